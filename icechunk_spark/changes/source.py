@@ -226,7 +226,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 steps = [Step(older=None, newer=newer)]
             else:
                 steps = steps_to(repository, newer, first.snapshot, any_history=restarts)
-            request = feed_request(self._options, repository, opened.table)
+            request = feed_request(self._options, repository, opened.table, opened.time_zone)
             plan = plan_feed(request, steps, opened.table.select(names).columns)
         return [InputPartition(task) for task in plan.tasks]
 

@@ -43,7 +43,12 @@ def resolve_since(options: ReadOptions) -> str:
 
 
 def plan_changes(
-    options: ReadOptions, newer: str, table: Table, names: Sequence[str], since: str
+    options: ReadOptions,
+    newer: str,
+    table: Table,
+    names: Sequence[str],
+    since: str,
+    time_zone: str | None,
 ) -> FeedPlan:
     """Plan the changes up to a snapshot.
 
@@ -57,6 +62,8 @@ def plan_changes(
         The columns to read, in order.
     since
         The id of the older snapshot, as text; empty for a table without rows.
+    time_zone
+        The session's time zone, or None if it is not known.
 
     Raises
     ------
@@ -72,10 +79,12 @@ def plan_changes(
         any_history=options.on_history_change == "restart",
     )
     columns = table.select(names).columns
-    return plan_feed(feed_request(options, repository, table), steps, columns)
+    return plan_feed(feed_request(options, repository, table, time_zone), steps, columns)
 
 
-def feed_request(options: ReadOptions, repository: Repository, table: Table) -> FeedRequest:
+def feed_request(
+    options: ReadOptions, repository: Repository, table: Table, time_zone: str | None
+) -> FeedRequest:
     """Return what a read asks of each version; ``table`` pins its group and variables."""
     of_cells = options.layout == "cells"
     assert options.layout != "summary"
@@ -91,7 +100,8 @@ def feed_request(options: ReadOptions, repository: Repository, table: Table) -> 
             "where": options.where,
             "sel": options.sel,
             "isel": options.isel,
-            "sel_method": None if options.sel_method == "exact" else options.sel_method,
+            "sel_method": options.sel_method,
+            "time_zone": time_zone,
         },
         plan_options={
             "rows_per_partition": options.rows_per_partition,

@@ -32,6 +32,7 @@ from icechunk_format.options.python_values import Names, Selection, Sizes, optio
 from icechunk_format.options.read import ReadOptions
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.noted_options import NotedOptions
+from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
     from icechunk_spark.reading.mapped_tasks import IcechunkTasks
@@ -182,7 +183,8 @@ def _mapped(spark: SparkSession, options: ReadOptions, columns: StructType | Non
     from icechunk_spark.reading.plan import plan_table
 
     with errors_on_one_line():
-        tasks, schema, size_bytes = plan_table(options, columns)
+        time_zone = None if options.where is None else session_time_zone(spark)
+        tasks, schema, size_bytes = plan_table(options, columns, time_zone)
     # A client of Connect has no context to broadcast with, and its functions are not written.
     if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:
         tasks.broadcast(spark.sparkContext.broadcast)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.reading.scan import ScanPlan
-from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.location import location_of
@@ -55,6 +54,8 @@ class OpenedTable:
     """The id of the snapshot, as text."""
     dataset: Dataset
     table: Table
+    time_zone: str | None = None
+    """The session's time zone; None if it matters and only Spark's tasks are told."""
 
     @property
     def schema(self) -> StructType:
@@ -114,18 +115,22 @@ class OpenedTable:
             plan = self._plan(names)
             return IcechunkReader(plan, target), plan.rows
         since = resolve_since(self.options) if since is None else since
-        feed = plan_changes(self.options, self.snapshot, self.table, names, since)
+        feed = plan_changes(self.options, self.snapshot, self.table, names, since, self.time_zone)
         return IcechunkReader(feed, target, run_feed), feed.rows
 
     def _plan(self, columns: Sequence[str]) -> ScanPlan:
-        selecting = {name: getattr(self.options, name) for name in Selecting.__annotations__}
+        options = self.options
         return self.dataset.plan(
             self.table,
             columns=columns,
-            **cast("Selecting", selecting),
-            rows_per_partition=self.options.rows_per_partition,
-            missing_chunks=self.options.missing_chunks,
-            read_ahead_bytes=self.options.read_ahead_bytes,
+            where=options.where,
+            sel=options.sel,
+            isel=options.isel,
+            sel_method=options.sel_method,
+            time_zone=self.time_zone,
+            rows_per_partition=options.rows_per_partition,
+            missing_chunks=options.missing_chunks,
+            read_ahead_bytes=options.read_ahead_bytes,
         )
 
 
@@ -142,7 +147,9 @@ def resolve_read(options: ReadOptions) -> str:
     return str(_open_version(options, None)[1])
 
 
-def open_read(options: ReadOptions, pinned: str | None = None) -> OpenedTable | MetadataRead:
+def open_read(
+    options: ReadOptions, pinned: str | None = None, time_zone: str | None = None
+) -> OpenedTable | MetadataRead:
     """Open what the options name, arrays or a metadata table, at a version that is pinned already.
 
     Raises
@@ -151,7 +158,7 @@ def open_read(options: ReadOptions, pinned: str | None = None) -> OpenedTable | 
         An option cannot be used, or what it names does not exist.
     """
     if options.table is None:
-        return open_table(options, snapshot=pinned)
+        return open_table(options, snapshot=pinned, time_zone=time_zone)
     return MetadataRead.of(options, pinned)
 
 
@@ -181,7 +188,9 @@ def open_group(options: ReadOptions, *, snapshot: str | None) -> tuple[str, Data
     return str(snapshot_id), dataset
 
 
-def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
+def open_table(
+    options: ReadOptions, *, snapshot: str | None, time_zone: str | None = None
+) -> OpenedTable:
     """Open the group that the options name, at `snapshot` where one is pinned already.
 
     Raises
@@ -203,7 +212,12 @@ def open_table(options: ReadOptions, *, snapshot: str | None) -> OpenedTable:
     )
     if options.change_columns:
         table = with_change_columns(table)
-    return OpenedTable(options=options, snapshot=opened, dataset=dataset, table=table)
+    if time_zone is None and options.timestamp_type == "ntz":
+        # Zones then matter for readings that a clock skips alone.
+        time_zone = "UTC"
+    return OpenedTable(
+        options=options, snapshot=opened, dataset=dataset, table=table, time_zone=time_zone
+    )
 
 
 def shown_variables(variables: Sequence[Variable]) -> str:
@@ -212,7 +226,7 @@ def shown_variables(variables: Sequence[Variable]) -> str:
 
 
 def plan_table(
-    options: ReadOptions, schema: StructType | None
+    options: ReadOptions, schema: StructType | None, time_zone: str | None = None
 ) -> tuple[IcechunkTasks, StructType, int]:
     """Plan a whole read of arrays or of a metadata table, at the snapshot that is current now.
 
@@ -225,13 +239,15 @@ def plan_table(
         The options.
     schema
         The columns to read, in order, or None for all.
+    time_zone
+        The session's time zone.
 
     Raises
     ------
     IcechunkError
         An option or the schema cannot be used, or what they name does not exist.
     """
-    opened = open_read(options)
+    opened = open_read(options, time_zone=time_zone)
     if schema is None:
         opened.warn_of_left_out()
     wanted = opened.schema if schema is None else schema

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.dataset.reading.run import run_task
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.time_zone import in_time_zone_of_task
 from icechunk_spark.schema import fit_batch
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class IcechunkReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the record batches of one task."""
         task = None if partition is None else partition.value
-        return fit_batches(self._run(self._context, task), self._target)
+        with errors_on_one_line():
+            context = in_time_zone_of_task(self._context)
+        return fit_batches(self._run(context, task), self._target)
 
 
 def fit_batches(batches: Batches, target: pa.Schema) -> Batches:

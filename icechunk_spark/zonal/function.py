@@ -32,6 +32,7 @@ from icechunk_format.options.read import ReadOptions
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of, together
+from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.zonal.plan import ZonalContext
@@ -166,10 +167,11 @@ def zonal(
             antimeridian=antimeridian,
             cores=cores_of(zones.sparkSession),
         )
-        return _mapped(rows, keys, _planned(parsed, request))
+        zone = session_time_zone(zones.sparkSession)
+        return _mapped(rows, keys, _planned(parsed, request, zone))
 
 
-def _planned(options: ReadOptions, request: Any) -> ZonalContext:
+def _planned(options: ReadOptions, request: Any, time_zone: str) -> ZonalContext:
     from icechunk_format.workflows.zonal.plan import plan_zonal
     from icechunk_spark.reading.plan import open_group
 
@@ -183,7 +185,8 @@ def _planned(options: ReadOptions, request: Any) -> ZonalContext:
         where=options.where,
         sel=options.sel,
         isel=options.isel,
-        sel_method=None if options.sel_method == "exact" else options.sel_method,
+        sel_method=options.sel_method,
+        time_zone=time_zone,
         read_ahead_bytes=options.read_ahead_bytes,
     )
 

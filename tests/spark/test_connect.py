@@ -47,6 +47,12 @@ answer["count"], answer["sum"] = tuple(frame.agg(F.count("*"), F.sum("t2m")).fir
 answer["where"] = spark.read.format("icechunk").load(weather, where="latitude >= 50").count()
 by_function = icechunk_spark.read(spark, weather, where="latitude >= 50")
 answer["function"] = by_function.count()
+zoned = {"timestampType": "utc", "where": "hour(time) = 23"}
+answer["zoned"] = [
+    spark.read.format("icechunk").load(weather, **zoned).count(),
+    icechunk_spark.read(spark, weather, **zoned).count(),
+    spark.read.format("icechunk").load(weather, timestampType="utc").where(zoned["where"]).count(),
+]
 answer["function_schema_is_the_same"] = by_function.schema == frame.schema
 sql = "CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '%s', tag 'v1')" % weather
 spark.sql(sql)
@@ -144,6 +150,7 @@ def test_rows(answer):
     assert answer["count"] == int(np.prod(SHAPE))
     assert answer["sum"] == pytest.approx(float(np.nansum(T2M.astype("f8"))))
     assert answer["where"] == answer["function"] == 240
+    assert answer["zoned"] == [120, 120, 120]
     assert answer["function_schema_is_the_same"] is True
     assert answer["view"] == int(np.prod(SHAPE)) - 3
 

@@ -293,7 +293,7 @@ class Dataset:
         **selecting
             ``where``: a SQL condition on the columns of ``cells``; in the layouts ``chunks`` and
             ``refs`` on dimensions only. ``sel``, ``isel``, ``sel_method``: slices by label and by
-            index, and how labels match.
+            index, and how labels match. ``time_zone``: the zone of ``where``, UTC by default.
 
         Raises
         ------

@@ -170,6 +170,12 @@ class _Planner:
             request.layout, variables=names, coords=coords, **request.table_options
         )
         chosen = dataset.choose(table, **request.selection)
+        if chosen.residual is not None and chosen.residual.needs_zone:
+            raise InvalidInputError(
+                f"the condition {chosen.residual.sql} depends on the session's time zone, which "
+                "streams are not told: write times with their zone, as in '2024-07-01 00:00:00Z'",
+                where=chosen.residual.sql,
+            )
         if chosen.residual is not None:
             raise InvalidInputError(
                 f"the condition {chosen.residual.sql} is about values, and rows that no longer "

@@ -266,12 +266,60 @@ def test_instants_are_compared_in_utc() -> None:
         residual = plan_where(where, types, []).residual
         assert residual is not None
         assert residual.evaluate(values, 2).to_pylist() == [False, True]
-    for where in (
-        "clock > '2024-01-01T00:00+01:00'",
-        "clock > TIMESTAMP '2024-01-01 00:00:00+01:00'",
+    with pytest.raises(InvalidInputError, match="as the column shows it"):
+        plan_where("clock > '2024-01-01T00:00+01:00'", types, [])
+
+
+NEW_YORK = "America/New_York"
+INSTANTS = {"t": pa.array(np.arange(48) * 3_600_000_000, pa.timestamp("us", "UTC"))}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "t >= '1970-01-01 05:00:00'",
+        "timestamp '1970-01-01 05:00:00' > t",
+        "t BETWEEN '1970-01-01' AND date '1970-01-02'",
+        "date(t) = '1969-12-31'",
+        "t = '1970-01-01 12:00:00 Asia/Tokyo'",
+        "hour(t) = 23",
+        "NOT date_trunc('day', t) <= '1970-01-01'",
+    ],
+)
+def test_a_zone_that_is_set_later_keeps_the_same_rows(where: str) -> None:
+    types = {"t": INSTANTS["t"].type}
+    condition = plan_where(where, types, types, NEW_YORK).dimension_conditions["t"]
+    expected = condition.evaluate(INSTANTS, 48).to_pylist()
+    assert 0 < sum(expected) < 48
+    later = plan_where(where, types, types, None)
+    kept = [True] * 48
+    if later.residual is not None:
+        assert later.residual.needs_zone
+        kept = later.residual.in_zone(NEW_YORK).evaluate(INSTANTS, 48).to_pylist()
+    if later.dimension_conditions:
+        held = later.dimension_conditions["t"].evaluate(INSTANTS, 48).to_pylist()
+        kept = [a and b for a, b in zip(kept, held, strict=True)]
+    assert kept == expected
+
+
+def test_a_zone_that_is_set_later_still_bounds_a_dimension() -> None:
+    types = {"t": INSTANTS["t"].type}
+    for where, kept in (
+        ("t >= '1970-01-05'", 24),
+        ("t = '1970-02-01'", 0),
+        ("'1960-01-01' > t", 0),
+        ("date(t) BETWEEN '1970-03-01' AND '1970-04-01'", 0),
+        ("t < '1970-01-05' AND hour(t) = 2", 48),
     ):
-        with pytest.raises(InvalidInputError, match="as the column shows it"):
-            plan_where(where, types, [])
+        bound = plan_where(where, types, types, None).dimension_conditions["t"]
+        assert sum(bound.evaluate(INSTANTS, 48).to_pylist()) == kept, where
+
+
+def test_zones_that_do_not_exist_are_refused_by_name() -> None:
+    for zone in ("Europe/Atlantis", "../etc/passwd", "+25:00", ""):
+        with pytest.raises(InvalidInputError) as caught:
+            plan_where("hour(t) = 1", {"t": INSTANTS["t"].type}, [], zone)
+        assert caught.value.facts["found"] == zone
 
 
 def test_executors_do_not_import_the_parser() -> None:

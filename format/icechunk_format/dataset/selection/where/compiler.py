@@ -21,7 +21,12 @@ from sqlglot import exp
 from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
-from icechunk_format.dataset.selection.where.operators import combine, compare, time_part
+from icechunk_format.dataset.selection.where.operators import (
+    combine,
+    compare,
+    time_part,
+    truncated,
+)
 from icechunk_format.dataset.selection.where.syntax import (
     ARITHMETIC,
     CAST_TYPES,
@@ -48,7 +53,6 @@ from icechunk_format.dataset.selection.where.types import (
     DOUBLE,
     INTERVAL,
     STRING,
-    TIMESTAMP,
     Typed,
     TypeMismatchError,
     call,
@@ -59,7 +63,6 @@ from icechunk_format.dataset.selection.where.types import (
     constant,
     decimal_literal,
     number_literal,
-    timestamp_literal,
 )
 from icechunk_format.errors import InvalidInputError
 
@@ -173,7 +176,8 @@ class Compiler:
     def _in(self, node: exp.Expression) -> Typed:
         value = self.compile(node.this)
         choices = [self.compile(choice) for choice in node.expressions]
-        pairs = [comparable(value, choice) for choice in choices]
+        by_clock = len(choices) == 1
+        pairs = [comparable(value, choice, by_clock=by_clock) for choice in choices]
         if not pairs:
             raise refused(node)
         # One set where all agree on a type; NaN is in no Arrow set, and needs Spark's equality.
@@ -232,10 +236,6 @@ class Compiler:
         kind = CAST_TYPES.get(name)
         if kind is None or target.expressions:
             raise refused(node)
-        if kind == TIMESTAMP and value.type == STRING:
-            if value.literal is None:
-                raise refused(node)
-            return timestamp_literal(value, zoned=name != "TIMESTAMPNTZ")
         return cast(value, kind)
 
     def _to_date(self, node: exp.Expression) -> Typed:
@@ -359,9 +359,7 @@ class Compiler:
         unit = node.args["unit"].name.lower()
         if unit not in TRUNCATIONS:
             raise refused(node)
-        return call(
-            "truncate", TIMESTAMP, cast(self.compile(node.this), TIMESTAMP), options=(unit,)
-        )
+        return truncated(unit, self.compile(node.this))
 
     def _text_argument(self, argument: exp.Expression, node: exp.Expression) -> Typed:
         value = self.compile(argument)

@@ -9,19 +9,26 @@ Rules of this file
 2. A row is kept where the condition is TRUE; FALSE and NULL drop it.
 3. A failure on the data (overflow, division by zero) is an ``InvalidInputError`` that shows the
    condition.
+4. An operation between clock readings and instants has None as its zone until ``in_zone`` sets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.kernels import KERNELS, Datum, EvaluationError
+from icechunk_format.dataset.selection.where.kernels import (
+    KERNELS,
+    ZONED,
+    Datum,
+    EvaluationError,
+)
+from icechunk_format.dataset.selection.where.time_zones import time_zone
 from icechunk_format.errors import InvalidInputError
 
 
@@ -72,6 +79,24 @@ class Residual:
     columns: tuple[str, ...]
     sql: str
 
+    @property
+    def needs_zone(self) -> bool:
+        """Whether :meth:`in_zone` has to set a time zone before the condition is evaluated."""
+        return needs_zone(self.expression)
+
+    def in_zone(self, zone: str) -> Residual:
+        """Return the condition for readers of the clocks of a time zone.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such zone, or a constant has no value in it.
+        """
+        try:
+            return replace(self, expression=in_zone(self.expression, zone))
+        except (EvaluationError, pa.ArrowException) as error:
+            raise InvalidInputError(f"where {self.sql}: {error}", sql=self.sql) from error
+
     def evaluate(self, columns: Mapping[str, pa.Array | pa.Scalar], length: int) -> pa.BooleanArray:
         """Return which rows to keep.
 
@@ -121,12 +146,37 @@ def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]
     if isinstance(expression, Constant):
         return expression.value
     if isinstance(expression, ColumnRef):
-        values = columns[expression.name]
-        if pa.types.is_timestamp(values.type) and values.type.tz is not None:
-            return values.cast(pa.timestamp("us"))
-        return values
+        return columns[expression.name]
     arguments = [evaluate(argument, columns) for argument in expression.arguments]
     return KERNELS[expression.operation](*arguments, *expression.options)
+
+
+def needs_zone(expression: Expression) -> bool:
+    """Return True if the value of an expression depends on a time zone that is not set yet."""
+    if not isinstance(expression, Call):
+        return False
+    if expression.operation in ZONED and expression.options == (None,):
+        return True
+    return any(map(needs_zone, expression.arguments))
+
+
+def in_zone(expression: Expression, zone: str) -> Expression:
+    """Return an expression with the time zone set, and what is constant then computed.
+
+    Raises
+    ------
+    InvalidInputError
+        The expression needs a zone, and there is no such zone.
+    """
+    if not isinstance(expression, Call) or not needs_zone(expression):
+        return expression
+    time_zone(zone)
+    arguments = tuple(in_zone(argument, zone) for argument in expression.arguments)
+    options = (zone,) if expression.operation in ZONED else expression.options
+    found = Call(expression.operation, arguments, options)
+    if all(isinstance(argument, Constant) for argument in arguments):
+        return Constant(evaluate(found, {}))
+    return found
 
 
 def columns_of(expression: Expression) -> tuple[str, ...]:

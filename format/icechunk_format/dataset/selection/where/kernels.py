@@ -9,7 +9,8 @@ Rules of this file
 2. NaN equals NaN and is greater than every other number, as in Spark.
 3. Overflow and division by zero are errors, as under ``spark.sql.ansi.enabled``, Spark's default.
 4. The planner makes the types of the arguments agree; no kernel coerces.
-5. Timestamps have no time zone here; those of a column with one are in UTC.
+5. A timestamp is a clock reading, or an instant if its type has the zone UTC. Operations between
+   the two take the name of a time zone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.dataset.cf.arrow_values import numpy_dtype
+from icechunk_format.dataset.cf.arrow_values import numpy_dtype, timestamp_type
+from icechunk_format.dataset.selection.where import time_zones
 
 # An array, or a scalar that stands for all rows.
 Datum = Any
@@ -119,6 +121,17 @@ def _by_numpy(function: Callable[..., Any], target: pa.DataType | None = None) -
     return lifted
 
 
+def _in_zone(function: Callable[..., Any], target: pa.DataType) -> Any:
+    """Lift a function of microseconds and a time zone, which is the last option of the call."""
+
+    def lifted(*arguments: Any) -> Datum:
+        *values, zone = arguments
+        of_micros = _by_numpy(lambda *micros: function(*micros, zone=zone), pa.int64())
+        return of_micros(*(value.cast(pa.int64()) for value in values)).cast(target)
+
+    return lifted
+
+
 def _array(value: Datum) -> pa.Array:
     return pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
 
@@ -186,8 +199,21 @@ def _negate(value: Datum) -> Datum:
     return pc.negate(value) if pa.types.is_decimal(value.type) else pc.negate_checked(value)
 
 
+# Operations whose last option is the time zone.
+ZONED: Final[dict[str, Callable[..., Datum]]] = {
+    "to_clock": _in_zone(time_zones.to_clock, timestamp_type("ntz")),
+    "to_instant": _in_zone(time_zones.to_instants, timestamp_type("utc")),
+    "day_to_instant": _in_zone(time_zones.to_instants, timestamp_type("utc")),
+    "to_instant_near": _in_zone(
+        lambda reading, near, zone: time_zones.to_instants(reading, zone, near),
+        timestamp_type("utc"),
+    ),
+    "shift": _in_zone(time_zones.shifted, timestamp_type("utc")),
+}
+
 # Operation -> function of the arguments and, behind them, the options of the call.
 KERNELS: Final[dict[str, Callable[..., Datum]]] = {
+    **ZONED,
     "and": lambda *values: reduce(pc.and_kleene, values),
     "or": lambda *values: reduce(pc.or_kleene, values),
     "not": pc.invert,

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.column_types import is_number, sql_name
-from icechunk_format.dataset.selection.where.syntax import TIME_PARTS
+from icechunk_format.dataset.selection.where.syntax import INTERVAL_UNITS, TIME_PARTS
 from icechunk_format.dataset.selection.where.types import (
     BIGINT,
     BOOLEAN,
     DATE,
     DOUBLE,
+    INSTANT,
     INT,
     INTERVAL,
     STRING,
@@ -72,7 +73,7 @@ def _float_bound(left: Typed, right: Typed) -> Typed | None:
 
 def combine(operation: str, left: Typed, right: Typed) -> Typed:
     """Return arithmetic on numbers, or on times and intervals."""
-    temporal = {DATE, TIMESTAMP, INTERVAL}
+    temporal = {DATE, TIMESTAMP, INSTANT, INTERVAL}
     if left.type in temporal or right.type in temporal:
         return _combine_times(operation, left, right)
     left, right = _as_number(left, right), _as_number(right, left)
@@ -94,29 +95,45 @@ def _as_number(value: Typed, other: Typed) -> Typed:
 
 
 def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
-    # A date meets an interval as its midnight; compared with a date, that is the same.
-    left = cast(left, TIMESTAMP) if left.type == DATE else left
-    right = cast(right, TIMESTAMP) if right.type == DATE else right
-    kinds = (left.type, right.type)
-    if operation == "subtract" and kinds == (TIMESTAMP, TIMESTAMP):
-        return call(operation, INTERVAL, left, right)
-    if operation in ("add", "subtract") and kinds in (
-        (TIMESTAMP, INTERVAL),
-        (INTERVAL, INTERVAL),
-    ):
-        return call(operation, left.type, left, right)
-    if operation == "add" and kinds == (INTERVAL, TIMESTAMP):
-        return call(operation, TIMESTAMP, left, right)
+    if operation == "add" and left.type == INTERVAL:
+        left, right = right, left
+    kinds = {left.type, right.type}
+    if operation == "subtract" and kinds <= {DATE, TIMESTAMP, INSTANT}:
+        if kinds == {DATE, INSTANT}:
+            left, right = cast(left, INSTANT), cast(right, INSTANT)
+        return call(operation, INTERVAL, cast(left, TIMESTAMP), cast(right, TIMESTAMP))
+    if operation in ("add", "subtract") and right.type == INTERVAL:
+        if left.type == DATE:
+            # Whole days give a date in Spark; as its midnight it compares alike.
+            micros = None if right.literal is None else right.literal.cast(BIGINT).as_py()
+            is_days = micros is not None and micros % INTERVAL_UNITS["DAY"] == 0
+            left = cast(left, TIMESTAMP if is_days else INSTANT)
+        if left.type == INSTANT:
+            right = call("negate", INTERVAL, right) if operation == "subtract" else right
+            return call("shift", INSTANT, left, right)
+        if left.type in (TIMESTAMP, INTERVAL):
+            return call(operation, left.type, left, right)
     raise TypeMismatchError(
         f"{sql_name(left.type)} and {sql_name(right.type)} cannot be combined so"
     )
 
 
+def truncated(unit: str, value: Typed) -> Typed:
+    """Return an instant cut to the beginning of a unit of the calendar or the clock."""
+    instant = cast(value, INSTANT)
+    reading = call("truncate", TIMESTAMP, cast(instant, TIMESTAMP), options=(unit,))
+    if unit in ("day", "hour", "minute", "second"):
+        return call("to_instant_near", INSTANT, reading, instant)
+    return call("day_to_instant", INSTANT, reading)
+
+
 def time_part(name: str, value: Typed) -> Typed:
     """Return a function such as ``year`` or ``hour`` of a date or a timestamp."""
     kernel, needs_clock = TIME_PARTS[name]
-    if value.type not in (DATE, TIMESTAMP):
+    if value.type not in (DATE, TIMESTAMP, INSTANT):
         raise TypeMismatchError(f"{name} needs a date or a timestamp, not {sql_name(value.type)}")
-    if needs_clock:
+    if value.type == DATE and needs_clock:
+        value = cast(value, INSTANT)
+    if value.type == INSTANT:
         value = cast(value, TIMESTAMP)
     return call("cast", INT, call(kernel, BIGINT, value), options=(INT,))

@@ -29,17 +29,25 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
 from icechunk_format.dataset.selection.where.condition import (
     Call,
+    ColumnRef,
     Constant,
     Expression,
     Residual,
     Selection,
     columns_of,
     dimension_selection,
+    in_zone,
+    needs_zone,
 )
-from icechunk_format.dataset.selection.where.types import BOOLEAN, Typed
+from icechunk_format.dataset.selection.where.kernels import EvaluationError
+from icechunk_format.dataset.selection.where.types import BIGINT, BOOLEAN, TIMESTAMP, Typed
 from icechunk_format.errors import InvalidInputError
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
+# The bounds that a comparison implies, by more than the time zones of both sides and a day apart.
+_BOUNDED_BY = {"eq": ("ge", "le"), "lt": ("le",), "le": ("le",), "gt": ("ge",), "ge": ("ge",)}
+_CONVERSIONS = ("to_clock", "to_instant", "day_to_instant", "cast")
+_MOST_OFFSETS = 3 * 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +70,10 @@ class PlannedWhere:
 
 
 def plan_where(
-    sql: str, columns: Mapping[str, pa.DataType], dimensions: Collection[str]
+    sql: str,
+    columns: Mapping[str, pa.DataType],
+    dimensions: Collection[str],
+    time_zone: str | None = "UTC",
 ) -> PlannedWhere:
     """Parse a condition and split it.
 
@@ -74,6 +85,9 @@ def plan_where(
         Types of all columns that it may name; names ignore case, as in Spark.
     dimensions
         Which of the columns are dimensions of the table.
+    time_zone
+        The zone whose clock tells instants from readings, as ``spark.sql.session.timeZone``. If it
+        is None, what depends on it stays in the residual, for :meth:`Residual.in_zone`.
 
     Raises
     ------
@@ -82,8 +96,12 @@ def plan_where(
         something outside of the supported part of SQL.
     """
     try:
-        typed = _compile(sql, columns)
-        parts = _conjuncts(_push_not(typed.expression, negate=False))
+        expression = _compile(sql, columns).expression
+        if time_zone is not None:
+            expression = in_zone(expression, time_zone)
+        parts = _conjuncts(_push_not(expression, negate=False))
+    except (EvaluationError, pa.ArrowException) as error:
+        raise InvalidInputError(f"where: {sql!r}: {error}") from error
     except RecursionError as error:
         raise InvalidInputError(
             "where: the expression is nested too deeply; split it, or use df.where(...)"
@@ -95,7 +113,7 @@ def plan_where(
         names = columns_of(part)
         if isinstance(part, Constant):
             never = never or part.value.as_py() is not True
-        elif len(names) == 1 and names[0] in dimensions:
+        elif len(names) == 1 and names[0] in dimensions and not needs_zone(part):
             conditions.setdefault(names[0], []).append(part)
         else:
             rest.append(part)
@@ -117,6 +135,7 @@ class Selecting(TypedDict, total=False):
     sel: Given | None
     isel: Given | None
     sel_method: str | None
+    time_zone: str | None
 
 
 def select(
@@ -128,6 +147,7 @@ def select(
     sel: Given | None = None,
     isel: Given | None = None,
     sel_method: str | None = None,
+    time_zone: str | None = "UTC",
 ) -> Selection:
     """Resolve the three ways to select into one selection.
 
@@ -142,6 +162,8 @@ def select(
         each dimension that a condition names.
     where, sel, isel, sel_method
         The options, or None.
+    time_zone
+        As for ``plan_where``.
 
     Raises
     ------
@@ -161,7 +183,7 @@ def select(
         found += resolve_sel(sel, dims, values, method=sel_method).items()
     residual = None
     if where is not None:
-        planned = plan_where(where, columns, dims.keys())
+        planned = plan_where(where, columns, dims.keys(), time_zone)
         residual = planned.residual
         if planned.never:
             found += ((name, DimSelection.empty(size)) for name, size in dims.items())
@@ -240,7 +262,7 @@ def _conjuncts(expression: Expression) -> list[Expression]:
 def _implied(expression: Expression, dimension: str) -> Expression | None:
     """Return a condition on one dimension that holds wherever ``expression`` is TRUE."""
     if columns_of(expression) == (dimension,):
-        return expression
+        return _widened(expression) if needs_zone(expression) else expression
     if not isinstance(expression, Call) or expression.operation not in ("and", "or"):
         return None
     terms = [_implied(term, dimension) for term in expression.arguments]
@@ -250,6 +272,36 @@ def _implied(expression: Expression, dimension: str) -> Expression | None:
     if len(found) < 2:
         return found[0] if found else None
     return Call(expression.operation, tuple(found))
+
+
+def _widened(comparison: Expression) -> Expression | None:
+    """Return a condition that holds wherever a comparison of times does, in every time zone."""
+    if not isinstance(comparison, Call) or comparison.operation not in _BOUNDED_BY:
+        return None
+    left, right = map(_unzoned, comparison.arguments)
+    bounds = _BOUNDED_BY[comparison.operation]
+    if isinstance(left, Constant):
+        left, right = right, left
+        bounds = tuple({"ge": "le", "le": "ge"}[bound] for bound in bounds)
+    if not isinstance(left, ColumnRef) or not isinstance(right, Constant):
+        return None
+    micros = right.value.cast(TIMESTAMP).cast(BIGINT).as_py()
+    if micros is None:
+        return None
+    column = Call("cast", (left,), (BIGINT,))
+    terms = [
+        Call(bound, (column, Constant(pa.scalar(micros + slack, BIGINT))))
+        for bound in bounds
+        for slack in [_MOST_OFFSETS if bound == "le" else -_MOST_OFFSETS]
+    ]
+    return terms[0] if len(terms) == 1 else Call("and", tuple(terms))
+
+
+def _unzoned(expression: Expression) -> Expression:
+    """Return the times that an expression converts."""
+    while isinstance(expression, Call) and expression.operation in _CONVERSIONS:
+        expression = expression.arguments[0]
+    return expression
 
 
 def _residual(terms: list[Expression], sql: str) -> Residual:

@@ -22,6 +22,7 @@ from icechunk_format.dataset.selection.where.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    INSTANT,
     INT,
     STRING,
     TIMESTAMP,
@@ -116,9 +117,9 @@ CAST_TYPES: Final = {
     "TEXT": STRING,
     "VARCHAR": STRING,
     "DATE": DATE,
-    "TIMESTAMP": TIMESTAMP,
-    "TIMESTAMPTZ": TIMESTAMP,
-    "TIMESTAMPLTZ": TIMESTAMP,
+    "TIMESTAMP": INSTANT,
+    "TIMESTAMPTZ": INSTANT,
+    "TIMESTAMPLTZ": INSTANT,
     "TIMESTAMPNTZ": TIMESTAMP,
 }
 INTERVAL_UNITS: Final = {

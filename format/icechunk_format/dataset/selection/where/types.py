@@ -14,23 +14,27 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.arrow_values import numpy_dtype
+from icechunk_format.dataset.cf.arrow_values import numpy_dtype, timestamp_type
 from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     ColumnRef,
     Constant,
     Expression,
+    columns_of,
     evaluate,
 )
+from icechunk_format.dataset.selection.where.kernels import ZONED
+from icechunk_format.dataset.selection.where.time_zones import time_zone
+from icechunk_format.errors import InvalidInputError
 
 BOOLEAN: Final = pa.bool_()
 STRING: Final = pa.string()
@@ -38,7 +42,8 @@ DOUBLE: Final = pa.float64()
 BIGINT: Final = pa.int64()
 INT: Final = pa.int32()
 DATE: Final = pa.date32()
-TIMESTAMP: Final = pa.timestamp("us")
+TIMESTAMP: Final = timestamp_type("ntz")
+INSTANT: Final = timestamp_type("utc")
 INTERVAL: Final = pa.duration("us")
 
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -49,23 +54,17 @@ _SPARK_DIGITS: Final = 38
 _TIMESTAMP_TEXT: Final = re.compile(
     r"(\d{4,5})(?:-(\d{1,2})(?:-(\d{1,2})"
     r"(?:[T ](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?"
-    r"\s*(Z|UTC|GMT|[+-]\d{1,2}:\d{2})?)?)?)?",
+    r"\s*([A-Za-z+-][\w+:/-]*)?)?)?)?",
     re.ASCII,
 )
-
-_OTHER_ZONE: Final = re.compile(r"[+-]\d{1,2}:\d{2}\s*$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """An expression with its type.
-
-    ``is_instant`` marks timestamps that are moments in UTC rather than clock readings.
-    """
+    """An expression with its type."""
 
     expression: Expression
     type: pa.DataType
-    is_instant: bool = False
 
     @property
     def literal(self) -> pa.Scalar | None:
@@ -83,22 +82,21 @@ def constant(value: Any, kind: pa.DataType) -> Typed:
 
 
 def column(name: str, kind: pa.DataType) -> Typed:
-    """Return a column; its timestamps have no zone, as when they are evaluated."""
-    if pa.types.is_timestamp(kind):
-        return Typed(ColumnRef(name), TIMESTAMP, is_instant=kind.tz is not None)
+    """Return a column."""
     return Typed(ColumnRef(name), kind)
 
 
 def call(
     operation: str, kind: pa.DataType, *arguments: Typed, options: tuple[Any, ...] = ()
 ) -> Typed:
-    """Return an operation; one on constants is computed at once."""
+    """Return an operation; one on constants is computed at once, unless it needs a time zone."""
     expression = Call(operation, tuple(argument.expression for argument in arguments), options)
-    instant = any(argument.is_instant for argument in arguments) and kind == TIMESTAMP
+    if operation in ZONED:
+        return Typed(replace(expression, options=(None,)), kind)
     if all(argument.literal is not None for argument in arguments):
         value = evaluate(expression, {})
-        return Typed(Constant(value if value.type == kind else value.cast(kind)), kind, instant)
-    return Typed(expression, kind, instant)
+        return Typed(Constant(value if value.type == kind else value.cast(kind)), kind)
+    return Typed(expression, kind)
 
 
 def number_literal(text: str) -> Typed:
@@ -130,11 +128,27 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
         return value
     if value.literal is not None and pa.types.is_null(source):
         return Typed(Constant(pa.scalar(None, target)), target)
+    if target == INSTANT:
+        return _instant(value)
+    if source == INSTANT and target in (DATE, TIMESTAMP):
+        return cast(call("to_clock", TIMESTAMP, value), target)
     if value.literal is not None and pa.types.is_string(source):
         return Typed(Constant(_read_text(value.literal.as_py(), target)), target)
     if not _can_cast(source, target):
         raise TypeMismatchError(f"{sql_name(source)} cannot be cast to {sql_name(target)} here")
     return call("cast", target, value, options=(target,))
+
+
+def _instant(value: Typed) -> Typed:
+    """Return text, a date or a clock reading as an instant."""
+    literal = value.literal
+    if literal is not None and value.type == STRING and literal.is_valid:
+        reading, zone = _read_time(literal.as_py())
+        if zone is not None:
+            moment = reading.replace(tzinfo=time_zone(zone)).astimezone(UTC)
+            return constant(moment, INSTANT)
+    operation = "day_to_instant" if value.type == DATE else "to_instant"
+    return call(operation, INSTANT, cast(value, TIMESTAMP))
 
 
 def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
@@ -157,15 +171,18 @@ def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def comparable(left: Typed, right: Typed) -> tuple[Typed, Typed]:
+def comparable(left: Typed, right: Typed, *, by_clock: bool = True) -> tuple[Typed, Typed]:
     """Return both sides of a comparison in their common type.
+
+    ``by_clock`` is False for the choices of an IN, which Spark compares as instants.
 
     Raises
     ------
     TypeMismatchError
         If Spark would not compare them.
     """
-    left, right = _settle_zones(left, right)
+    if by_clock:
+        left, right = _by_clock(left, right)
     if left.literal is not None and right.literal is None:
         right, left = _fit_literal(right, left)
     else:
@@ -193,15 +210,15 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if is_number(left) and is_number(right):
         return _common_number(left, right)
     pair = {left, right}
-    if pair == {DATE, TIMESTAMP}:
-        return TIMESTAMP
+    if pair <= {DATE, TIMESTAMP, INSTANT}:
+        return INSTANT if INSTANT in pair else TIMESTAMP
     if STRING in pair:
         other = right if left == STRING else left
         if other in _INTEGERS:
             return BIGINT
         if is_number(other):
             return DOUBLE
-        if other in (DATE, TIMESTAMP, BOOLEAN, INTERVAL):
+        if other in (DATE, TIMESTAMP, INSTANT, BOOLEAN, INTERVAL):
             return other
     raise TypeMismatchError(f"{sql_name(left)} and {sql_name(right)} have no common type")
 
@@ -264,6 +281,31 @@ def decimal_operand(value: Typed) -> Typed:
     return cast(value, pa.decimal256(whole + scale, scale))
 
 
+def _by_clock(left: Typed, right: Typed) -> tuple[Typed, Typed]:
+    """Return both sides of a comparison; one of readings with a constant instant is by the clock.
+
+    Spark's optimizer makes it so. Readings that the clock skips would differ as instants.
+    """
+    for value, other in ((left, right), (right, left)):
+        readings = _readings(value)
+        if readings is None or columns_of(other.expression):
+            continue
+        if other.type == INSTANT or (readings is not value and other.literal is not None):
+            clock = cast(cast(other, INSTANT), TIMESTAMP)
+            return (readings, clock) if value is left else (clock, readings)
+    return left, right
+
+
+def _readings(value: Typed) -> Typed | None:
+    """Return the clock readings of a column that a value is, or was cast from."""
+    expression = value.expression
+    if not columns_of(expression):
+        return None
+    if isinstance(expression, Call) and expression.operation == "to_instant":
+        return Typed(expression.arguments[0], TIMESTAMP)
+    return value if value.type == TIMESTAMP else None
+
+
 def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
     """Give a number literal the type that it is compared with, if that type holds it exactly."""
     value = None if literal.literal is None else literal.literal.as_py()
@@ -281,38 +323,6 @@ def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
     return other, literal
 
 
-def _settle_zones(left: Typed, right: Typed) -> tuple[Typed, Typed]:
-    """Read text that is compared with a timestamp, as an instant if the timestamp is one."""
-    for value, other in ((left, right), (right, left)):
-        if value.type == TIMESTAMP and other.literal is not None and other.type == STRING:
-            text = other.literal.as_py()
-            scalar = pa.scalar(read_timestamp(text, is_instant=value.is_instant), TIMESTAMP)
-            read = Typed(Constant(scalar), TIMESTAMP, value.is_instant)
-            return (value, read) if value is left else (read, value)
-        if value.literal is not None and value.is_instant and not other.is_instant:
-            raise TypeMismatchError(
-                "a timestamp with a time zone meets a clock reading without one; write the time as "
-                "the column shows it"
-            )
-    return left, right
-
-
-def timestamp_literal(text: Typed, *, zoned: bool) -> Typed:
-    """Read text that is cast to a timestamp; with a time zone in it, the result is an instant.
-
-    Raises
-    ------
-    TypeMismatchError
-        If the text is no timestamp, or has a time zone where the type has none.
-    """
-    word = None if text.literal is None else text.literal.as_py()
-    if word is None:
-        return constant(None, TIMESTAMP)
-    is_instant = zoned and bool(_OTHER_ZONE.search(word))
-    scalar = pa.scalar(read_timestamp(word, is_instant=is_instant), TIMESTAMP)
-    return Typed(Constant(scalar), TIMESTAMP, is_instant)
-
-
 def _is_opaque(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
@@ -324,9 +334,9 @@ def _read_text(text: str | None, target: pa.DataType) -> pa.Scalar:
     word = text.strip()
     try:
         if target == TIMESTAMP:
-            return pa.scalar(read_timestamp(word, is_instant=False), TIMESTAMP)
+            return pa.scalar(_read_clock(word), TIMESTAMP)
         if target == DATE:
-            return pa.scalar(read_timestamp(word, is_instant=False).date(), DATE)
+            return pa.scalar(_read_clock(word).date(), DATE)
         if target in _INTEGERS:
             return pa.scalar(int(word), target)
         if pa.types.is_floating(target):
@@ -346,16 +356,24 @@ _BOOLEAN_WORDS: Final = {
 }
 
 
-def read_timestamp(text: str, *, is_instant: bool) -> datetime:
-    """Read a date or a timestamp as Spark casts text.
+def _read_clock(text: str) -> datetime:
+    """Read a date or a timestamp as a clock reading; of time zones, only UTC can be meant."""
+    reading, zone = _read_time(text)
+    if zone is not None and reading.replace(tzinfo=time_zone(zone)).utcoffset():
+        raise TypeMismatchError(
+            f"{text!r} has a time zone, but the column is a clock reading without one; "
+            f"write the time as the column shows it"
+        )
+    return reading
 
-    A time zone moves instants to UTC. Against a timestamp without a zone, only UTC has a meaning
-    that does not depend on a session, so any other zone is refused.
+
+def _read_time(text: str) -> tuple[datetime, str | None]:
+    """Read a date or a timestamp as Spark casts text, and the time zone behind it.
 
     Raises
     ------
     TypeMismatchError
-        If the text is no timestamp.
+        The text is not a timestamp.
     """
     match = _TIMESTAMP_TEXT.fullmatch(text.strip())
     if match is None:
@@ -367,16 +385,8 @@ def read_timestamp(text: str, *, is_instant: bool) -> datetime:
             *(int(hour or 0), int(minute or 0), int(second or 0)),
             int((fraction or "")[:6].ljust(6, "0")),
         )
-    except ValueError as error:
+        if zone is not None:
+            time_zone(zone)
+    except (ValueError, InvalidInputError) as error:
         raise TypeMismatchError(f"{text!r} is not a timestamp: {error}") from error
-    if zone is None or zone in ("Z", "UTC", "GMT"):
-        return result
-    hours, minutes = zone[1:].split(":")
-    shift = timedelta(hours=int(hours), minutes=int(minutes))
-    if shift and not is_instant:
-        raise TypeMismatchError(
-            f"{text!r} has a time zone, but the column is a clock reading without one; "
-            f"write the time as the column shows it"
-        )
-    zoned = result.replace(tzinfo=timezone(-shift if zone[0] == "-" else shift))
-    return zoned.astimezone(UTC).replace(tzinfo=None)
+    return result, zone
