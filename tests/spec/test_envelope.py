@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+import tracemalloc
 
 import pytest
 import zstandard
@@ -123,10 +125,46 @@ def test_frames_with_a_dictionary_are_refused() -> None:
 
 @pytest.mark.parametrize("size", [True, False])
 def test_bombs_are_refused_before_they_expand(size: bool) -> None:
-    frame = zstandard.ZstdCompressor(write_content_size=size).compress(bytes(50_000_000))
+    content = struct.pack("<I4s", 8, b"Ichk") + bytes(49_999_992)
+    frame = zstandard.ZstdCompressor(write_content_size=size).compress(content)
     with pytest.raises(FormatError, match="1000000"):
         read(with_frame(frame), max_size=1_000_000)
-    assert len(read(with_frame(frame), max_size=50_000_000)) == 50_000_000
+    assert read(with_frame(frame), max_size=50_000_000) == content
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, -1])
+@pytest.mark.parametrize("head", [b"", struct.pack("<I4s", 8, b"Ichk")])
+def test_a_small_file_takes_no_gigabytes(size: int, head: bytes) -> None:
+    """A frame of 66 KB that holds 2 GB of zeros, with or without the start of a file."""
+    compressor = zstandard.ZstdCompressor(level=1, write_content_size=size > 0)
+    stream = compressor.compressobj(size=size)
+    zeros, count = bytes(2**20 - 1), 2**11 - 1
+    frame = stream.compress(head) + b"".join(stream.compress(zeros) for _ in range(count))
+    frame += stream.compress(bytes(2**31 - 1 - len(head) - count * len(zeros))) + stream.flush()
+    assert len(frame) < 70_000
+    data = with_frame(frame)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError) as error:
+            read(data)
+        assert tracemalloc.get_traced_memory()[1] < 2**28 + 2**22
+    finally:
+        tracemalloc.stop()
+    assert error.value.facts["field"] == "payload"
+
+
+@pytest.mark.parametrize("size", [True, False])
+def test_large_files_are_read_as_far_as_they_are_not_mostly_repeats(size: bool) -> None:
+    content = struct.pack("<I4s", 8, b"Ichk") + bytes(2**28)
+    small = zstandard.ZstdCompressor(level=1, write_content_size=size).compress(content)
+    with pytest.raises(FormatError, match=str(2**28)):
+        read(with_frame(small))
+    with pytest.raises(InvalidInputError) as error:
+        wrap(content, file_type=FileType.SNAPSHOT, spec_version=2)
+    assert error.value.facts["allowed"] == 2**28
+    content += random.Random(1).randbytes(2**18)
+    frame = zstandard.ZstdCompressor(level=1, write_content_size=size).compress(content)
+    assert read(with_frame(frame)) == content
 
 
 def test_a_claimed_size_beyond_the_blocks_takes_no_memory() -> None:

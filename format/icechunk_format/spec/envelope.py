@@ -6,7 +6,9 @@ Rules of this file
    size are read (older writers streamed theirs); a second frame or trailing bytes are refused,
    as the other implementations refuse them.
 2. The size limit is checked before memory is taken: the blocks of the frame are walked first, to
-   learn how much they can expand to.
+   learn how much they can expand to. Above 256 MiB a file may be 2048 times as large as its frame:
+   zstd expands zeros 16,000 times, the most repetitive files (lists of expired ancestors) 1,600
+   times. Of a large file the start is decompressed and checked before the rest.
 3. Written frames carry their content size, no checksum and no dictionary.
 
 Specification: "Binary File Format"; RFC 8878 for the frame.
@@ -24,6 +26,7 @@ offset  bytes  content
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,6 +34,7 @@ from enum import IntEnum
 import zstandard
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.spec.tables.writer import FILE_IDENTIFIER
 from icechunk_format.version import __version__
 
 MAGIC = "ICE🧊CHUNK".encode()
@@ -40,6 +44,11 @@ SPEC_V2 = 2
 DEFAULT_LEVEL = 3
 # Offsets inside a file are 32 bits and writers build at most 2 GiB, so larger is damage.
 DEFAULT_MAX_SIZE = 2**31
+
+_UNLIMITED_SIZE = 2**28
+_MOST_EXPANSION = 2048
+_UNCHECKED_SIZE = 2**22
+_HEAD = struct.Struct("<I4s")
 
 _NAME_START = len(MAGIC)
 _NAME_SIZE = 24
@@ -189,7 +198,7 @@ def wrap(
         large for any reader.
     """
     header = _header(len(payload), file_type=file_type, spec_version=spec_version, level=level)
-    return header + _compressor(level).compress(payload)
+    return _checked(header + _compressor(level).compress(payload), len(payload), file_type)
 
 
 def wrap_blocks(
@@ -225,7 +234,26 @@ def wrap_blocks(
             f"together ({error})",
             expected=size,
         ) from error
-    return b"".join(parts)
+    return _checked(b"".join(parts), size, file_type)
+
+
+def _largest(frame_size: int) -> int:
+    """Return how many bytes a frame may expand to: rule 2."""
+    return max(_UNLIMITED_SIZE, _MOST_EXPANSION * frame_size)
+
+
+def _checked(data: bytes, size: int, file_type: FileType) -> bytes:
+    """Return a file that readers take."""
+    largest = _largest(len(data) - HEADER_SIZE)
+    if size > largest:
+        raise InvalidInputError(
+            f"a {file_type.label} of {size} bytes cannot be written: it compresses to {len(data)} "
+            f"bytes, and readers refuse what expands beyond {largest}; store fewer or shorter "
+            "inline chunks in it",
+            found=size,
+            allowed=largest,
+        )
+    return data
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
@@ -268,6 +296,7 @@ def decompress_frame(frame: memoryview | bytes, *, max_size: int) -> bytes:
         dictionary, or more than ``max_size`` bytes of content.
     """
     content_size, capacity = _measure(frame)
+    max_size = min(max_size, _largest(len(frame)))
     if content_size is not None:
         if content_size > capacity:
             raise ValueError(
@@ -282,14 +311,26 @@ def decompress_frame(frame: memoryview | bytes, *, max_size: int) -> bytes:
     if capacity == 0:
         return b""
     try:
-        content = zstandard.ZstdDecompressor().decompress(
-            frame, max_output_size=min(capacity, max_size)
-        )
+        # A frame with its content size has a window of as much.
+        decompressor = zstandard.ZstdDecompressor(max_window_size=DEFAULT_MAX_SIZE)
+        if capacity > _UNCHECKED_SIZE:
+            _check_head(decompressor.stream_reader(frame).read(_HEAD.size), capacity)
+        content = decompressor.decompress(frame, max_output_size=min(capacity, max_size))
     except zstandard.ZstdError as error:
         raise ValueError(
             f"the zstd frame is damaged or expands beyond {max_size} bytes ({error})"
         ) from error
     return content
+
+
+def _check_head(head: bytes, size: int) -> None:
+    """Refuse content that does not start as a flatbuffer of this format does."""
+    root, identifier = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, b"")
+    if identifier != FILE_IDENTIFIER or not _HEAD.size <= root < size:
+        raise ValueError(
+            f"the content starts with {head!r}; the offset of a table and {FILE_IDENTIFIER!r} are "
+            "expected"
+        )
 
 
 def _measure(frame: memoryview | bytes) -> tuple[int | None, int]:

@@ -107,8 +107,9 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
                 (row,) = self.rows_of([snapshot_id])
                 if row < 0:
                     raise KeyError(snapshot_id)
-                return self._infos(np.array([row]))[0]
-            self._objects = dict(zip(self, self._infos(np.arange(len(self))), strict=True))
+                return self._infos(np.array([row]), SnapshotIds(self.columns.ids))[0]
+            ids = list(self)
+            self._objects = dict(zip(ids, self._infos(np.arange(len(self)), ids), strict=True))
         return self._objects[snapshot_id]
 
     def rows_of(self, ids: Sequence[SnapshotId]) -> list[int]:
@@ -116,8 +117,8 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
         found: list[int] = rows_of_ids(self.columns.ids, SnapshotId.rows(ids)).tolist()
         return found
 
-    def _infos(self, rows: NDArray[np.int64]) -> list[SnapshotInfo]:
-        """Return the objects of some rows."""
+    def _infos(self, rows: NDArray[np.int64], ids: Sequence[SnapshotId]) -> list[SnapshotInfo]:
+        """Return the objects of some rows, given the ids of all."""
         held = self.columns
         texts = held.texts.data
         first_items = starts_of(held.item_counts)[rows]
@@ -149,8 +150,8 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
                 )
             found.append(
                 SnapshotInfo(
-                    id=SnapshotId(held.ids[row].tobytes()),
-                    parent_id=None if parent == NONE else SnapshotId(held.ids[parent].tobytes()),
+                    id=ids[row],
+                    parent_id=None if parent == NONE else ids[parent],
                     flushed_at=flushed_at,
                     message=str(texts[start:end], "utf-8"),
                     metadata_items=metadata_items,

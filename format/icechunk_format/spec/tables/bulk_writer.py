@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, is_run_start
+from icechunk_format.spec.tables.writer import FILE_IDENTIFIER
 
 MAX_BUFFER_SIZE: Final = 2**31 - 1
-FILE_IDENTIFIER: Final = b"Ichk"
 _HEADER_SIZE: Final = 8  # offset of the root, then the identifier
 _CELLS_AT_ONCE: Final = 1 << 16
 _VECTORS_AT_ONCE: Final = 1 << 12
