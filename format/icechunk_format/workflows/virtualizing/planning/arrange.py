@@ -43,7 +43,7 @@ class Along:
 
     def at(self, path: str) -> tuple[int, ...]:
         """Return the numbers of the group that an array is in."""
-        return self.of(path.rpartition("/")[0])
+        return self.of(path.rpartition("/")[0]) if self.groups else self.own
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
@@ -232,7 +233,7 @@ class Decider:
         own = self.headers[member.scanned.header].times().get(path)
         wanted = model.times().get(path)
         values = None if digest is None else self.pieces[member.piece].constants.get(digest)
-        if values is None or own is None or wanted is None:
+        if values is None or own is None or wanted is None or is_coded_alike(own, wanted):
             return digest
         try:
             return digest_of(converted_times(values, own, wanted, path))
@@ -298,7 +299,7 @@ class Decider:
                 continue
             header = self.headers[member.scanned.header]
             try:
-                member.placed = self._placed(layout, member, header.documents(), number)
+                member.placed = self._placed(layout, member, header, number)
                 self._widen(layout, member, header, wide)
             except IcechunkError as error:
                 member.row.refuse(error.message)
@@ -328,10 +329,10 @@ class Decider:
         self,
         layout: Layout,
         member: Member,
-        documents: Mapping[str, ArrayMetadata],
+        header: Header,
         number: int,
     ) -> Placed:
-        scanned = member.scanned
+        scanned, documents = member.scanned, header.documents()
         named = {} if self.template is None else self.template.keys(scanned.file.url)
         first: list[Any] = []
         last: list[Any] = []
@@ -352,7 +353,7 @@ class Decider:
             file=scanned.file,
             first=tuple(first),
             last=tuple(last),
-            lengths=_lengths(documents, layout.dims),
+            lengths=_lengths(header, layout.dims),
         )
 
     def _keys_of(
@@ -402,7 +403,8 @@ def _has_grown(placed: Placed, before: Placed) -> bool:
     return placed.first == before.first and min(map(min, longer)) >= 0 and sum(grown) == 1
 
 
-def _lengths(documents: Mapping[str, ArrayMetadata], dims: Sequence[str]) -> Along:
+@lru_cache(maxsize=4096)
+def _lengths(header: Header, dims: tuple[str, ...]) -> Along:
     """Return the lengths of concatenated dimensions: of the first group that has them, and others.
 
     Raises
@@ -412,7 +414,7 @@ def _lengths(documents: Mapping[str, ArrayMetadata], dims: Sequence[str]) -> Alo
     """
     own: dict[str, int] = {}
     groups: dict[str, dict[str, int]] = {}
-    for path, document in documents.items():
+    for path, document in header.documents().items():
         inside = groups.setdefault(path.rpartition("/")[0], {})
         for dim, size in zip(document.dimension_names or (), document.shape, strict=False):
             if dim in dims and dim is not None:
@@ -430,6 +432,7 @@ def _lengths(documents: Mapping[str, ArrayMetadata], dims: Sequence[str]) -> Alo
     return Along(first, {group: n for group, n in found.items() if n != first})
 
 
+@lru_cache(maxsize=4096)
 def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
     """Return a concatenated dimension along which files of this header have no elements."""
     sizes: dict[str | None, set[int]] = {}
