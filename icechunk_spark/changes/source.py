@@ -182,14 +182,14 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _named(self, repository: Repository, text: str) -> SnapshotId:
         """Return the version that ``startingFrom`` names: a tag, a snapshot or an instant."""
         from icechunk_format.dataset.metadata_tables.read import named_version
-        from icechunk_format.options.values import parse_instant
+        from icechunk_format.options.values import parse_timestamp
 
         try:
             datetime.fromisoformat(text)
         except ValueError:
             pass
         else:
-            instant = parse_instant("startingFrom", text)
+            instant = parse_timestamp("startingFrom", text)
             return repository.resolve(branch=self._options.branch or "main", as_of=instant)
         try:
             return named_version(repository, text)

@@ -35,7 +35,7 @@ _ROWS_OF_A_SMALL_TABLE: Final = 10_000
 _TO = ".."
 
 
-def resolve_versions(options: ReadOptions) -> str:
+def resolve_snapshots(options: ReadOptions) -> str:
     """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
 
     Raises
@@ -73,13 +73,13 @@ class MetadataRead:
 
     options: ReadOptions
     snapshot: str
-    """What ``resolve_versions`` gave."""
+    """What ``resolve_snapshots`` gave."""
     table: MetadataTable
 
     @classmethod
     def of(cls, options: ReadOptions, pinned: str | None) -> MetadataRead:
         """Return the read of the options, at the versions that are pinned already."""
-        versions = resolve_versions(options) if pinned is None else pinned
+        versions = resolve_snapshots(options) if pinned is None else pinned
         return cls(options=options, snapshot=versions, table=_table(options))
 
     @property

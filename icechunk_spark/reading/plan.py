@@ -30,7 +30,7 @@ from icechunk_format.workflows.changes.request import with_change_columns
 from icechunk_format.workflows.changes.run import run_feed
 from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
-from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_versions, version_of
+from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapshots, version_of
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
 
@@ -143,7 +143,7 @@ def resolve_read(options: ReadOptions) -> str:
         The repository, branch, tag or snapshot does not exist.
     """
     if options.table is not None:
-        return resolve_versions(options)
+        return resolve_snapshots(options)
     return str(_open_version(options, None)[1])
 
 

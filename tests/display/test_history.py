@@ -92,7 +92,7 @@ def test_texts_of_versions():
     [first] = (e for e in weather.repository.graph() if str(e.snapshot.id) == weather.first)
     found = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "NOW", repr(first))
     assert found == (
-        f"<Version {weather.first}, NOW UTC, after 1CECHNKREP0F1RSTCMT0: Write it (tag v1)>"
+        f"<Snapshot {weather.first}, NOW UTC, after 1CECHNKREP0F1RSTCMT0: Write it (tag v1)>"
     )
     assert repr(weather.repository.diff(weather.first, weather.second)).splitlines() == [
         "<Changes: 2 changes, 1 chunk>",
@@ -165,6 +165,6 @@ def test_a_long_history_goes_on_below_what_is_shown():
         for n in range(1, 101)
     }
     page = Page(repository_html(Drawn(version_graph(infos, {"main": ids[100]}, {}))))
-    assert "… and 80 more versions" in page.text
+    assert "… and 80 more snapshots" in page.text
     assert sum(tag == "circle" for tag, _ in page.elements) == 20
     assert sum(tag == "path" for tag, _ in page.elements) == 20

@@ -162,7 +162,7 @@ def test_damaged_metadata_are_told():
 
 
 def test_nothing_raises():
-    @shown_by("history.version")
+    @shown_by("history.info")
     class Broken:
         pass
 

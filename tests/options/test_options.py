@@ -106,7 +106,7 @@ TEXTS = {
     values.parse_positive_int: "5",
     values.parse_whole_number: "5",
     values.parse_byte_size: "1m",
-    values.parse_instant: "2024-01-01",
+    values.parse_timestamp: "2024-01-01",
     values.parse_url_prefixes: "s3://b/",
     values.parse_sizes: "a=5",
     values.parse_orders: "a=descending",

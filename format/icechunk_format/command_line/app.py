@@ -11,11 +11,9 @@ from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
-from icechunk_format.command_line.commands import mirror as mirror_commands
+from icechunk_format.command_line.commands import maintenance as maintenance_commands
 from icechunk_format.command_line.commands import refs as ref_commands
-from icechunk_format.command_line.commands import rewrite as rewrite_command
 from icechunk_format.command_line.commands import transfer as transfer_commands
-from icechunk_format.command_line.commands import upkeep as upkeep_commands
 from icechunk_format.command_line.commands import verify as verify_command
 from icechunk_format.command_line.exit_codes import exit_codes_text
 from icechunk_format.command_line.views.documents import keys_text
@@ -30,7 +28,7 @@ Exit codes:
 
 app: Final = typer.Typer(
     name="icechunk-spark",
-    help="Look at Icechunk repositories and look after them.",
+    help="Inspect and maintain Icechunk repositories.",
     epilog=_EPILOG,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -53,12 +51,12 @@ def options_of_all_commands(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
     traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where in the code an error comes from.")
+        bool, typer.Option("--traceback", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
-    """Look at Icechunk repositories and look after them.
+    """Inspect and maintain Icechunk repositories.
 
-    Credentials come from the environment, as for any client of the store, or by --option.
+    Credentials come from the environment, as for any client of the storage, or from --option.
     """
 
 
@@ -84,18 +82,18 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "reset": ref_commands.reset,
     "restore": ref_commands.restore,
     "verify": verify_command.verify,
-    "expire": upkeep_commands.expire,
-    "gc": upkeep_commands.gc,
-    "rewrite-manifests": rewrite_command.rewrite_manifests,
-    "upgrade": upkeep_commands.upgrade,
+    "expire": maintenance_commands.expire,
+    "gc": maintenance_commands.gc,
+    "rewrite-manifests": maintenance_commands.rewrite_manifests,
+    "upgrade": maintenance_commands.upgrade,
     "copy": transfer_commands.copy,
     "import-draft": transfer_commands.import_draft,
-    "mirror": mirror_commands.mirror,
-    "freshness": mirror_commands.freshness,
+    "mirror": transfer_commands.mirror,
+    "freshness": transfer_commands.freshness,
     "config show": config_commands.show_config,
     "config set": config_commands.set_config,
 }
-"""Every command, by the words that call it."""
+"""Commands by their words."""
 
 _ARGUMENTS: Final = {
     "copy": transfer_commands.CopiedArgument,
@@ -109,10 +107,10 @@ _APPS: Final = {
 }
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
-    # The control character keeps the parser from joining the lines.
+    # The control character prevents the parser from joining the lines.
     _run = (
         _command
-        if _command is mirror_commands.freshness  # a table names its repository
+        if _command is transfer_commands.freshness  # a table records its repository
         else on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument))
     )
     _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_run)

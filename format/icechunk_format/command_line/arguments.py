@@ -1,8 +1,8 @@
-"""Declares and parses the arguments that commands share: repository, options, version, age.
+"""Declares and parses the arguments that commands share: repository, options, snapshot, age.
 
 Rules of this file
 ------------------
-1. Options have the names that they have in Spark, so that they can be pasted from there.
+1. Options have the same names as in Spark, so that they can be copied.
 2. The value of an option never enters a message: it may be a credential.
 """
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.history.cutoff import parse_cutoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,13 +34,13 @@ OptionOption = Annotated[
         "--option",
         "-o",
         metavar="NAME=VALUE",
-        help="Option of the store, named as in Spark: storage.region=us-west-2, storage.anon=true,"
-        " ... Can be repeated. Credentials are better left to the environment.",
+        help="Option of the storage, named as in Spark: storage.region=us-west-2,"
+        " storage.anon=true, ... Repeatable. Prefer the environment for credentials.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
 BranchOption = Annotated[
     str | None, typer.Option("--branch", "-b", metavar="NAME", help="Branch; main is the default.")
 ]
@@ -53,7 +52,7 @@ SnapshotOption = Annotated[
 AsOfOption = Annotated[
     str | None,
     typer.Option(
-        "--as-of", metavar="TIME", help="Newest snapshot of the branch at that time, or age (2d)."
+        "--as-of", metavar="TIME", help="Newest snapshot of the branch at a time or age (2d)."
     ),
 ]
 OlderThanOption = Annotated[
@@ -78,10 +77,10 @@ _SECRET: Final = re.compile("key|secret|token|password|connection|credential", r
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GivenOptions:
-    """The ``--option`` arguments of a command, parsed; values never show."""
+    """The parsed ``--option`` arguments of a command; values are never shown."""
 
     storage: dict[str, str]
-    """``storage.*`` without that prefix, ``client`` not among them."""
+    """``storage.*`` without that prefix and without ``client``."""
     client: str
     virtual: dict[str, str]
     """``virtual.storage.*`` without that prefix."""
@@ -90,13 +89,7 @@ class GivenOptions:
 
 
 def parse_options(given: Sequence[str] | None) -> GivenOptions:
-    """Parse the ``--option`` arguments.
-
-    Raises
-    ------
-    InvalidInputError
-        One has no ``=``, a name that is not known, or a name that was given before.
-    """
+    """Parse the ``--option`` arguments."""
     storage: dict[str, str] = {}
     virtual: dict[str, str] = {}
     single: dict[str, str] = {}
@@ -123,13 +116,7 @@ def parse_options(given: Sequence[str] | None) -> GivenOptions:
 
 
 def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
-    """Parse the ``--target-option`` arguments of a Delta table, whose names are deltalake's.
-
-    Raises
-    ------
-    InvalidInputError
-        One has no ``=``, or a name that was given before.
-    """
+    """Parse the ``--target-option`` arguments of a Delta table, whose names are deltalake's."""
     found: dict[str, str] = {}
     for name, value in _pairs(given, "a --target-option", "AWS_REGION"):
         if name in found:
@@ -152,41 +139,38 @@ def _unknown_option(name: str) -> InvalidInputError:
     near = difflib.get_close_matches(name, _PREFIXES, n=1, cutoff=0.3)
     guess = near[0] if near else _STORAGE
     return InvalidInputError(
-        f"--option {name!r} is not known; options of the store begin with 'storage.', those of"
-        f" virtual chunks are 'virtual.authorize' and 'virtual.storage.*'; did you mean {guess!r}?",
+        f"--option {name!r} does not exist; did you mean {guess!r}? Options of the storage begin"
+        " with 'storage.', those of virtual chunks are 'virtual.authorize' and"
+        " 'virtual.storage.*'",
         option=name,
     )
 
 
 def location_at(repository: str, given: Sequence[str] | None) -> Location:
-    """Return the location of a repository, with its options.
-
-    Raises
-    ------
-    InvalidInputError
-        The URL or an option cannot be used.
-    """
+    """Return the location of a repository, with its options."""
     from icechunk_format.storage.location import Location
 
     options = parse_options(given)
-    # Location refuses any other client, and says which there are.
+    # Location refuses unknown clients.
     client: Any = options.client
     return Location(repository, client=client, options=options.storage)
 
 
 def parse_past(text: str, *, argument: str) -> datetime:
-    """Return the instant of an age or a time, which must not lie in the future."""
+    """Return the timestamp of an age or a time, which must not be in the future."""
+    from icechunk_format.repository.history.cutoff import parse_cutoff
+
     now = datetime.now(UTC)
-    instant = parse_cutoff(text, argument=argument, now=now)
-    if instant > now:
+    timestamp = parse_cutoff(text, argument=argument, now=now)
+    if timestamp > now:
         raise InvalidInputError(
-            f"{argument} {text!r} lies in the future; give an age or a time that has passed",
+            f"{argument} {text!r} is in the future; give an age or a time in the past",
             argument=argument,
         )
-    return instant
+    return timestamp
 
 
-def resolve_version(
+def resolve_snapshot(
     repository: Repository,
     *,
     branch: str | None = None,
@@ -194,21 +178,17 @@ def resolve_version(
     snapshot: str | None = None,
     as_of: str | None = None,
 ) -> SnapshotId:
-    """Return the snapshot that the options of a command name; see ``Repository.resolve``."""
-    instant = None if as_of is None else parse_cutoff(as_of, argument="--as-of")
+    """Return the snapshot that the options of a command select; see ``Repository.resolve``."""
+    from icechunk_format.repository.history.cutoff import parse_cutoff
+
+    timestamp = None if as_of is None else parse_cutoff(as_of, argument="--as-of")
     if snapshot is not None:
         snapshot = whole_id(repository, snapshot)
-    return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=instant)
+    return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=timestamp)
 
 
 def whole_id(repository: Repository, text: str) -> str:
-    """Return the snapshot id that begins with a text, or the text where none does.
-
-    Raises
-    ------
-    InvalidInputError
-        More than one does.
-    """
+    """Return the snapshot id that begins with a string, or the string if none does."""
     short = text.upper()
     if _SHORT_ID.fullmatch(short) is None:
         return text
@@ -224,28 +204,20 @@ def whole_id(repository: Repository, text: str) -> str:
 
 
 def resolve_name(repository: Repository, name: str) -> SnapshotId:
-    """Return the snapshot of a branch, of a tag, or of the beginning of an id.
-
-    Raises
-    ------
-    NotFoundError
-        There is nothing of that name.
-    InvalidInputError
-        A branch and a tag of that name differ.
-    """
+    """Return the snapshot of a branch, of a tag, or of the beginning of an id."""
     from icechunk_format.dataset.metadata_tables.read import resolve_change
 
     if name not in repository.branches() and name not in repository.tags():
         name = whole_id(repository, name)
-    # A change has two ends; both are the same here, so no parent is needed.
+    # Equal ends of a change need no parent.
     return resolve_change(repository, older=name, newer=name)[1]
 
 
 def secrets_in(arguments: Sequence[str]) -> list[str]:
-    """Return the values among arguments that may be credentials, to keep them out of messages."""
+    """Return the values in arguments that may be credentials, to keep them out of messages."""
     found = set()
     for argument in arguments:
-        # An option may be written in one argument or two, so each "=" may be the one that counts.
+        # An option may be one argument or two, so any "=" may separate name and value.
         for match in re.finditer("=", argument):
             value = argument[match.end() :]
             if len(value) >= _SHORTEST_SECRET and _SECRET.search(argument[: match.start()]):

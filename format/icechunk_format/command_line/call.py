@@ -1,7 +1,7 @@
-"""`Call`, one run of a command on a repository: its location, its options and its output.
+"""Runs a command on a repository: its location, its options and its output.
 
-``on_repository`` gives a command the arguments that all of them have. Nothing that reads
-repositories is imported before a command runs.
+``on_repository`` gives a command the arguments that all of them share. Modules that read
+repositories are imported when a command runs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _R = TypeVar("_R")
 
 
 class Call:
-    """A repository that a command works on, and the screen that gets the answer."""
+    """A run of a command: its repository, its options and its screen."""
 
-    def __init__(self, place: str, option: list[str] | None, *, as_json: bool) -> None:
+    def __init__(self, repository: str, option: list[str] | None, *, as_json: bool) -> None:
         from icechunk_format.command_line.views.screen import Screen
 
         self.screen = Screen(as_json=as_json)
         self.options = parse_options(option)
-        self.location = location_at(place, option)
+        self.location = location_at(repository, option)
 
     @functools.cached_property
     def repository(self) -> Repository:
-        """The repository, opened when a command first needs it."""
+        """The repository, opened on first use."""
         from icechunk_format.repository.repository import Repository
 
         return Repository.open(self.location)
 
     def document(self, **keys: Any) -> None:
-        """Print the JSON document, where one was asked for."""
+        """Print the JSON document if ``--json`` was given."""
         self.screen.document({"repository": str(self.location), **keys})
 
     def carry_out(
@@ -60,20 +60,20 @@ class Call:
         is_needed: Callable[[_R], bool] = lambda planned: True,
         document: Callable[[Any], dict[str, Any]] = asdict,
     ) -> _R:
-        """Show what a command would do, ask, do it, and report it.
+        """Show the plan of a command, ask for a confirmation, run it, and report the result.
 
         Parameters
         ----------
         run
-            Does it; or only plans it, where its argument is true.
+            Runs the command, or only plans it if its argument is True.
         show
-            Prints a result, with a function that prints a line.
+            Prints a result with a function that prints a line.
         yes
-            Whether it is done without a plan and a question.
+            Runs without a plan and a question.
         asks
-            Whether a question is certain, so that nothing is done where nobody can be asked.
+            False if the plan may need no confirmation, so that no terminal is required.
         is_needed
-            Whether a planned result changes anything.
+            Returns True if a planned result changes anything.
         """
         self.screen.require_confirmation(yes or dry_run or not asks)
         result = run(dry_run or not yes)

@@ -1,6 +1,6 @@
 """Runs a command: returns its exit code, and prints every error as one line on stderr.
 
-Only Python's own packages are imported at the top, so that an error can name a missing package.
+Only the standard library is imported at the top, so that an error can name a missing package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.command_line.exit_codes import ExitCode, of_error
+from icechunk_format.command_line.exit_codes import ExitCode, exit_code_of
 from icechunk_format.display.plain_text import one_line, safe
 from icechunk_format.errors import IcechunkError
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 PROGRAM: Final = "icechunk-spark"
 _TRACEBACK: Final = "--traceback"
 _PACKAGES: Final = ("typer", "rich")
-# The parser's errors are of classes that versions of typer keep in different places.
+# Classes of the parser's errors, whose modules differ between versions of typer.
 _NO_ARGUMENTS: Final = "NoArgsIsHelpError"
 _ABORT: Final = "Abort"
 _HOW_TO_INSTALL: Final = 'pip install "icechunk-spark[cli]"'
 
 
 def main() -> None:
-    """Run the command of this process and leave it."""
+    """Run the command of this process and exit."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that lacks a character shows its escape, rather than ending the command.
+        # A character that a terminal lacks is shown as its escape.
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
@@ -46,10 +46,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> ExitCode | int:
     """Run a command and return its exit code; output is on stdout and stderr.
 
-    Parameters
-    ----------
-    arguments
-        What follows the name of the program. ``--traceback`` may be anywhere.
+    ``arguments`` follow the name of the program. ``--traceback`` may be anywhere among them.
     """
     wants_traceback = _TRACEBACK in arguments
     given = [argument for argument in arguments if argument != _TRACEBACK]
@@ -79,10 +76,10 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
             for line in traceback.format_exc().splitlines():
                 print(safe(_without(hidden, line)), file=sys.stderr)
         if type(error).__name__ == _NO_ARGUMENTS:
-            # A command without arguments prints its help, which is more than a line.
+            # A command without arguments prints its help, which has several lines.
             print(_parser_message(error), file=sys.stderr)
             return ExitCode.USAGE
-        message, code = _told(error)
+        message, code = _line_and_code(error)
         print(f"error: {_without(hidden, message)}", file=sys.stderr)
         return code
     return result if isinstance(result, int) else ExitCode.OK
@@ -90,7 +87,7 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
 
 @cache
 def _parser() -> Callable[..., Any]:
-    """Return the commands, ready to be called; made once, since scripts may call ``run`` often."""
+    """Return the callable parser, made once, since scripts may call ``run`` often."""
     from typer.main import get_command
 
     from icechunk_format.command_line.app import app
@@ -104,10 +101,10 @@ def _without(hidden: Sequence[str], text: str) -> str:
     return text
 
 
-def _told(error: Exception) -> tuple[str, ExitCode]:
-    """Return the line and the exit code of an error."""
+def _line_and_code(error: Exception) -> tuple[str, ExitCode]:
+    """Return the message of an error as one line, and its exit code."""
     if isinstance(error, IcechunkError):
-        return one_line(error.message), of_error(error)
+        return one_line(error.message), exit_code_of(error)
     problem = _parser_message(error)
     if problem is not None:
         return f"{one_line(problem)} (see {_help_of(error)})", ExitCode.USAGE
@@ -122,7 +119,7 @@ def _told(error: Exception) -> tuple[str, ExitCode]:
 
 
 def _parser_message(error: Exception) -> str | None:
-    """Return the parser's message about arguments; None for errors that are not the parser's."""
+    """Return the parser's message about arguments; None for other errors."""
     format_message = getattr(error, "format_message", None)
     return None if format_message is None else str(format_message())
 
@@ -133,7 +130,7 @@ def _help_of(error: Exception) -> str:
 
 
 def _closed_pipe() -> ExitCode:
-    """Replace a closed stdout, since Python flushes it once more at the end."""
+    """Replace a closed stdout, since Python flushes it once more on exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return ExitCode.PIPE_CLOSED

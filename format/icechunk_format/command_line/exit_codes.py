@@ -1,4 +1,4 @@
-"""Declares the exit codes, for commands, ``--help`` and the manual."""
+"""Exit codes of commands, for ``--help`` and the manual."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> ExitCode:
-        """Make a code that is a number, and knows its meaning."""
+        """Make a code with its meaning."""
         code = int.__new__(cls, value)
         code._value_, code.meaning = value, meaning
         return code
 
     OK = 0, "done"
-    ERROR = 1, "failed: something is not there, is damaged, or the store does not answer"
-    USAGE = 2, "the arguments cannot be used"
+    ERROR = 1, "failed: something does not exist, is damaged, or the storage does not respond"
+    USAGE = 2, "the arguments are invalid"
     FINDINGS = 3, "verify found errors in the repository"
     NOT_CONFIRMED = 4, "not confirmed: nothing was changed (scripts give --yes)"
-    CONFLICT = 5, "somebody else changed the same thing: nothing was changed"
-    OUTCOME_UNKNOWN = (
-        6,
-        "the store did not say whether the change landed: look before repeating it",
-    )
+    CONFLICT = 5, "another writer changed the same objects: nothing was changed"
+    OUTCOME_UNKNOWN = 6, "it is unknown whether the change landed: check before repeating it"
     NOT_INSTALLED = 7, "packages of the command line are not installed"
     INTERRUPTED = 130, "interrupted by Ctrl-C"
-    PIPE_CLOSED = 141, "whoever read the output stopped reading"
+    PIPE_CLOSED = 141, "the reader of the output closed the pipe"
 
 
-def of_error(error: BaseException) -> ExitCode:
-    """Return the exit code for an error of the library, or for any other."""
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit code of an error."""
     if isinstance(error, CommitOutcomeUnknownError):
         return ExitCode.OUTCOME_UNKNOWN
     if isinstance(error, StorageError) and error.outcome_unknown:
@@ -52,5 +49,5 @@ def of_error(error: BaseException) -> ExitCode:
 
 
 def exit_codes_text() -> str:
-    """Return the list for ``--help``, one code a line."""
+    """Return the list for ``--help``, one code per line."""
     return "\n".join(f"  {code.value:<5}{code.meaning}" for code in ExitCode)

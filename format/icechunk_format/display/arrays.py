@@ -1,4 +1,4 @@
-"""Describes one array by its ``zarr.json`` and its entry in a snapshot; no manifest is read."""
+"""Describes one array by its ``zarr.json`` and its entry in a snapshot, without its manifests."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _TIMES: Final = " × "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayFacts:
-    """What can be told of an array without reading a manifest.
+    """Properties of an array that need no manifest.
 
     Parameters
     ----------
     chunks, shards
-        Elements of each along the dimensions; None where they differ, or are not known.
+        Elements of each along the dimensions; None if they differ or are unknown.
     nbytes
-        Of all elements in memory; None where they have no fixed size.
+        Of all elements in memory; None if they have no fixed size.
     problem
-        Why more is not known.
+        The reason if more is unknown.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ArrayFacts:
 
     @property
     def dims_text(self) -> str:
-        """Names of the dimensions in parentheses, safe to show."""
+        """The names of the dimensions in parentheses, safe to show."""
         names = [safe(cut(name, 40)) for name in self.dims[:_MOST_DIMS]]
         return f"({', '.join(names)}{', …' if len(self.dims) > _MOST_DIMS else ''})"
 
@@ -104,7 +104,7 @@ def _stored(metadata: ArrayMetadata) -> dict[str, Any]:
 
 
 def shown_data_type(found: DataType) -> str:
-    """Return the name of a data type as people write it."""
+    """Return the name of a data type for people."""
     if found.fields:
         return f"struct({', '.join(name for name, _ in found.fields)})"
     kind = found.numpy.kind
@@ -114,7 +114,7 @@ def shown_data_type(found: DataType) -> str:
 
 
 def codecs_text(codecs: Any) -> str:
-    """Return the names of codecs, those inside of sharding in parentheses; safe to show."""
+    """Return the names of codecs, those inside sharding in parentheses; safe to show."""
     if not isinstance(codecs, list):
         return "?"
     names = []
@@ -123,7 +123,7 @@ def codecs_text(codecs: Any) -> str:
         configuration = codec.get("configuration") if isinstance(codec, dict) else None
         inner = configuration.get("codecs") if isinstance(configuration, dict) else None
         if name == "sharding_indexed" and isinstance(inner, list):
-            # One level: what is inside of that is for --json.
+            # One level is shown; --json has all.
             inner_names = [c.get("name") if isinstance(c, dict) else c for c in inner]
             names.append(f"sharding({', '.join(safe(item) for item in inner_names)})")
         else:
@@ -139,7 +139,7 @@ def _product(lengths: Sequence[int] | None) -> str:
 
 
 def array_lines(found: Sequence[tuple[str, ArrayFacts]]) -> list[str]:
-    """Return a line for each array, aligned; each comes with what stands before its name."""
+    """Return an aligned line for each array, given with the text before its name."""
     names = [before + safe(cut(one.name, 40)) for before, one in found]
     dims = [one.dims_text for _, one in found]
     types = [safe(cut(one.dtype, 30)) for _, one in found]

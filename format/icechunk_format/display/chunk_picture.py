@@ -1,7 +1,7 @@
 """Draws an array and its chunks as a small picture: a bar, a rectangle or a box.
 
-The last three dimensions are drawn. Edges are shown by a power of their lengths, so that long and
-short ones both have room; of many chunks, only some lines are drawn.
+The last three dimensions are drawn. Edges are drawn by a power of their lengths, so that short ones
+remain visible; of many chunks, only some lines are drawn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LONGEST: Final = 120.0
 _SHORTEST: Final = 14.0
 _POWER: Final = 0.45
 _BAR: Final = 22.0
-# How far the edge of the third dimension goes to the right and up, for each unit of its length.
+# Horizontal and vertical part of a unit of length along the third dimension.
 _SLANT: Final = 0.42
 _NEAREST: Final = 4.5
 _MARGIN: Final = 4.0
@@ -27,14 +27,10 @@ Point = tuple[float, float]
 def chunk_picture(
     shape: Sequence[int], chunks: Sequence[int] | None, shards: Sequence[int] | None = None
 ) -> str:
-    """Return the picture as SVG; nothing for scalars and arrays without elements.
+    """Return the picture as SVG; an empty string for scalars and arrays without elements.
 
-    Parameters
-    ----------
-    chunks
-        Elements of a chunk along each dimension; None where they differ.
-    shards
-        Elements of a shard, where chunks lie in shards.
+    ``chunks`` and ``shards`` are elements along each dimension; None if they differ or do not
+    exist.
     """
     if not shape or 0 in shape:
         return ""
@@ -75,7 +71,7 @@ def chunk_picture(
 
 
 def _cuts(length: int, size: int, edge: float) -> Iterator[float]:
-    """Yield where chunks end along an edge, as parts of it; only some where they are too near."""
+    """Yield the ends of chunks along an edge, as fractions of it; only some if too near."""
     count = -(-length // size)
     step = -(-count // max(1, int(edge / _NEAREST)))
     for number in range(step, count, step):

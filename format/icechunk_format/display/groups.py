@@ -36,7 +36,7 @@ _MOST_DIMS: Final = 20
 
 
 def dataset_text(dataset: Any) -> str:
-    """Return a dataset as text. Nothing is read."""
+    """Return a dataset as text, without I/O."""
     coords, data, left_out = _variables(dataset)
     lines = [f"<Dataset {safe(cut(dataset.path, 100))} of {dataset.snapshot_id}>"]
     lines.append(f"Dimensions: {_dimensions(dataset)}")
@@ -52,7 +52,7 @@ def dataset_text(dataset: Any) -> str:
 
 
 def dataset_html(dataset: Any) -> str:
-    """Return a dataset as HTML. Nothing is read."""
+    """Return a dataset as HTML, without I/O."""
     coords, data, left_out = _variables(dataset)
     head = title(
         "Dataset", escaped(dataset.place, 300), f"at <code>{escaped(dataset.snapshot_id)}</code>"
@@ -68,7 +68,7 @@ def dataset_html(dataset: Any) -> str:
 def _variables(
     dataset: Any,
 ) -> tuple[list[tuple[str, ArrayFacts]], list[tuple[str, ArrayFacts]], int]:
-    """Return the first coordinates and data variables, and how many there are beside them."""
+    """Return the first coordinates and data variables, and the number of others."""
     chosen = list(dataset.variables.values())[:MOST_ARRAYS]
     data = {variable.name for variable in dataset.data_variables}
     coords, others = [], []
@@ -97,7 +97,7 @@ def _dimensions(dataset: Any) -> str:
 
 
 def snapshot_text(snapshot: Any) -> str:
-    """Return a snapshot with its groups and arrays as text. Nothing is read."""
+    """Return a snapshot with its groups and arrays as text, without I/O."""
     lines = [f"<Snapshot {snapshot.id}, {when(snapshot)}>"]
     lines += [f"    {safe(cut(line, 100))}" for line in safe_lines(snapshot.message[:400])[:1]]
     nodes = snapshot.nodes[:MOST_ARRAYS]
@@ -111,7 +111,7 @@ def snapshot_text(snapshot: Any) -> str:
 
 
 def snapshot_html(snapshot: Any) -> str:
-    """Return a snapshot with its groups and arrays as HTML. Nothing is read."""
+    """Return a snapshot with its groups and arrays as HTML, without I/O."""
     nodes = snapshot.nodes[: MOST_ARRAYS + _MOST_GROUPS]
     groups: dict[str, list[Any]] = {}
     for node in nodes:
@@ -136,7 +136,7 @@ def snapshot_html(snapshot: Any) -> str:
 def _group_attributes(snapshot: Any, path: str) -> dict[str, Any]:
     node = snapshot.node(path)
     if node is None:
-        return {"no such group": "a node lies below it, and the group itself is not stored"}
+        return {"missing group": "a node is below it, but the group is not stored"}
     try:
         return parse_group_metadata(node.user_data, node_path=path).attributes
     except IcechunkError as error:

@@ -1,11 +1,16 @@
-"""Shows versions: one on a line, and those of a repository as a graph with branches and tags."""
+"""Shows snapshots: one on a line, those of a repository as a graph, and changes between two.
+
+A snapshot has one parent, so a history is a forest. Newest snapshots come first. A lane of the
+graph begins at each snapshot without children. Lanes with the same parent end in the leftmost of
+them, above that parent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from icechunk_format.display.lanes import Placed, placed
 from icechunk_format.display.markup import (
     attributes,
     cut,
@@ -24,54 +29,63 @@ from icechunk_format.display.plain_text import (
     safe,
     safe_lines,
     shown_time,
-    to_instant,
+    to_timestamp,
 )
 from icechunk_format.errors import IcechunkError
 
-_MOST_VERSIONS: Final = 20
+_MOST_SNAPSHOTS: Final = 20
 _MOST_NAMES: Final = 20
 _ROW: Final = 24
 _LANE: Final = 14
 _HUES: Final = ("#4688d8", "#46a05a", "#d8843c", "#a468c8", "#c8506e", "#2fa3a3")
 _HAS_NO_REPO_FILE: Final = 1
+_MOST_LINES: Final = 50
+_LISTS: Final = (
+    ("+", "new group", "new_groups"),
+    ("+", "new array", "new_arrays"),
+    ("-", "deleted group", "deleted_groups"),
+    ("-", "deleted array", "deleted_arrays"),
+    ("~", "metadata of a group", "updated_groups"),
+    ("~", "metadata of an array", "updated_arrays"),
+)
 
 
-def when(version: Any) -> str:
-    """Return the time of a version in UTC."""
-    return shown_time(to_instant(version.flushed_at))
+def when(snapshot: Any) -> str:
+    """Return the time of a snapshot in UTC."""
+    return shown_time(to_timestamp(snapshot.flushed_at))
 
 
-def first_line(version: Any, most: int = 100) -> str:
-    """Return the first line of the message of a version, safe to show."""
-    lines = safe_lines(version.message[: 4 * most])
+def first_line(snapshot: Any, most: int = 100) -> str:
+    """Return the first line of a snapshot's message, safe to show."""
+    lines = safe_lines(snapshot.message[: 4 * most])
     return cut(lines[0], most) if lines else ""
 
 
-# -- one version ----------------------------------------------------------------------------
+# -- one snapshot ---------------------------------------------------------------------------
 
 
-def version_text(info: Any) -> str:
+def info_text(info: Any) -> str:
     """Return an entry of the history as text."""
     parent = "" if info.parent_id is None else f", after {info.parent_id}"
-    return f"<Version {info.id}, {when(info)}{parent}: {first_line(info, 72)}>"
+    return f"<Snapshot {info.id}, {when(info)}{parent}: {first_line(info, 72)}>"
 
 
-def version_html(info: Any) -> str:
+def info_html(info: Any) -> str:
     """Return an entry of the history as HTML."""
-    return page(version_text(info), title("Version", f"<code>{info.id}</code>"), _about(info))
+    return page(info_text(info), title("Snapshot", f"<code>{info.id}</code>"), _about(info))
 
 
 def entry_text(entry: Any) -> str:
-    """Return a version with its branches and tags as text."""
+    """Return a snapshot with its branches and tags as text."""
     names = [*entry.branches, *(f"tag {name}" for name in entry.tags)]
     shown = ", ".join(safe(cut(name, 60)) for name in names[:_MOST_NAMES])
-    return f"{version_text(entry.snapshot)[:-1]}{f' ({shown})' if shown else ''}>"
+    return f"{info_text(entry.snapshot)[:-1]}{f' ({shown})' if shown else ''}>"
 
 
 def entry_html(entry: Any) -> str:
-    """Return a version with its branches and tags as HTML."""
+    """Return a snapshot with its branches and tags as HTML."""
     info = entry.snapshot
-    head = title("Version", f"<code>{info.id}</code>") + f" {_labels(entry)}"
+    head = title("Snapshot", f"<code>{info.id}</code>") + f" {_labels(entry)}"
     return page(entry_text(entry), head, _about(info))
 
 
@@ -96,16 +110,16 @@ def _about(info: Any) -> str:
 
 
 def repository_html(repository: Any) -> str:
-    """Return a repository with its newest versions as HTML.
+    """Return a repository with its newest snapshots as HTML.
 
-    Asks the store once whether the ``repo`` object has changed since it was read last, and reads
-    it if so. In spec version 1, where each version is a file of its own, nothing is read.
+    Reads the ``repo`` object if it changed since it was last read. In spec version 1, where each
+    snapshot is a file of its own, nothing is read.
     """
     version = f"spec version {repository.spec_version}"
     head = title("Repository", escaped(repository.location, 300), version)
     text = repr(repository)
     if repository.spec_version == _HAS_NO_REPO_FILE:
-        hint = "Each version is a file of its own, and none was read: call graph() for all."
+        hint = "Each snapshot is a file of its own, and none was read: call graph() for all."
         return page(text, head, quiet(hint))
     try:
         entries = repository.graph()
@@ -140,18 +154,18 @@ def _labels(entry: Any) -> str:
 
 
 def _graph(entries: Sequence[Any]) -> str:
-    shown = entries[:_MOST_VERSIONS]
-    rows = list(placed((entry.snapshot.id, entry.snapshot.parent_id) for entry in shown))
+    shown = entries[:_MOST_SNAPSHOTS]
+    rows = list(rows_of((entry.snapshot.id, entry.snapshot.parent_id) for entry in shown))
     lanes = max(max(len(row.beside), len(row.above)) for row in rows) if rows else 0
     width, height = lanes * _LANE + 8, len(rows) * _ROW
     drawn = "".join(_row(number, row) for number, row in enumerate(rows))
-    for lane, goes_on in enumerate(rows[-1].below if rows else ()):
-        if goes_on:
+    for lane, continues in enumerate(rows[-1].below if rows else ()):
+        if continues:
             drawn = _edge(lane, height - _ROW / 2, lane, height) + drawn
     lines = "".join(f"<li>{_line(entry)}</li>" for entry in shown)
     picture = f"<svg width='{width}' height='{height}' viewBox='0 0 {width} {height}'>{drawn}</svg>"
-    rest = quiet(more(len(entries) - len(shown), "version"))
-    summary = f"Versions {soft(f'({len(entries):,})')}"
+    rest = quiet(more(len(entries) - len(shown), "snapshot"))
+    summary = f"Snapshots {soft(f'({len(entries):,})')}"
     return folded(
         summary, f"<div class='graph'>{picture}<ol>{lines}</ol></div>{rest}", is_open=True
     )
@@ -163,12 +177,12 @@ def _line(entry: Any) -> str:
     return f"{_labels(entry)}{escaped(first_line(info))} {end}"
 
 
-def _row(number: int, row: Placed) -> str:
-    """Draw the lanes of one row, from the middle of the row before it to the middle of its own."""
+def _row(number: int, row: Row) -> str:
+    """Draw the lanes of one row, from the middle of the row above to the middle of its own."""
     middle = number * _ROW + _ROW / 2
     drawn = []
     for lane, is_used in enumerate(row.above):
-        # Lanes that wait for this version end in it; all others go on.
+        # Lanes that wait for this snapshot end in it; all others continue.
         if is_used and number > 0:
             goal = row.lane if lane in row.joined else lane
             drawn.append(_edge(lane, middle - _ROW, goal, middle))
@@ -189,3 +203,98 @@ def _x(lane: int) -> int:
 
 def _hue(lane: int) -> str:
     return _HUES[lane % len(_HUES)]
+
+
+# -- lanes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One snapshot and the lanes around it.
+
+    Parameters
+    ----------
+    lane
+        The lane of the snapshot.
+    joined
+        The lanes that wait for the snapshot, ``lane`` first; more than one if lanes end in it.
+    above, beside, below
+        Whether each lane is in use: above the line of the snapshot, on that line, and below it.
+    """
+
+    lane: int
+    joined: tuple[int, ...]
+    above: tuple[bool, ...]
+    beside: tuple[bool, ...]
+    below: tuple[bool, ...]
+
+
+def rows_of(snapshots: Iterable[tuple[Hashable, Hashable | None]]) -> Iterator[Row]:
+    """Yield the rows of snapshots, each given with its parent, in the order of ``newest_first``."""
+    lanes: list[Hashable | None] = []
+    for snapshot, parent in snapshots:
+        above = _in_use(lanes)
+        joined = tuple(number for number, waits in enumerate(lanes) if waits == snapshot)
+        for number in joined[1:]:
+            lanes[number] = None
+        if joined:
+            lane = joined[0]
+        elif None in lanes:
+            lane = lanes.index(None)
+        else:
+            lane = len(lanes)
+            lanes.append(None)
+        lanes[lane] = snapshot
+        beside = _in_use(lanes)
+        lanes[lane] = parent
+        while lanes and lanes[-1] is None:
+            lanes.pop()
+        yield Row(lane=lane, joined=joined, above=above, beside=beside, below=_in_use(lanes))
+
+
+def _in_use(lanes: list[Hashable | None]) -> tuple[bool, ...]:
+    return tuple(waits is not None for waits in lanes)
+
+
+# -- changes --------------------------------------------------------------------------------
+
+
+def changes_text(changes: Any) -> str:
+    """Return changes as text."""
+    rows = list(_rows(changes))
+    lines = [
+        f"  {mark} {safe(cut(path, 100))}  {safe(what)}" for mark, path, what in rows[:_MOST_LINES]
+    ]
+    rest = more(len(rows) - _MOST_LINES, "change")
+    return "\n".join([f"<{_summary(changes, rows)}>", *lines, *([f"  {rest}"] if rest else [])])
+
+
+def changes_html(changes: Any) -> str:
+    """Return changes as HTML."""
+    rows = list(_rows(changes))
+    shown = [
+        (f"<code>{mark}</code> {escaped(path, 100)}", escaped(what))
+        for mark, path, what in rows[:_MOST_LINES]
+    ]
+    rest = quiet(more(len(rows) - _MOST_LINES, "change"))
+    head = title("Changes", _summary(changes, rows).partition(": ")[2])
+    return page(changes_text(changes), head, facts(shown), rest)
+
+
+def _summary(changes: Any, rows: list[Any]) -> str:
+    chunks = sum(len(coords) for coords in changes.updated_chunks.values())
+    words = [counted(len(rows), "change"), counted(chunks, "chunk")]
+    if changes.missing_logs:
+        words.append(f"{counted(len(changes.missing_logs), 'log')} missing")
+    return f"Changes: {', '.join(words)}"
+
+
+def _rows(changes: Any) -> Iterator[tuple[str, str, str]]:
+    for mark, what, name in _LISTS:
+        yield from ((mark, path, what) for path in getattr(changes, name))
+    for move in changes.moved_nodes:
+        yield ">", move.to_path, f"moved from {safe(cut(move.from_path, 100))}"
+    for path, coords in changes.updated_chunks.items():
+        yield "~", path, counted(len(coords), "chunk")
+    for snapshot_id in changes.missing_logs:
+        yield "?", "", f"the transaction log of snapshot {snapshot_id} is missing"

@@ -1,6 +1,6 @@
-"""Gives classes a ``__repr__`` and ``_repr_html_`` by functions that are loaded when used.
+"""Gives classes a ``__repr__`` and ``_repr_html_`` that load their functions on first use.
 
-Executors and cold starts import the classes, and never what shows them.
+Executors and cold starts import the classes without the code that shows them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ClassT = TypeVar("_ClassT", bound=type[Any])
 
 
 def shown_by(functions: str) -> Callable[[_ClassT], _ClassT]:
-    """Give a class its ``__repr__`` and ``_repr_html_``; it goes above ``dataclass``.
+    """Give a class its ``__repr__`` and ``_repr_html_``; place it above ``dataclass``.
 
     For ``groups.dataset``, the functions are ``dataset_text`` and ``dataset_html`` of ``groups``.
     """
@@ -35,16 +35,12 @@ def html_by(function: str) -> Callable[[Any], str]:
 def _shown_by(function: str, failed: Callable[[str], str]) -> Callable[[Any], str]:
     def show(self: Any) -> str:
         try:
-            return _found(function)(self)
-        # An error would hide the value, and whatever holds it, from debuggers and notebooks.
+            module, _, name = function.partition(".")
+            text: str = getattr(import_module(f"icechunk_format.display.{module}"), name)(self)
+            return text
+        # An error would hide the value and its container from debuggers and notebooks.
         except Exception as error:
             name = type(self).__name__
             return failed(f"<{name}, which cannot be shown: {type(error).__name__}>")
 
     return show
-
-
-def _found(function: str) -> Callable[[Any], str]:
-    module, _, name = function.partition(".")
-    found: Callable[[Any], str] = getattr(import_module(f"icechunk_format.display.{module}"), name)
-    return found

@@ -1,12 +1,12 @@
-"""Makes texts safe in HTML and bounded, and gives all pages their parts and their look.
+"""Makes strings safe in HTML and bounded, and defines the parts and the style of all pages.
 
 Rules of this file
 ------------------
-1. A text gets into HTML through ``escaped`` only: what does not print is an escape, what means
-   something in HTML an entity, and what is written from right to left stays where it stands.
-2. Nothing is fetched, and nothing runs: no link, no image, no script. Pictures are inline SVG.
-3. Colours are transparent greys and hues over whatever a notebook has, light or dark.
-4. Where a viewer removes styles, as for notebooks that are not trusted, the plain text shows.
+1. A string enters HTML only through ``escaped``: characters that do not print become escapes, those
+   of HTML entities, and text from right to left is isolated.
+2. Pages have no link, image or script. Pictures are inline SVG.
+3. Colours are transparent, so that they suit light and dark notebooks.
+4. If a viewer removes styles, as for untrusted notebooks, the plain text is visible.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ text-overflow:ellipsis}
 
 
 def escaped(value: object, most: int = MOST_CHARACTERS) -> str:
-    """Return a text for HTML, cut to a number of characters."""
+    """Return a string for HTML, cut to ``most`` characters."""
     text = escape(safe(cut(str(value), most)), quote=True)
     return f"<bdi>{text}</bdi>" if text else ""
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a text of at most ``most`` characters and a sign that there are more."""
+    """Return a string of at most ``most`` characters, with a sign if it was cut."""
     return text if len(text) <= most else text[:most] + _MORE
 
 
 def brief(value: Any, most: int = MOST_CHARACTERS) -> str:
-    """Return a JSON value on one line that prints, cut to a number of characters."""
+    """Return a JSON value on one printable line, cut to ``most`` characters."""
     return cut(shown_value(_pruned(value, most, _DEEPEST)), most)
 
 
 def _pruned(value: Any, most: int, depth: int) -> Any:
-    """Return a value without what would be cut anyway, so that large ones cost little."""
+    """Return a value without the parts that are cut anyway, so that large ones cost little."""
     if isinstance(value, str):
         return value[: most + 1]
     if isinstance(value, int) and value.bit_length() > most:
@@ -86,21 +86,13 @@ def _pruned(value: Any, most: int, depth: int) -> Any:
 
 
 def more(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a line that says how much was left out; nothing where nothing was."""
+    """Return a line with the number of omitted items; empty if there are none."""
     words = counted(count, f"more {noun}", plural and f"more {plural}")
     return f"{_MORE} and {words}" if count > 0 else ""
 
 
 def page(text: str, title: str, *parts: str) -> str:
-    """Return a whole representation.
-
-    Parameters
-    ----------
-    text
-        The plain representation, for viewers that remove styles.
-    title, parts
-        HTML.
-    """
+    """Return a page of HTML parts, and the plain text for viewers that remove styles."""
     plain = escape("\n".join(map(safe, text.split("\n"))), quote=True)
     return (
         f"<div><style>{_STYLE}</style><pre class='ick-text'>{plain}</pre>"
@@ -110,17 +102,17 @@ def page(text: str, title: str, *parts: str) -> str:
 
 
 def title(kind: str, *facts: str) -> str:
-    """Return the head of a page: what it is, and what is most worth knowing, as HTML."""
+    """Return the head of a page: the kind of value and its main facts, as HTML."""
     return f"<b>{kind}</b> {soft(' · '.join(facts))}"
 
 
 def soft(inside: str) -> str:
-    """Return HTML that stands back behind what is beside it."""
+    """Return HTML in a faint style."""
     return f"<span class='quiet'>{inside}</span>"
 
 
 def quiet(text: str) -> str:
-    """Return a line of our own words that is not the matter itself; nothing for no words."""
+    """Return a faint line of plain text; empty without text."""
     return f"<div class='quiet'>{escape(text)}</div>" if text else ""
 
 
@@ -136,7 +128,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def attributes(values: Mapping[str, Any]) -> str:
-    """Return attributes or metadata as a folded table; nothing where there are none."""
+    """Return attributes or metadata as a folded table; empty without any."""
     if not values:
         return ""
     rows = [
@@ -148,7 +140,7 @@ def attributes(values: Mapping[str, Any]) -> str:
 
 
 def attribute_lines(values: Mapping[str, Any], indent: str = "    ") -> list[str]:
-    """Return attributes as lines of text; none where there are none."""
+    """Return attributes as lines of text."""
     if not values:
         return []
     lines = [

@@ -1,8 +1,8 @@
-"""Makes texts safe to show, and formats numbers and times for people.
+"""Makes strings safe to show, and formats numbers and timestamps for people.
 
 A repository is untrusted input: a commit message may hold escape sequences that rename a terminal's
-window, or the character that shows text backwards. Characters that do not print are shown as
-Python's escapes, so that two names that differ never look the same.
+window, or the character that reverses the direction of writing. Characters that do not print are
+shown as Python's escapes, so that different names never look the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGES: Final = (
 
 
 def safe(value: object) -> str:
-    """Return a text of one line in which every character prints."""
+    """Return a string of one line in which every character prints."""
     text = str(value)
     if text.isprintable():
         return text
@@ -36,9 +36,9 @@ def safe(value: object) -> str:
 
 
 def safe_lines(text: str) -> list[str]:
-    """Return the lines of a text of several lines, each safe; blank ones at its ends are left out.
+    """Return the lines of a string, each safe, without blank ones at its ends.
 
-    Only a line feed ends a line here (with a carriage return before it or not).
+    Only a line feed, with or without a carriage return before it, ends a line.
     """
     lines = [safe(line.removesuffix("\r").replace("\t", "    ")) for line in text.split("\n")]
     while lines and not lines[-1].strip():
@@ -49,7 +49,7 @@ def safe_lines(text: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Return a text of several lines as one, such as the message of an error."""
+    """Return a string of several lines as one, such as the message of an error."""
     return "; ".join(line.strip().removesuffix(";") for line in safe_lines(text) if line.strip())
 
 
@@ -73,34 +73,34 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def shortened(names: Sequence[str], most: int = 20) -> str:
-    """Return a list of names, safe to show, of which a long one ends early."""
+    """Return a list of names, safe to show, cut after ``most`` of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(safe(name) for name in names[:most]) + more
 
 
-def to_instant(microseconds: int) -> datetime:
-    """Return microseconds since 1970 as an instant in UTC; too large ones become the last one."""
+def to_timestamp(microseconds: int) -> datetime:
+    """Return microseconds since 1970 as a UTC timestamp; too large ones become the last one."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
 
 
-def iso_time(instant: datetime | None) -> str | None:
-    """Return an instant for scripts: ISO 8601 in UTC with microseconds."""
-    if instant is None:
+def iso_time(timestamp: datetime | None) -> str | None:
+    """Return a timestamp for scripts: ISO 8601 in UTC with microseconds."""
+    if timestamp is None:
         return None
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return timestamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def shown_time(instant: datetime | None) -> str:
-    """Return an instant for people, to the second, in UTC."""
-    return "?" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def shown_time(timestamp: datetime | None) -> str:
+    """Return a timestamp for people, to the second, in UTC."""
+    return "?" if timestamp is None else timestamp.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def age(instant: datetime, now: datetime) -> str:
-    """Return the time since an instant in words: ``3 hours ago``."""
-    seconds = (now - instant).total_seconds()
+def age(timestamp: datetime, now: datetime) -> str:
+    """Return the time since a timestamp in words: ``3 hours ago``."""
+    seconds = (now - timestamp).total_seconds()
     if seconds < 0:
         return "in the future"
     for length, name in _AGES:
@@ -110,7 +110,7 @@ def age(instant: datetime, now: datetime) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return a JSON value as people write it: words without quotes, the rest as JSON."""
+    """Return a JSON value for people: strings without quotes, the rest as JSON."""
     if isinstance(value, str):
         return safe(value)
     if isinstance(value, dict):

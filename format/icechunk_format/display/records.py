@@ -1,7 +1,7 @@
 """Shows results and plans, which are dataclasses, by the names and values of their fields.
 
-What is long is counted rather than listed, and what could work when it is shown, such as a
-DataFrame, is named by its type. Fields that a class keeps out of its ``repr`` stay out.
+Long values are counted, and values that could start work when shown, such as a DataFrame, are named
+by their type. Fields with ``repr=False`` are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN: Final = (bool, int, float, type(None))
 
 
 def record_text(record: Any) -> str:
-    """Return a record on one line; defaults are left out, but counts only beside others."""
+    """Return a record on one line, without defaults; counts are left out only beside others."""
     return _text(record, depth=2)
 
 
@@ -45,7 +45,7 @@ def _is_count(value: Any, one: Any) -> bool:
 
 def _is_default(value: Any, one: Any) -> bool:
     default = one.default_factory() if one.default_factory is not MISSING else one.default
-    # Of other types nothing may be compared: arrays answer with arrays.
+    # Values of other types are not compared: arrays return arrays.
     plain = (*_PLAIN, str, tuple, dict)
     return isinstance(value, plain) and isinstance(default, plain) and bool(value == default)
 
@@ -58,10 +58,10 @@ def _value_text(value: Any, depth: int) -> str:
     if isinstance(value, str | bytes):
         return safe(repr(value[:_MOST_CHARACTERS])) + ("…" if len(value) > _MOST_CHARACTERS else "")
     if is_dataclass(value) and not isinstance(value, type):
-        if _is_id_or_place(value):
+        if _has_own_text(value):
             return repr(str(value))
         return _text(value, depth - 1) if depth > 1 else f"<{type(value).__name__}>"
-    # Not of a class of its own, which may have something to hide.
+    # Not of a subclass, which may hide its content.
     if type(value) is dict and len(value) <= _MOST_ITEMS and depth > 0:
         items = (
             f"{_value_text(key, 0)}: {_value_text(item, depth - 1)}" for key, item in value.items()
@@ -72,13 +72,13 @@ def _value_text(value: Any, depth: int) -> str:
     return f"<{_counted(value)}>"
 
 
-def _is_id_or_place(value: Any) -> bool:
-    """Tell whether a value of ours has a text of its own, such as an id or a location."""
+def _has_own_text(value: Any) -> bool:
+    """Return True if a value has its own text, such as an id or a location."""
     return any("__str__" in vars(one) for one in type(value).__mro__[:-1])
 
 
 def _counted(value: Any) -> str:
-    """Return the type of a value, and its length where asking for that is free."""
+    """Return the type of a value, and its length if that needs no work."""
     name = type(value).__name__
     if isinstance(value, Sized) and not hasattr(value, "rdd"):
         return f"{name} of {len(value):,}"
@@ -109,7 +109,7 @@ def _value_html(name: str, value: Any, depth: int) -> str:
     if isinstance(value, str):
         return escaped(value)
     if is_dataclass(value) and not isinstance(value, type):
-        if _is_id_or_place(value):
+        if _has_own_text(value):
             return f"<code>{escaped(value)}</code>"
         if depth > 1:
             return folded(type(value).__name__, _table(value, depth - 1))

@@ -14,11 +14,11 @@ from icechunk_format.options.values import (
     Choice,
     parse_boolean,
     parse_byte_size,
-    parse_instant,
     parse_names,
     parse_positive_int,
     parse_selection,
     parse_sizes,
+    parse_timestamp,
     parse_url_prefixes,
 )
 
@@ -73,7 +73,7 @@ class ReadOptions:
         "asOf",
         type_text="ISO-8601 instant",
         aliases=("timestampAsOf", "as-of-timestamp"),
-        parse=parse_instant,
+        parse=parse_timestamp,
         help="Reads the newest snapshot of the branch at or before this instant."
         " Without a zone it is taken as UTC.",
         tables=_OF_VERSION,

@@ -101,7 +101,7 @@ def parse_byte_size(name: str, text: str) -> int:
     return size
 
 
-def parse_instant(name: str, text: str) -> datetime:
+def parse_timestamp(name: str, text: str) -> datetime:
     """Parse an ISO-8601 instant; one without a zone is UTC, and a date alone is its midnight."""
     try:
         value = datetime.fromisoformat(text.strip())

@@ -61,7 +61,7 @@ def test_tags_come_and_go_for_ever(command, weather):
     assert command("tag", "create", weather.url, "v2").code == 1
     assert command("tag", "delete", weather.url, "v2", "--yes").code == 0
     listed = command("tag", "list", weather.url).lines
-    assert listed[-1] == "deleted, never to be used again: v2"
+    assert listed[-1] == "deleted, not reusable: v2"
     assert "was" in command("tag", "create", weather.url, "v2").err
 
 
@@ -89,7 +89,7 @@ def test_without_a_terminal_nothing_is_deleted_unless_yes(command, weather, word
 
 def test_upgrade_asks_only_where_there_is_something_to_upgrade(command, weather, tmp_path):
     outcome = command("upgrade", weather.url)
-    assert (outcome.code, outcome.out) == (0, "the repository has spec version 2 already\n")
+    assert (outcome.code, outcome.out) == (0, "the repository already has spec version 2\n")
     old = tmp_path / "old"
     Repository.create(str(old), spec_version=1)
     outcome = command("upgrade", old)
@@ -151,7 +151,7 @@ def test_deleting_a_branch_shows_what_only_it_reaches(command, weather, at_a_ter
     at_a_terminal(False)
     refused = command("branch", "delete", weather.url, "audit")
     assert refused.code == 4
-    assert refused.err.startswith("1 snapshot would be on no branch or tag:")
+    assert refused.err.startswith("1 snapshot would leave every branch and tag:")
     assert weather.audit in refused.err
     assert weather.first not in refused.err
     assert "audit" in weather.repository.branches()
@@ -173,7 +173,7 @@ def test_expire_and_gc_say_first_what_will_go(command, weather, at_a_terminal):
     assert dry["dry_run"] is True
     questions = at_a_terminal(True)
     expired = command("expire", weather.url, "--older-than", "0s", "--delete-expired-tags")
-    assert questions == ["Take them out of history?"]
+    assert questions == ["Remove them from history?"]
     assert "would leave history:" in expired.err
     assert weather.first in expired.err
     assert expired.lines[0].endswith("left history")
@@ -181,7 +181,7 @@ def test_expire_and_gc_say_first_what_will_go(command, weather, at_a_terminal):
     kept = command("gc", weather.url, "--older-than", "1h", "--yes")
     assert kept.lines == ["no garbage of that age"]
     collected = command("gc", weather.url, "--older-than", "0s")
-    assert questions[-1] == "Delete them for good?"
+    assert questions[-1] == "Delete them permanently?"
     assert "snapshots" in collected.out
     numbers = json.loads(
         command("gc", weather.url, "--older-than", "0s", "--dry-run", "--json").out
@@ -208,7 +208,7 @@ def test_garbage_that_cannot_be_deleted_is_an_error(command, weather, monkeypatc
     monkeypatch.setattr(maintenance, "collect_garbage", lambda *_, **__: failed)
     outcome = command("gc", weather.url, "--older-than", "7d", "--yes")
     assert outcome.code == 1
-    assert "3 files could not be deleted; collect again later" in outcome.lines
+    assert "3 files could not be deleted; run gc again later" in outcome.lines
     assert "\x1b" not in outcome.out
 
 
@@ -221,7 +221,7 @@ def test_upgrade_is_shown_and_done(command, weather_v1, weather):
     assert Repository.open(weather_v1.url).spec_version == 2
     assert "main" in command("log", weather_v1.url).out
     again = command("upgrade", weather.url, "--yes")
-    assert again.lines == ["the repository has spec version 2 already"]
+    assert again.lines == ["the repository already has spec version 2"]
 
 
 def test_rewrite_manifests_merges_what_appends_left(command, weather):
@@ -237,7 +237,7 @@ def test_rewrite_manifests_merges_what_appends_left(command, weather):
     assert merged.code == 0
     assert merged.lines[-1].startswith("committed ")
     again = command("rewrite-manifests", weather.url)
-    assert again.lines == ["every manifest fits the rules already; nothing was changed"]
+    assert again.lines == ["every manifest already follows the rules; nothing was changed"]
     assert command("rewrite-manifests", weather.url, "--splitting", "{").code == 2
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from icechunk_format.command_line.views import tree_view
+from icechunk_format.command_line.views import tree as tree_view
 from icechunk_format.repository.repository import Repository
 
 

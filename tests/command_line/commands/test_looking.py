@@ -74,7 +74,7 @@ def test_log_of_spec_version_1(command, weather_v1):
         "│    NOW · 1 changed group, 1 chunk in 1 array",
         "│ │  NOW · 1 chunk in 1 array",
         "│    NOW · 2 new groups, 4 new arrays, 5 chunks in 3 arrays",
-        "     NOW · no record of its changes",
+        "     NOW · no transaction log",
     ]
 
 

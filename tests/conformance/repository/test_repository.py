@@ -13,7 +13,7 @@ import zarr
 from helpers.reference import repositories as reference_repositories
 from zarr.core.buffer import default_buffer_prototype
 
-from icechunk_format.display.plain_text import to_instant
+from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import NotFoundError, UnauthorizedVirtualChunkError
 from icechunk_format.repository.chunks.source import TO_END
 from icechunk_format.repository.repository import Repository
@@ -340,6 +340,6 @@ def test_a_branch_that_moves_is_seen_by_an_open_handle(tmp_path):
     assert str(ours.branches()["main"]) == after
     assert str(ours.snapshot(after).id) == after
     assert (
-        to_instant(ours.snapshot_info(after).flushed_at)
+        to_timestamp(ours.snapshot_info(after).flushed_at)
         == next(iter(theirs.ancestry(branch="main"))).written_at
     )

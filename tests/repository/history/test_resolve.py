@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from icechunk_format.display.plain_text import to_instant
+from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import nearest_names
 from icechunk_format.repository.repository import Repository
@@ -109,7 +109,7 @@ def test_ancestry_is_newest_first_with_what_each_commit_said(repository):
     assert [info.message for info in history] == ["commit 3", "commit 2", "commit 1"]
     assert [info.metadata for info in history] == [{"number": n} for n in (3, 2, 1)]
     assert history[-1].parent_id is None
-    assert to_instant(history[0].flushed_at) == at_second(3)
+    assert to_timestamp(history[0].flushed_at) == at_second(3)
 
 
 def test_a_snapshot_is_read_by_id_and_by_text(repository):
@@ -210,4 +210,4 @@ def test_many_names_are_shortened_and_the_nearest_come_first():
 
 
 def test_times_beyond_the_calendar_do_not_break_a_listing():
-    assert to_instant(2**64 - 1).year == 9999
+    assert to_timestamp(2**64 - 1).year == 9999

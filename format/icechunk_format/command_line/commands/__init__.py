@@ -1,1 +1,1 @@
-"""Commands: each parses its arguments, calls the library, and prints the answer."""
+"""Commands: each parses its arguments, calls the library, and prints the result."""

@@ -14,9 +14,9 @@ from icechunk_format.display.plain_text import safe, shown_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Keys of this setting are URLs, in which a dot separates nothing.
+# Keys of this setting are URLs, whose dots separate nothing.
 _CONTAINERS: Final = "virtual_chunk_containers"
-# The format stores no credentials here; whoever did all the same will not see them on a screen.
+# Credentials should not be stored here; if they are, they are not shown.
 _SECRET: Final = re.compile("secret|password|token|access_key|account_key", re.IGNORECASE)
 
 
@@ -56,8 +56,7 @@ def _parsed(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        # A word needs no quotes.
-        return value
+        return value  # a word needs no quotes
 
 
 def _report(call: Call, *, only: str | None) -> None:

@@ -12,20 +12,19 @@ from icechunk_format.command_line.arguments import (
     SnapshotOption,
     TagOption,
     resolve_name,
-    resolve_version,
+    resolve_snapshot,
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
 
 _NumberOption = Annotated[
-    int, typer.Option("--number", "-n", min=0, metavar="N", help="The most entries; 0 is all.")
+    int,
+    typer.Option("--number", "-n", min=0, metavar="N", help="Maximum number; 0 is all."),
 ]
 _SizesOption = Annotated[
     bool,
-    typer.Option(
-        "--sizes/--no-sizes", help="Count chunks and bytes, for which manifests are read."
-    ),
+    typer.Option("--sizes/--no-sizes", help="Count chunks and bytes, which reads manifests."),
 ]
 
 
@@ -48,16 +47,15 @@ def log(
     ] = False,
     number: _NumberOption = 20,
     changes: Annotated[
-        bool, typer.Option("--changes/--no-changes", help="Say how much each snapshot changed.")
+        bool, typer.Option("--changes/--no-changes", help="Count the changes of each snapshot.")
     ] = True,
 ) -> None:
     """Show the history of branches and tags as a graph."""
-    from icechunk_format.command_line.views.history import reading as history_reading
-    from icechunk_format.command_line.views.history import view as history_view
+    from icechunk_format.command_line.views import history, reading
     from icechunk_format.command_line.views.screen import styled
 
     if everything and (branch or tag):
-        raise InvalidInputError("--all shows every snapshot; leave --branch and --tag out")
+        raise InvalidInputError("--all shows every snapshot; omit --branch and --tag")
     screen, opened = call.screen, call.repository
     tips = None
     if branch or tag:
@@ -68,14 +66,14 @@ def log(
         tips = list(dict.fromkeys([*opened.branches().values(), *opened.tags().values()]))
     limit = number or None
     with screen.working("Reading history"):
-        infos, cut = history_reading.find_history(opened, tips, limit=limit)
+        infos, cut = reading.find_history(opened, tips, limit=limit)
     counts: list[dict[str, int] | None] = [None] * len(infos)
     if changes:
         with screen.working("Reading changes") as progress:
-            counts = history_reading.count_changes(opened, infos, progress)
-    entries = history_reading.describe_snapshots(opened, infos, counts)
+            counts = reading.count_changes(opened, infos, progress)
+    entries = reading.describe_snapshots(opened, infos, counts)
     call.document(snapshots=entries, truncated=cut)
-    history_view.show_log(screen, infos, entries, with_changes=changes)
+    history.show_log(screen, infos, entries, with_changes=changes)
     if cut:
         text = screen.drawn("… older snapshots are not shown; -n 0 shows all")
         screen.line(styled((text, "dim")))
@@ -83,8 +81,8 @@ def log(
 
 def show(
     call: Call,
-    version: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="Branch, tag or snapshot id.")
+    ref: Annotated[
+        str | None, typer.Argument(metavar="[REF]", help="Branch, tag or snapshot id.")
     ] = None,
     branch: BranchOption = None,
     tag: TagOption = None,
@@ -92,27 +90,25 @@ def show(
     as_of: AsOfOption = None,
     sizes: _SizesOption = True,
 ) -> None:
-    """Show one snapshot: what it is, holds and changed."""
-    from icechunk_format.command_line.views import tree_view
-    from icechunk_format.command_line.views.history import reading as history_reading
-    from icechunk_format.command_line.views.history import view as history_view
+    """Show one snapshot: its metadata, contents and changes."""
+    from icechunk_format.command_line.views import history, reading
 
-    if version is not None and (branch, tag, snapshot, as_of) != (None,) * 4:
+    if ref is not None and (branch, tag, snapshot, as_of) != (None,) * 4:
         raise InvalidInputError(
-            "give VERSION, or --branch, --tag, --snapshot and --as-of, but not both"
+            "give REF, or --branch, --tag, --snapshot and --as-of, but not both"
         )
     screen, opened = call.screen, call.repository
-    if version is None:
-        chosen = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+    if ref is None:
+        chosen = resolve_snapshot(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
     else:
-        chosen = resolve_name(opened, version)
+        chosen = resolve_name(opened, ref)
     with screen.working("Reading changes"):
-        found = history_reading.read_snapshot(opened, chosen)
+        found = reading.read_snapshot(opened, chosen)
     if sizes:
-        nodes = tree_view.read_nodes(screen, opened, chosen, group=None, with_sizes=True)
-        found.update(tree_view.add_up(nodes))
+        nodes = reading.read_nodes(screen, opened, chosen, group=None, with_sizes=True)
+        found.update(reading.add_up(nodes))
     call.document(**found)
-    history_view.show_snapshot(screen, found)
+    history.show_snapshot(screen, found)
 
 
 def tree(
@@ -128,14 +124,15 @@ def tree(
     attributes: Annotated[bool, typer.Option("--attributes", help="Show user attributes.")] = False,
 ) -> None:
     """Show groups and arrays with chunks, codecs and sizes."""
-    from icechunk_format.command_line.views import tree_view
+    from icechunk_format.command_line.views import reading
+    from icechunk_format.command_line.views.tree import show_tree
 
     screen, opened = call.screen, call.repository
-    chosen = resolve_version(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
-    nodes = tree_view.read_nodes(screen, opened, chosen, group=group, with_sizes=sizes)
+    chosen = resolve_snapshot(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+    nodes = reading.read_nodes(screen, opened, chosen, group=group, with_sizes=sizes)
     top = nodes[0]["path"] if group is not None and nodes else "/"
     call.document(snapshot_id=str(chosen), group=top, nodes=nodes)
-    tree_view.show_tree(screen, nodes, top=top, with_attributes=attributes)
+    show_tree(screen, nodes, top=top, with_attributes=attributes)
 
 
 def diff(
@@ -145,24 +142,23 @@ def diff(
         str, typer.Argument(metavar="[NEWER]", help="Branch, tag or snapshot id.")
     ] = "main",
 ) -> None:
-    """Show what changed from one version to a later one."""
-    from icechunk_format.command_line.views.history import reading as history_reading
-    from icechunk_format.command_line.views.history import view as history_view
+    """Show the changes from one snapshot to a later one."""
+    from icechunk_format.command_line.views import history, reading
     from icechunk_format.command_line.views.screen import styled
 
     screen, opened = call.screen, call.repository
     first, last = resolve_name(opened, older), resolve_name(opened, newer)
     with screen.working("Reading changes"):
-        changes = history_reading.read_changes(opened, first, last)
+        changes = reading.read_changes(opened, first, last)
     call.document(from_snapshot_id=str(first), to_snapshot_id=str(last), changes=changes)
     screen.line(
         styled(
-            (_version(older, str(first)), "yellow"),
+            (_label(older, str(first)), "yellow"),
             screen.drawn(" → "),
-            (_version(newer, str(last)), "yellow"),
+            (_label(newer, str(last)), "yellow"),
         )
     )
-    history_view.show_changes(screen, changes)
+    history.show_changes(screen, changes)
     if changes:
         nodes = len({change["path"] for change in changes if change["path"] is not None})
         chunks = sum(change["chunk_count"] or 0 for change in changes)
@@ -170,7 +166,7 @@ def diff(
         screen.line(styled((text, "bold")))
 
 
-def _version(name: str, snapshot_id: str) -> str:
+def _label(name: str, snapshot_id: str) -> str:
     return snapshot_id if name == snapshot_id else f"{safe(name)} ({snapshot_id})"
 
 
@@ -178,18 +174,17 @@ def operations(
     call: Call,
     number: _NumberOption = 50,
 ) -> None:
-    """Show what was done to the repository, newest first."""
-    from icechunk_format.command_line.views.history import reading as history_reading
-    from icechunk_format.command_line.views.history import view as history_view
+    """Show the operations on the repository, newest first."""
+    from icechunk_format.command_line.views import history, reading
     from icechunk_format.command_line.views.screen import styled
 
     screen, opened = call.screen, call.repository
     with screen.working("Reading the operations log"):
-        found, cut = history_reading.read_operations(opened, number or None)
+        found, cut = reading.read_operations(opened, number or None)
     call.document(operations=found, truncated=cut)
     if not screen.as_json and opened.spec_version == 1:
-        screen.aside("repositories of spec version 1 keep no log of operations")
-    history_view.show_operations(screen, found)
+        screen.aside("repositories of spec version 1 have no log of operations")
+    history.show_operations(screen, found)
     if cut:
         text = screen.drawn("… older ones are not shown; -n 0 shows all")
         screen.line(styled((text, "dim")))

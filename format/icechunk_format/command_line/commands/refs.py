@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the branch or tag.")]
 _AtOption = Annotated[
-    str, typer.Option("--at", metavar="VERSION", help="Branch, tag or snapshot id to begin at.")
+    str, typer.Option("--at", metavar="REF", help="Branch, tag or snapshot id to start at.")
 ]
 _BranchArgument = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch to move.")]
 _ToArgument = Annotated[str, typer.Argument(metavar="TO", help="Branch, tag or snapshot id.")]
@@ -39,7 +39,7 @@ def list_branches(call: Call) -> None:
 
 
 def create_branch(call: Call, name: _NameArgument, at: _AtOption = "main") -> None:
-    """Create a branch at a version."""
+    """Create a branch at a snapshot."""
     _create(call, "branch", name, at, call.repository.create_branch)
 
 
@@ -50,8 +50,8 @@ def delete_branch(call: Call, name: _NameArgument, yes: YesOption = False) -> No
     tip = opened.resolve(branch=name)
     if not yes:
         others = {n: i for n, i in opened.branches().items() if n != name}
-        lost = _only_below(opened, tip, [*others.values(), *opened.tags().values()])
-        _show_lost(call.screen, lost, "would be on no branch or tag")
+        lost = _only_in_history_of(opened, tip, [*others.values(), *opened.tags().values()])
+        _show_leaving(call.screen, lost, "would leave every branch and tag")
     call.screen.confirm(f"Delete branch {safe(name)}, which is at {tip}?", yes)
     opened.delete_branch(name)
     _report(call, "branch", name, tip, f"deleted branch {safe(name)}, which was at {tip}")
@@ -60,9 +60,9 @@ def delete_branch(call: Call, name: _NameArgument, yes: YesOption = False) -> No
 def fast_forward(
     call: Call,
     branch: _BranchArgument,
-    to: Annotated[str, typer.Argument(metavar="TO", help="The branch that stands on it.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="A branch that contains its history.")],
 ) -> None:
-    """Move a branch to one that stands on it."""
+    """Move a branch forward to another branch."""
     before = call.repository.resolve(branch=branch)
     after = call.repository.fast_forward(branch, to)
     _moved(call, branch, before, after)
@@ -76,19 +76,19 @@ def list_tags(call: Call) -> None:
     _show_refs(call.screen, tags)
     if deleted:
         names = ", ".join(safe(name) for name in deleted)
-        call.screen.line(f"deleted, never to be used again: {names}")
+        call.screen.line(f"deleted, not reusable: {names}")
 
 
 def create_tag(call: Call, name: _NameArgument, at: _AtOption = "main") -> None:
-    """Create a tag at a version, for good."""
+    """Create a permanent tag at a snapshot."""
     _create(call, "tag", name, at, call.repository.create_tag)
 
 
 def delete_tag(call: Call, name: _NameArgument, yes: YesOption = False) -> None:
-    """Delete a tag, whose name stays taken."""
+    """Delete a tag; its name cannot be reused."""
     call.screen.require_confirmation(yes)
     target = call.repository.resolve(tag=name)
-    question = f"Delete tag {safe(name)} ({target}), whose name is then taken for ever?"
+    question = f"Delete tag {safe(name)} ({target})? Its name cannot be reused."
     call.screen.confirm(question, yes)
     call.repository.delete_tag(name)
     _report(call, "tag", name, target, f"deleted tag {safe(name)}, which was at {target}")
@@ -102,20 +102,20 @@ def reset(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Snapshot at which the branch has to be; anywhere else is a conflict.",
+            help="Expected snapshot of the branch; another one is a conflict.",
         ),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Move a branch to any version."""
+    """Move a branch to any snapshot."""
     call.screen.require_confirmation(yes)
     opened = call.repository
     before, after = opened.resolve(branch=branch), resolve_name(opened, to)
-    # A branch that moves after the question was asked is a conflict.
+    # A branch that moves after the question is a conflict.
     expected: SnapshotId | str | None = before if expect is None and not yes else expect
     if not yes:
-        lost = _only_below(opened, before, [after])
-        _show_lost(call.screen, lost, f"would leave the history of {safe(branch)}")
+        lost = _only_in_history_of(opened, before, [after])
+        _show_leaving(call.screen, lost, f"would leave the history of {safe(branch)}")
     call.screen.confirm(f"Move branch {safe(branch)} from {before} to {after}?", yes)
     opened.reset_branch(branch, after, expected)
     _moved(call, branch, before, after)
@@ -124,7 +124,7 @@ def reset(
 def restore(
     call: Call, branch: _BranchArgument, to: _ToArgument, message: MessageOption = None
 ) -> None:
-    """Commit an earlier version anew; history stays."""
+    """Commit the contents of an earlier snapshot again."""
     chosen = resolve_name(call.repository, to)
     with call.screen.working("Restoring"):
         result = call.repository.restore(branch, chosen, message=message)
@@ -135,18 +135,18 @@ def restore(
         previous_snapshot_id=str(result.parent_id),
         snapshot_id=str(now),
     )
-    call.screen.line(f"branch {safe(branch)} is now at {now}, which restates {chosen}")
+    call.screen.line(f"branch {safe(branch)} is now at {now}, with the contents of {chosen}")
 
 
 def _described(opened: Repository, refs: Mapping[str, SnapshotId]) -> list[dict[str, Any]]:
-    from icechunk_format.display.plain_text import iso_time, to_instant
+    from icechunk_format.display.plain_text import iso_time, to_timestamp
 
     infos = {snapshot_id: opened.snapshot_info(snapshot_id) for snapshot_id in set(refs.values())}
     return [
         {
             "name": name,
             "snapshot_id": str(snapshot_id),
-            "committed_at": iso_time(to_instant(infos[snapshot_id].flushed_at)),
+            "committed_at": iso_time(to_timestamp(infos[snapshot_id].flushed_at)),
             "message": infos[snapshot_id].message,
         }
         for name, snapshot_id in refs.items()
@@ -156,8 +156,8 @@ def _described(opened: Repository, refs: Mapping[str, SnapshotId]) -> list[dict[
 def _show_refs(screen: Screen, refs: list[dict[str, Any]]) -> None:
     from datetime import datetime
 
-    from icechunk_format.command_line.views.history.view import first_line
-    from icechunk_format.command_line.views.screen import columns_of, styled
+    from icechunk_format.command_line.views.history import first_line
+    from icechunk_format.command_line.views.screen import styled
     from icechunk_format.display.plain_text import shown_time
 
     rows = [
@@ -169,14 +169,13 @@ def _show_refs(screen: Screen, refs: list[dict[str, Any]]) -> None:
         ]
         for ref in refs
     ]
-    for line in columns_of(rows):
-        screen.line(line)
+    screen.table(rows)
 
 
-def _only_below(
+def _only_in_history_of(
     opened: Repository, tip: SnapshotId, kept: Iterable[SnapshotId]
 ) -> list[SnapshotInfo]:
-    """Return the snapshots of a history that no other history holds, newest first."""
+    """Return the snapshots that only this history has, newest first."""
     others: set[SnapshotId] = set()
     for other in kept:
         for info in opened.ancestry(snapshot=other):
@@ -186,11 +185,11 @@ def _only_below(
     return list(takewhile(lambda info: info.id not in others, opened.ancestry(snapshot=tip)))
 
 
-def _show_lost(screen: Screen, lost: list[SnapshotInfo], what: str) -> None:
-    from icechunk_format.command_line.views.history.view import shown_snapshots
+def _show_leaving(screen: Screen, lost: list[SnapshotInfo], what: str) -> None:
+    from icechunk_format.command_line.views.history import shown_snapshots
 
     if not lost:
-        screen.aside("No snapshot is lost from history.")
+        screen.aside("No snapshot leaves history.")
         return
     screen.aside(f"{counted(len(lost), 'snapshot')} {what}:")
     for line in shown_snapshots(screen, lost):

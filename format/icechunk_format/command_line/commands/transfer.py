@@ -1,33 +1,53 @@
-"""Commands that fill a repository from another one: ``copy``, ``import-draft``.
+"""Commands that copy a repository: ``copy``, ``import-draft``, ``mirror``, ``freshness``.
 
-Neither deletes anything, so neither asks.
+None deletes anything, so none asks for a confirmation.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from icechunk_format.command_line.arguments import DryRunOption, TagOption, location_at
+from icechunk_format.command_line.arguments import (
+    DryRunOption,
+    JsonOption,
+    OptionOption,
+    TagOption,
+    location_at,
+    parse_options,
+    parse_table_options,
+)
 from icechunk_format.command_line.call import Call
-from icechunk_format.display.plain_text import counted, safe, size
+from icechunk_format.display.plain_text import counted, iso_time, safe, size
 
 CopiedArgument = Annotated[str, typer.Argument(metavar="SOURCE", help="Repository to copy from.")]
 DraftArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", help="Repository of a format before 1.0.")
 ]
-_TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="Path or URL to write to, in another store or not.")
-]
+_TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="Path or URL to write to.")]
 _TargetOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="Option of the store of TARGET, like --option for the other one; none of those are"
-        " used for it.",
+        help="Option of the storage of TARGET; --option is only for the other repository.",
     ),
+]
+_TableArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="Path or URL of the Delta table.")
+]
+_TableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Option of the storage of TARGET, named as in deltalake: AWS_REGION=us-west-2, ..."
+        " Repeatable. Prefer the environment for credentials.",
+    ),
+]
+_Names = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Variables to copy, separated by commas.")
 ]
 
 
@@ -43,25 +63,25 @@ def copy(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Branch to create or to move forward there; default: that of --branch, or main.",
+            help="Branch of TARGET to create or move forward; default: --branch, or main.",
         ),
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history/--no-history", help="Copy all versions, or only the newest.")
+        bool, typer.Option("--history/--no-history", help="Copy all snapshots, or only the newest.")
     ] = True,
     target_option: _TargetOption = None,
 ) -> None:
     """Copy a branch or a tag into another repository.
 
-    Run it again after an interruption: what is there already is not copied twice.
+    Run it again after an interruption: existing objects are not copied twice.
     """
     from icechunk_format import maintenance
 
-    screen, goal = call.screen, location_at(target, target_option)
+    screen, destination = call.screen, location_at(target, target_option)
     with screen.working("Copying") as progress:
         result = maintenance.copy(
             call.location,
-            goal,
+            destination,
             branch=branch,
             tag=tag,
             target_branch=target_branch,
@@ -69,13 +89,15 @@ def copy(
             progress=progress,
         )
     document = {**asdict(result), "snapshot_id": str(result.snapshot_id)}
-    call.document(target=str(goal), **document)
+    call.document(target=str(destination), **document)
     nouns = ("snapshot", "manifest", "chunk")
     words = ", ".join(counted(document[f"{noun}s"], noun) for noun in nouns)
     screen.line(f"copied {words}, {size(result.bytes)}")
     if result.skipped_chunks:
-        screen.line(f"{counted(result.skipped_chunks, 'chunk')} were there already")
-    screen.line(f"branch {safe(result.branch)} of {safe(goal)} is now at {result.snapshot_id}")
+        screen.line(f"{counted(result.skipped_chunks, 'chunk')} existed already")
+    screen.line(
+        f"branch {safe(result.branch)} of {safe(destination)} is now at {result.snapshot_id}"
+    )
 
 
 def import_draft(
@@ -86,15 +108,15 @@ def import_draft(
 ) -> None:
     """Import a repository of a draft of the format.
 
-    The drafts are those from before Icechunk 1.0. TARGET becomes a new repository with the history
-    of all branches and tags; SOURCE is only read.
+    The drafts precede Icechunk 1.0. TARGET becomes a new repository with the history of all
+    branches and tags; SOURCE is only read.
     """
     from icechunk_format import drafts
 
-    screen, goal = call.screen, location_at(target, target_option)
+    screen, destination = call.screen, location_at(target, target_option)
     with screen.working("Reading the draft" if dry_run else "Importing") as progress:
-        report = drafts.import_draft(call.location, goal, dry_run=dry_run, progress=progress)
-    call.document(target=str(goal), **asdict(report))
+        report = drafts.import_draft(call.location, destination, dry_run=dry_run, progress=progress)
+    call.document(target=str(destination), **asdict(report))
     verb = "would import" if report.dry_run else "imported"
     screen.line(
         f"{verb} {counted(report.snapshots, 'snapshot')},"
@@ -106,7 +128,101 @@ def import_draft(
         f" {report.inline_chunks:,} inline and {report.virtual_chunks:,} virtual ones"
     )
     if report.chosen_main is not None:
-        screen.line(f"the draft has no branch main; main is at its version {report.chosen_main}")
+        screen.line(f"the draft has no branch main; main is at its snapshot {report.chosen_main}")
     if report.virtual_prefixes:
         prefixes = ", ".join(safe(prefix) for prefix in report.virtual_prefixes)
-        screen.line(f"virtual chunks, which readers have to authorise, lie at {prefixes}")
+        screen.line(f"virtual chunks, which readers must authorize, are at {prefixes}")
+
+
+def mirror(
+    call: Call,
+    target: _TableArgument,
+    branch: Annotated[
+        str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to follow.")
+    ] = "main",
+    group: Annotated[str | None, typer.Option(metavar="PATH", help="Group to copy.")] = None,
+    variables: _Names = None,
+    sel: Annotated[
+        str | None,
+        typer.Option(metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."),
+    ] = None,
+    isel: Annotated[
+        str | None, typer.Option(metavar="POSITIONS", help="Positions to copy: 'time=0:24'.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="Rows to copy, as in SQL.")
+    ] = None,
+    every_snapshot: Annotated[
+        bool,
+        typer.Option("--every-snapshot", help="Write a version of the table for each snapshot."),
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Write all cells again.")] = False,
+    target_option: _TableOption = None,
+) -> None:
+    """Copy the changes of a branch into a Delta table.
+
+    The first run copies a group, later runs write the changes since. This process writes all
+    files; icechunk_spark.mirror distributes them over a cluster.
+    """
+    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, run_here
+    from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
+    from icechunk_format.workflows.mirroring.selection import Selection
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+
+    screen = call.screen
+    given: dict[str, Any] = {"group": group, "sel": sel, "isel": isel, "where": where}
+    if variables is not None:
+        given["variables"] = [name.strip() for name in variables.split(",") if name.strip()]
+    request = MirrorRequest(
+        location=call.location,
+        target=DeltaTarget.of(target, parse_table_options(target_option)),
+        selection=Selection.of(given),
+        branch=branch,
+        every_snapshot=every_snapshot,
+        full=full,
+        authorize=call.options.authorize,
+        virtual_options=call.options.virtual or None,
+    )
+    with screen.working("Copying") as progress:
+        result = bring_up_to_date(request, partial(run_here, progress=progress))
+    call.document(target=str(request.target), branch=branch, **asdict(result))
+    if result.full_copy is not None:
+        screen.line(f"wrote all cells: {safe(result.full_copy)}")
+    screen.line(
+        f"wrote {counted(result.rows, 'row')} in {counted(result.files_added, 'file')},"
+        f" {size(result.bytes)}; removed {counted(result.files_removed, 'file')}"
+    )
+    screen.line(
+        f"version {result.version} of {safe(request.target)} is snapshot {result.snapshot_id}"
+    )
+
+
+def freshness(
+    target: _TableArgument,
+    option: OptionOption = None,
+    target_option: _TableOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how far a copy is behind the branch that it follows.
+
+    --option is for the storage of the repository, which the table records.
+    """
+    from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.versions import freshness as of_copy
+
+    screen = Screen(as_json=as_json)
+    options = parse_options(option)
+    table = DeltaTarget.of(target, parse_table_options(target_option))
+    found = of_copy(table, storage={"client": options.client, "options": options.storage})
+    times = {
+        "committed_at": iso_time(found.committed_at),
+        "branch_committed_at": iso_time(found.branch_committed_at),
+    }
+    screen.document({"target": str(table), **asdict(found), **times})
+    screen.line(f"version {found.version} of {safe(table)} is snapshot {found.snapshot_id}")
+    branch = f"branch {safe(found.branch)} is at {found.branch_snapshot_id}"
+    if found.snapshots_behind is None:
+        screen.line(f"{branch}, whose history does not contain that snapshot")
+    else:
+        screen.line(f"{branch}, {counted(found.snapshots_behind, 'snapshot')} later")

@@ -1,4 +1,4 @@
-"""Runs ``verify``, and prints its findings one below the other, worst first."""
+"""Runs ``verify``, and prints its findings, worst first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icechunk_format.command_line.arguments import (
     BranchOption,
     SnapshotOption,
     TagOption,
-    resolve_version,
+    resolve_snapshot,
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
@@ -34,19 +34,19 @@ def verify(
         bool, typer.Option("--deep", help="Also fetch and decode every chunk.")
     ] = False,
     max_findings: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The most findings.")
+        int, typer.Option(min=1, metavar="N", help="Maximum number of findings.")
     ] = 10_000,
 ) -> None:
     """Check every file, reference and chunk object.
 
-    Checks all versions that the repository retains, or only the one that is asked for. Files of
-    virtual chunks are looked at below the prefixes of --option virtual.authorize=URL. The exit
-    code is 3 where there is an error among the findings.
+    Checks all snapshots of the repository, or only the selected one. Files of virtual chunks are
+    checked below the prefixes of --option virtual.authorize=URL. The exit code is 3 if a finding
+    is an error.
     """
     from icechunk_format import maintenance
 
     if as_of is not None:
-        found = resolve_version(
+        found = resolve_snapshot(
             call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
         )
         branch, tag, snapshot = None, None, str(found)
@@ -76,21 +76,21 @@ def _show(screen: Screen, findings: list[dict[str, Any]], counts: dict[str, int]
 
     dot = screen.drawn(" · ")
     for row in findings:
-        place = [row["node_path"]] if row["node_path"] else []
+        parts = [row["node_path"]] if row["node_path"] else []
         if row["chunk"] is not None:
-            place.append(f"chunk {tuple(row['chunk'])}" if row["chunk"] else "chunk ()")
+            parts.append(f"chunk {tuple(row['chunk'])}" if row["chunk"] else "chunk ()")
         if row["object_key"]:
-            place.append(row["object_key"])
+            parts.append(row["object_key"])
         if row["snapshot_id"]:
-            place.append(f"snapshot {row['snapshot_id']}")
+            parts.append(f"snapshot {row['snapshot_id']}")
         severity = row["severity"]
         head = styled((f"{severity:<8}", _STYLES[severity]), (row["kind"], "bold"))
-        where = dot.join(safe(part) for part in place)
+        where = dot.join(safe(part) for part in parts)
         fits = screen.width is None or head.cell_len + 2 + len(where) <= screen.width
-        if place and fits:
+        if parts and fits:
             head.append(f"  {where}")
         screen.line(head)
-        if place and not fits:
+        if parts and not fits:
             screen.wrapped(where, indent=_INDENT)
         screen.wrapped(safe(row["problem"]), indent=_INDENT)
         if row["advice"] and row["advice"] != "nothing":

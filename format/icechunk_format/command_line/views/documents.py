@@ -1,8 +1,7 @@
-"""Declares the keys of the documents that ``--json`` prints, for ``--help``.
+"""Keys of the documents that ``--json`` prints, for ``--help``.
 
-Keys are never renamed, since scripts use them; new ones may come. Times are ISO 8601 in UTC with
-microseconds, sizes are bytes, ids are the text that all Icechunk tools show. Unknown values are
-null.
+Keys are never renamed, since scripts use them; new ones may be added. Times are ISO 8601 in UTC
+with microseconds, sizes are bytes, ids are strings in Crockford base 32. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _each(meaning: str, keys: str) -> Keys:
 
 
 def _columns(table: MetadataTable, leave_out: Container[str] = ()) -> Keys:
-    """Return the columns of a metadata table as keys, with their meanings in the words of JSON."""
+    """Return the columns of a metadata table as keys with their meanings, worded for JSON."""
     keys: Keys = {}
     for column in table.columns:
         if column.name not in leave_out:
@@ -42,9 +41,9 @@ def _columns(table: MetadataTable, leave_out: Container[str] = ()) -> Keys:
 
 _REPOSITORY: Final = "path or URL, without credentials"
 _DRY_RUN: Final[Keys] = {"dry_run": "whether nothing was changed"}
-_VERSION: Final[Keys] = {
+_SNAPSHOT: Final[Keys] = {
     **_columns(SNAPSHOTS, leave_out=("pruned_logs",)),
-    "pruned_ancestors": "number of expired snapshots whose changes are counted with its own",
+    "pruned_ancestors": "number of expired ancestors whose changes are included in its own",
 }
 _COUNTS: Final[Keys] = {
     **_each("number", "new_groups new_arrays deleted_groups deleted_arrays"),
@@ -52,26 +51,26 @@ _COUNTS: Final[Keys] = {
     "updated_arrays": "number of arrays whose metadata changed",
     "moved_nodes": "number",
     "chunks": "number of chunks written or deleted",
-    "arrays_with_chunks": "number of arrays that these belong to",
+    "arrays_with_chunks": "number of arrays with these chunks",
 }
 _CHANGE: Final[Keys] = {
     **_columns(CHANGES),
     "resized": (
-        "list, where lengths of an array changed; else null",
+        "list if lengths of an array changed, else null",
         {"dimension": "its name", "from": "length before", "to": "length now"},
     ),
     "only_resized": "whether nothing else of its metadata changed",
 }
 _STORED: Final[Keys] = {
-    "total_chunks": "chunks of the grids, stored or not",
-    "missing_chunks": "chunks that read as fill value (left out with --no-sizes, like the next)",
+    "total_chunks": "chunks of the grids, stored or missing",
+    "missing_chunks": "chunks that read as fill value (omitted with --no-sizes, like the next)",
     "stored_bytes": "bytes in the repository",
     "stored_chunks": "chunks that exist",
     "virtual_bytes": "bytes elsewhere",
-    "virtual_chunks": "chunks that lie elsewhere",
+    "virtual_chunks": "chunks elsewhere",
 }
 _NODE: Final[Keys] = {
-    "type": "'group' or 'array', which decides about the other keys",
+    "type": "'group' or 'array', which determines the other keys",
     **_columns(GROUPS),
     **_columns(VARIABLES),
     "path": "path",
@@ -84,45 +83,48 @@ _REF: Final[Keys] = {
     "committed_at": "when that snapshot was committed",
     "message": "its message",
 }
-_BRANCH: Final[Keys] = {"branch": "name", "snapshot_id": "where it is or was"}
-_TAG: Final[Keys] = {"tag": "name", "snapshot_id": "where it is or was"}
+_BRANCH: Final[Keys] = {"branch": "name", "snapshot_id": "its current or last snapshot"}
+_TAG: Final[Keys] = {"tag": "name", "snapshot_id": "its current or last snapshot"}
 _MOVED: Final[Keys] = {
     "branch": "name",
-    "previous_snapshot_id": "where it was",
-    "snapshot_id": "where it is",
+    "previous_snapshot_id": "its previous snapshot",
+    "snapshot_id": "its snapshot",
 }
 
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
-    "effective": "these with the defaults of all others, an object",
+    "effective": "stored settings and defaults, an object",
 }
 
 _KEYS: Final[dict[str, Keys]] = {
     "log": {
         "snapshots": (
             "list, newest first",
-            {**_VERSION, "changes": ("how much it changed; null without a record", _COUNTS)},
+            {
+                **_SNAPSHOT,
+                "changes": ("number of changes; null without a transaction log", _COUNTS),
+            },
         ),
-        "truncated": "whether there are older ones",
+        "truncated": "whether older ones exist",
     },
     "show": {
-        **_VERSION,
+        **_SNAPSHOT,
         "group_count": "number of groups, the root among them",
         "array_count": "number of arrays",
         "manifest_count": "number of manifest files",
         "manifest_bytes": "their size",
         "chunk_references": "references in them",
-        "changes": ("list by path; null where the snapshot before it is gone", _CHANGE),
+        "changes": ("list by path; null if the parent no longer exists", _CHANGE),
         **_STORED,
     },
     "tree": {
-        "snapshot_id": "the version",
-        "group": "path of the group that was asked for",
+        "snapshot_id": "the snapshot",
+        "group": "path of the selected group",
         "nodes": ("list by path", _NODE),
     },
     "diff": {
-        "from_snapshot_id": "the older version",
-        "to_snapshot_id": "the newer version",
+        "from_snapshot_id": "the older snapshot",
+        "to_snapshot_id": "the newer snapshot",
         "changes": ("list by path", _CHANGE),
     },
     "operations": {
@@ -131,7 +133,7 @@ _KEYS: Final[dict[str, Keys]] = {
             # Times come first.
             {"at": "", **_columns(OPERATIONS)},
         ),
-        "truncated": "whether there are older ones",
+        "truncated": "whether older ones exist",
     },
     "branch list": {"branches": ("list by name", _REF)},
     "branch create": _BRANCH,
@@ -146,24 +148,24 @@ _KEYS: Final[dict[str, Keys]] = {
     "reset": _MOVED,
     "restore": {
         "branch": "name",
-        "restored_snapshot_id": "the earlier version",
-        "previous_snapshot_id": "where the branch was",
-        "snapshot_id": "the new version",
+        "restored_snapshot_id": "the earlier snapshot",
+        "previous_snapshot_id": "the previous snapshot of the branch",
+        "snapshot_id": "the new snapshot",
     },
     "verify": {
-        "errors": "number of findings of that severity; the exit code is 3 where there are any",
+        "errors": "number of findings of that severity; the exit code is 3 if there are any",
         **_each("number of findings of that severity", "warnings infos"),
         "findings": (
             "list, worst first",
             {
                 "severity": "'error', 'warning' or 'info'",
-                "kind": "code, which does not change",
-                "object_key": "object that it is about",
-                "snapshot_id": "newest version that has it",
+                "kind": "stable code",
+                "object_key": "affected object",
+                "snapshot_id": "newest affected snapshot",
                 "node_path": "node",
                 "chunk": "coordinates of the chunk in the grid",
-                "problem": "what is wrong",
-                "advice": "what to do",
+                "problem": "the problem",
+                "advice": "the remedy",
             },
         ),
     },
@@ -181,26 +183,26 @@ _KEYS: Final[dict[str, Keys]] = {
         ),
         "overwritten_deleted": "number of old copies of the repository file",
         "staged_deleted": "number of unfinished files of killed writers",
-        "objects_failed_to_delete": "number; the exit code is 1 where there are any",
-        "throttled_requests": "requests that the store asked to slow down for",
+        "objects_failed_to_delete": "number; the exit code is 1 if there are any",
+        "throttled_requests": "requests that the storage throttled",
         "delete_errors": "reasons, at most 10",
-        "skipped_phases": "kinds that were not looked at because of failures",
+        "skipped_phases": "kinds that were skipped because of failures",
         **_DRY_RUN,
     },
     "rewrite-manifests": {
         "branch": "name",
-        "snapshot_id": "the new version; null where nothing was to do, and in a dry run",
+        "snapshot_id": "the new snapshot; null if nothing changed or in a dry run",
         "manifests_before": "number of files; in a dry run an estimate, like the next",
         "manifests_after": "number of files",
         "references": "references that were or would be rewritten",
         "bytes_before": "size of the files",
         "bytes_after": "size of the files; null in a dry run",
-        "left_out": "paths of arrays that others changed meanwhile",
+        "left_out": "paths of arrays that other writers changed meanwhile",
         **_DRY_RUN,
     },
     "upgrade": {
         **_DRY_RUN,
-        "was_needed": "whether something was to do",
+        "was_needed": "whether the repository had version 1",
         "was_half_done": "whether an interrupted upgrade was finished",
         **_each("number", "snapshots branches tags deleted_tags"),
         "files_deleted": "keys of files of version 1",
@@ -210,20 +212,20 @@ _KEYS: Final[dict[str, Keys]] = {
         "branch": "name in the target",
         **_each("number of files that were stored", "snapshots manifests chunks"),
         "bytes": "size of all that was stored",
-        "skipped_chunks": "number of chunks that were there already",
-        "snapshot_id": "where the branch of the target is",
+        "skipped_chunks": "number of chunks that existed already",
+        "snapshot_id": "the snapshot of the branch in the target",
     },
     "import-draft": {
         "target": "path or URL of the new repository",
         **_DRY_RUN,
-        "kind": "which draft it was: 'numbered refs' or 'state file'",
+        "kind": "kind of draft: 'numbered refs' or 'state file'",
         "snapshots": "number",
         "branches": "names",
         "tags": "names",
-        "chosen_main": "version at which main was put, where the draft has no such branch",
+        "chosen_main": "snapshot of main if the draft has no such branch, else null",
         **_each("number", "native_chunks inline_chunks virtual_chunks"),
         "bytes_copied": "size of native chunks",
-        "virtual_prefixes": "URLs below which virtual chunks lie",
+        "virtual_prefixes": "URL prefixes of virtual chunks",
         "snapshot_ids": "object of ids in the draft to new ids",
     },
     "mirror": {
@@ -232,10 +234,10 @@ _KEYS: Final[dict[str, Keys]] = {
         "version": "version of the table that holds the snapshot",
         "snapshot_id": "the snapshot that the table holds now",
         "files_added": "number of files that were written",
-        "files_removed": "number of files that were taken out of the table",
+        "files_removed": "number of files that were removed from the table",
         "rows": "number of rows that were written",
         "bytes": "size of the files that were written",
-        "full_copy": "why all cells were written; null where only changes were, or nothing",
+        "full_copy": "reason for writing all cells; null if only changes were written",
     },
     "freshness": {
         "target": "path or URL of the Delta table",
@@ -245,7 +247,7 @@ _KEYS: Final[dict[str, Keys]] = {
         "branch": "name",
         "branch_snapshot_id": "newest snapshot of the branch",
         "branch_committed_at": "when that was committed",
-        "snapshots_behind": "number of snapshots in between; null where the branch was reset or the"
+        "snapshots_behind": "number of snapshots in between; null if the branch was reset or the"
         " snapshot expired",
     },
     "config show": _CONFIG,
@@ -256,7 +258,7 @@ DOCUMENTS: Final = {
     command: keys if command == "freshness" else {"repository": _REPOSITORY, **keys}
     for command, keys in _KEYS.items()
 }
-"""Command to the keys of its document; a table names its repository."""
+"""Command to the keys of its document; a table records its repository."""
 
 
 def keys_text(command: str) -> str:

@@ -1,11 +1,11 @@
-"""Prints answers to stdout; progress, questions and errors to stderr.
+"""Prints output to stdout; progress, questions and errors to stderr.
 
 Rules of this file
 ------------------
-1. Text is ``rich.text.Text`` or plain; markup, emoji codes and highlighting are off, so a message
-   that says ``[red]`` shows as it is.
-2. Lines are never wrapped or cut: a terminal wraps them by itself, and a pipe gets whole ids.
-3. Colour and progress are for terminals. ``NO_COLOR`` is respected, by rich.
+1. Text is ``rich.text.Text`` or plain; markup, emoji codes and highlighting are off, so ``[red]``
+   in a message is shown unchanged.
+2. Lines are never wrapped or cut: a terminal wraps them, and a pipe gets whole ids.
+3. Colour and progress are for terminals; rich respects ``NO_COLOR``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from icechunk_format.progress import ProgressOption
 
 
-# Some terminals have few characters; each lane of a graph stays two of them wide.
+# For terminals with few characters; each lane of a graph stays two characters wide.
 IN_ASCII: Final = str.maketrans(
     {
         **dict(zip("●│├└─┼┘┴×·", "*||`-+''x-", strict=True)),
@@ -39,17 +39,11 @@ IN_ASCII: Final = str.maketrans(
         "…": "...",
     }
 )
-"""Characters of graphs, trees and texts of ours, as ASCII has them."""
+"""Characters of graphs, trees and messages as ASCII."""
 
 
 class Screen:
-    """The output of one command.
-
-    Parameters
-    ----------
-    as_json
-        Whether stdout gets one JSON document and nothing else.
-    """
+    """The output of one command; with ``as_json``, stdout is one JSON document."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -58,47 +52,42 @@ class Screen:
         encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
         self._is_ascii = not encoding.startswith(("utf", "cp65001"))
 
-    def drawn(self, ours: str) -> str:
-        """Return a drawing or sign of ours, none of a repository, as the terminal can show it."""
-        return ours.translate(IN_ASCII) if self._is_ascii else ours
+    def drawn(self, text: str) -> str:
+        """Return characters of the program, none of a repository, as the terminal shows them."""
+        return text.translate(IN_ASCII) if self._is_ascii else text
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None where output goes elsewhere and lines have no limit."""
+        """Columns of the terminal; None if the output is not a terminal."""
         return self._out.width if self._out.is_terminal else None
 
     def line(self, text: Text | str = "") -> None:
-        """Print a line of the answer, unless scripts read it. Texts must be safe already."""
+        """Print a line of safe text, unless the output is JSON."""
         if not self.as_json:
             self._out.print(text, soft_wrap=True)
 
     def wrapped(self, text: str, *, indent: str, style: str = "") -> None:
-        """Print a text within the columns of the terminal, and as one line elsewhere.
-
-        Parameters
-        ----------
-        text
-            Safe already.
-        indent
-            What stands before each line.
-        style
-            Of the text.
-        """
-        room = None if self.width is None else max(20, self.width)
+        """Print a safe text within the columns of the terminal, and elsewhere as one line."""
+        limit = None if self.width is None else max(20, self.width)
         lines = [indent + text]
-        if room is not None and len(lines[0]) > room:
-            lines = textwrap.wrap(text, room, initial_indent=indent, subsequent_indent=indent)
+        if limit is not None and len(lines[0]) > limit:
+            lines = textwrap.wrap(text, limit, initial_indent=indent, subsequent_indent=indent)
         for line in lines:
             self.line(Text(line, style=style))
 
+    def table(self, rows: list[list[Text]]) -> None:
+        """Print rows as lines with aligned columns."""
+        for line in columns_of(rows):
+            self.line(line)
+
     def aside(self, text: Text | str = "") -> None:
-        """Print a line on stderr, which is not part of the answer. Texts must be safe already."""
+        """Print a line of safe text on stderr."""
         self._err.print(text, soft_wrap=True)
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """Print the JSON document, where one was asked for.
+        """Print the JSON document, if the output is JSON.
 
-        Everything beyond ASCII is escaped, so no text of a repository acts on a terminal.
+        All but ASCII is escaped, so no string of a repository acts on a terminal.
         """
         if self.as_json:
             text = json.dumps(json_safe(document), indent=2, ensure_ascii=True, allow_nan=False)
@@ -108,7 +97,7 @@ class Screen:
     def working(self, doing: str) -> Iterator[ProgressOption]:
         """Show progress on stderr while the block runs; on terminals only.
 
-        Yields the argument ``progress`` of the function that works.
+        Yields the argument ``progress`` of the working function.
         """
         if not self._err.is_terminal:
             yield None
@@ -120,25 +109,24 @@ class Screen:
 
             def report(done: int, total: int | None, what: str, /) -> None:
                 count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
-                # `update` takes None for "as before".
+                # `update` does not accept None as a new total.
                 bars.tasks[0].total = total
                 bars.update(task, completed=done, description=safe(what), count=count)
 
             yield report
 
     def require_confirmation(self, yes: bool) -> None:
-        """End the command where nobody can be asked and ``--yes`` was not given."""
+        """End the command if a confirmation is needed and there is no terminal."""
         if yes or (sys.stdin.isatty() and sys.stderr.isatty()):
             return
         self.aside(
-            "error: this needs a confirmation, and there is no terminal to ask at; nothing was"
-            " changed. Give --yes to go ahead, or --dry-run, where there is one, to see what would"
-            " happen"
+            "error: this needs a confirmation, but there is no terminal; nothing was changed. Give"
+            " --yes to proceed, or --dry-run, if available, to see the plan"
         )
         raise typer.Exit(ExitCode.NOT_CONFIRMED)
 
     def confirm(self, question: str, yes: bool) -> None:
-        """Ask on stderr, and end the command unless the answer is yes. The text must be safe."""
+        """Ask a safe question on stderr, and end the command unless the answer is yes."""
         self.require_confirmation(yes)
         if yes:
             return
@@ -148,10 +136,10 @@ class Screen:
 
 
 class _Console(Console):
-    """A console that lets a closed pipe end the command with its own exit code."""
+    """A console on which a closed pipe ends the command with its own exit code."""
 
     def on_broken_pipe(self) -> None:
-        """Raise what rich would swallow."""
+        """Let BrokenPipeError propagate; rich would exit instead."""
         raise BrokenPipeError
 
 
@@ -167,7 +155,7 @@ def _console(stream: Any) -> Console:
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """Return a text from pieces, each plain or with a style."""
+    """Return a text of parts, each plain or with a style."""
     return Text.assemble(*parts)
 
 
@@ -178,7 +166,7 @@ def columns_of(rows: list[list[Text]]) -> list[Text]:
         for number, cell in enumerate(row):
             if number == len(widths):
                 widths.append(0)
-            # The last cell of a row may be as long as it likes.
+            # The last cell of a row has no limit.
             if number < len(row) - 1:
                 widths[number] = max(widths[number], cell.cell_len)
     lines = []

@@ -40,7 +40,7 @@ class Move:
     to_path: NodePath
 
 
-@shown_by("changes.changes")
+@shown_by("history.changes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """Differences of a version from an older one.

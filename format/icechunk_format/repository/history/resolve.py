@@ -154,9 +154,9 @@ def _as_of(
             return info.id
         earliest = info.flushed_at
     # Imported here: what is shown loads when it is shown.
-    from icechunk_format.display.plain_text import to_instant
+    from icechunk_format.display.plain_text import to_timestamp
 
-    begins = "" if earliest is None else to_instant(earliest).isoformat()
+    begins = "" if earliest is None else to_timestamp(earliest).isoformat()
     raise NotFoundError(
         f"branch {branch!r} of {repository_url} has no snapshot at or before "
         f"{as_of.isoformat()}; its history begins at {begins}",

@@ -57,7 +57,7 @@ class SnapshotIds(Sequence[SnapshotId]):
         return hash(tuple(self))
 
 
-@shown_by("history.version")
+@shown_by("history.info")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotInfo:
     """Summary of a snapshot: all of it but its nodes.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow.fs as pa_fs
 
 from icechunk_format.display.lazily import shown_by
-from icechunk_format.display.plain_text import to_instant
+from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
@@ -123,7 +123,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
         committed_at=record.committed,
         branch=record.branch,
         branch_snapshot_id=str(tip),
-        branch_committed_at=to_instant(repository.snapshot_info(tip).flushed_at),
+        branch_committed_at=to_timestamp(repository.snapshot_info(tip).flushed_at),
         snapshots_behind=None if after is None else len(after),
     )
 

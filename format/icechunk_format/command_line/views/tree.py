@@ -1,6 +1,6 @@
-"""Shows the groups and arrays of a version, with their grids, codecs and sizes.
+"""Shows the groups and arrays of a snapshot, with their grids, codecs and sizes.
 
-An array is one line with aligned columns; on a terminal that is too narrow it is several lines.
+An array is one line with aligned columns; on a narrow terminal it is several lines.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.command_line.views.reading import add_up, node_parts
 from icechunk_format.command_line.views.screen import columns_of, styled
-from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 from icechunk_format.display.arrays import codecs_text, shown_data_type
 from icechunk_format.display.plain_text import counted, safe, shown_value, size
 from icechunk_format.errors import IcechunkError
-from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
-from icechunk_format.progress import counted as counted_steps
 from icechunk_format.spec import node_path
 
 if TYPE_CHECKING:
@@ -24,84 +22,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from icechunk_format.command_line.views.screen import Screen
-    from icechunk_format.repository.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
 
 Document = dict[str, Any]
 
-# Small enough that progress moves, large enough that a task is worth its start.
-_REFS_PER_TASK: Final = 200_000
-_JSON_COLUMNS: Final = ("codecs", "fill_value", "attributes")
 _HEADER: Final = ("", "type", "shape", "chunks", "shards", "codecs", "stored", "size")
-
-
-# -- reading --------------------------------------------------------------------------------
-
-
-def read_nodes(
-    screen: Screen,
-    repository: Repository,
-    snapshot_id: SnapshotId,
-    *,
-    group: str | None,
-    with_sizes: bool,
-) -> list[Document]:
-    """Return the groups and arrays at or below a group, sorted by path.
-
-    Keys are the columns of the metadata tables ``groups`` and ``variables``. Without sizes no
-    manifest is opened, and the keys about what is stored are left out.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such group.
-    FormatError, StorageError
-        The version cannot be read.
-    """
-    nodes: list[Document] = []
-    for table in (GROUPS, VARIABLES):
-        columns = [name for name in table.names if with_sizes or name not in STORED_COLUMNS]
-        plan = plan_inspection(
-            repository,
-            table,
-            columns=columns,
-            snapshot_id=snapshot_id,
-            group=group,
-            refs_per_task=_REFS_PER_TASK,
-        )
-        kind = "group" if table is GROUPS else "array"
-        counts = kind == "array" and with_sizes
-        doing = "Counting chunks" if counts else "Reading"
-        with screen.working(doing) as progress:
-            for task in counted_steps(plan.tasks, progress, doing, len(plan.tasks)):
-                for batch in run_inspection(plan.context, task):
-                    nodes += [{"type": kind, **_from_json(row)} for row in batch.to_pylist()]
-    return sorted(nodes, key=lambda node: node_parts(node["path"]))
-
-
-def _from_json(row: Document) -> Document:
-    for name in _JSON_COLUMNS:
-        if row.get(name) is not None:
-            row[name] = json.loads(row[name])
-    return row
-
-
-def node_parts(path: str) -> list[str]:
-    """Return the names along a path; none for the root."""
-    return [part for part in path.split("/") if part]
-
-
-def add_up(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return totals of what is stored over arrays."""
-    names = ("total_chunks", *sorted(STORED_COLUMNS))
-    totals = dict.fromkeys(names, 0)
-    for node in nodes:
-        for name in names:
-            totals[name] += node.get(name) or 0
-    return totals
-
-
-# -- showing --------------------------------------------------------------------------------
 
 
 def show_tree(
@@ -150,7 +74,7 @@ def show_tree(
 
 
 def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]:
-    """Return the paths inside each path, including groups that are missing through damage."""
+    """Return the paths directly below each path, including groups missing through damage."""
     children: dict[str, list[str]] = {top: []}
     for path in by_path:
         while path != top:
@@ -166,7 +90,7 @@ def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]
 
 
 def _walk(children: Mapping[str, list[str]], top: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each path with what is drawn before its name, and before lines below it."""
+    """Yield each path with the strings before its name and before lines below it."""
     waiting = [(top, "", "")]
     while waiting:
         path, guide, prefix = waiting.pop()
@@ -186,7 +110,7 @@ def _walk(children: Mapping[str, list[str]], top: str) -> Iterator[tuple[str, st
 def _name(path: str, top: str, node: Document | None) -> tuple[str, str]:
     text = safe(path if path == top else node_parts(path)[-1])
     if node is None:
-        return f"{text} (no such group)", "red"
+        return f"{text} (missing group)", "red"
     return (text, "bold") if node["type"] == "array" else (text, "bold blue")
 
 
@@ -212,7 +136,7 @@ def _cells(screen: Screen, node: Document) -> dict[str, Text]:
 
 
 def type_text(dtype: str | None) -> str:
-    """Return the name of a data type as people write it; types with parameters are JSON."""
+    """Return the name of a data type for people; types with parameters are JSON."""
     if dtype is None or not dtype.startswith("{"):
         return dtype or "?"
     try:

@@ -1,13 +1,21 @@
-"""Prints the log with its graph, one snapshot, changes and operations."""
+"""Prints the log with its graph, one snapshot, changes and operations.
+
+●     main            lane 0 begins
+│ ●   audit           lane 1 begins
+│ ●
+├─┘                   both wait for the snapshot below
+●     v1
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.command_line.views.history.graph import graph_rows
-from icechunk_format.command_line.views.history.reading import COUNTED
+from icechunk_format.command_line.views.reading import COUNTED
 from icechunk_format.command_line.views.screen import columns_of, styled
+from icechunk_format.display.history import rows_of
 from icechunk_format.display.plain_text import (
     age,
     counted,
@@ -16,7 +24,7 @@ from icechunk_format.display.plain_text import (
     shown_time,
     shown_value,
     size,
-    to_instant,
+    to_timestamp,
 )
 
 if TYPE_CHECKING:
@@ -50,16 +58,16 @@ def show_log(
     """Print the log with its graph."""
     now = datetime.now(UTC)
     rows = graph_rows(infos)
-    room = max((len(row.node) for row in rows), default=0) + 2
+    width = max((len(row.node) for row in rows), default=0) + 2
     for number, (row, info, entry) in enumerate(zip(rows, infos, entries, strict=True)):
         if row.above is not None:
             screen.line(styled((screen.drawn(row.above), "dim")))
         elif number > 0:
             screen.line(styled((screen.drawn(rows[number - 1].below), "dim")))
-        lanes = (screen.drawn(row.node.ljust(room)), "dim")
+        lanes = (screen.drawn(row.node.ljust(width)), "dim")
         screen.line(styled(lanes, (entry["snapshot_id"], "yellow"), *_labels(entry)))
-        instant = to_instant(info.flushed_at)
-        when = f"{shown_time(instant)} ({age(instant, now)})"
+        timestamp = to_timestamp(info.flushed_at)
+        when = f"{shown_time(timestamp)} ({age(timestamp, now)})"
         dot = screen.drawn(" · ")
         facts = [when]
         if with_changes:
@@ -73,7 +81,7 @@ def show_log(
             for key, value in entry["metadata"].items()
         ]
         for line in lines:
-            whole = styled((screen.drawn(row.below.ljust(room)), "dim")).append_text(line)
+            whole = styled((screen.drawn(row.below.ljust(width)), "dim")).append_text(line)
             whole.rstrip()
             screen.line(whole)
 
@@ -88,9 +96,9 @@ def _labels(entry: Document) -> list[tuple[str, str]]:
 
 
 def changes_text(counts: dict[str, int] | None) -> str:
-    """Return how much a snapshot changed, in words."""
+    """Return the changes of a snapshot in words."""
     if counts is None:
-        return "no record of its changes"
+        return "no transaction log"
     words = [counted(counts[name], noun) for name, noun in COUNTED.items() if counts[name]]
     if counts["chunks"]:
         arrays = counted(counts["arrays_with_chunks"], "array")
@@ -103,7 +111,7 @@ def show_snapshot(screen: Screen, found: Document) -> None:
     committed = datetime.fromisoformat(found["committed_at"])
     screen.line(styled("snapshot  ", (found["snapshot_id"], "yellow"), *_labels(found)))
     facts = [
-        ("parent", found["parent_id"] or "none: the first of its history"),
+        ("parent", found["parent_id"] or "none"),
         ("committed", f"{shown_time(committed)} ({age(committed, datetime.now(UTC))})"),
         (
             "nodes",
@@ -139,9 +147,9 @@ def show_snapshot(screen: Screen, found: Document) -> None:
 
 
 def show_changes(screen: Screen, changes: Sequence[Document] | None) -> None:
-    """Print changes, one node on each line."""
+    """Print changes, one node per line."""
     if changes is None:
-        screen.line("    not known: the snapshot before it, or a record in between, is gone")
+        screen.line("    unknown: the parent or a transaction log is missing")
         return
     if not changes:
         screen.line("    nothing")
@@ -167,7 +175,7 @@ def _changed_node(screen: Screen, some: Sequence[Document]) -> list[Text]:
                 "updated": _updated(screen, change),
                 "moved": f"moved from {safe(change['moved_from'])}",
                 "chunks": f"{counted(change['chunk_count'] or 0, 'chunk')}",
-                "unknown": f"snapshot {change['snapshot_id']} has no record of its changes",
+                "unknown": f"snapshot {change['snapshot_id']} has no transaction log",
             }[kind]
         )
     order = sorted(range(len(some)), key=lambda number: kinds[number] == "chunks")
@@ -188,11 +196,11 @@ def _updated(screen: Screen, change: Document) -> str:
 
 
 def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
-    """Print the operations log, one entry on each line."""
+    """Print the operations log, one entry per line."""
     rows = []
     for entry in operations:
         at = entry["at"]
-        instant = None if at is None else datetime.fromisoformat(at)
+        timestamp = None if at is None else datetime.fromisoformat(at)
         subject = entry["branch"] or entry["tag"]
         words = [] if subject is None else [safe(subject)]
         if entry["snapshot_id"]:
@@ -207,13 +215,12 @@ def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
         ]
         rows.append(
             [
-                styled((shown_time(instant), "dim")),
+                styled((shown_time(timestamp), "dim")),
                 styled((safe(entry["kind"]).replace("_", " "), "yellow")),
                 styled(" ".join(words)),
             ]
         )
-    for line in columns_of(rows):
-        screen.line(line)
+    screen.table(rows)
 
 
 def first_line(message: str) -> str:
@@ -223,11 +230,11 @@ def first_line(message: str) -> str:
 
 
 def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]:
-    """Return a line for each snapshot, up to 40 of them."""
+    """Return a line for each snapshot, up to 40."""
     rows = [
         [
             styled((str(info.id), "yellow")),
-            styled((shown_time(to_instant(info.flushed_at)), "dim")),
+            styled((shown_time(to_timestamp(info.flushed_at)), "dim")),
             styled(first_line(info.message)),
         ]
         for info in infos[:_MOST_LINES]
@@ -236,3 +243,56 @@ def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]
     if len(infos) > _MOST_LINES:
         lines.append(styled(f"    {screen.drawn('…')} and {len(infos) - _MOST_LINES:,} more"))
     return lines
+
+
+# -- graph ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """The parts of the graph left of one snapshot."""
+
+    above: str | None
+    """The line on which lanes end, before the snapshot; None if none ends."""
+    node: str
+    """The lanes on the line of the snapshot."""
+    below: str
+    """The lanes on other lines of the snapshot, and before the next one."""
+
+
+def graph_rows(ordered: Sequence[SnapshotInfo]) -> list[GraphRow]:
+    """Return the graph beside snapshots in the order of ``newest_first``."""
+    return [
+        GraphRow(
+            above=_joined(row.above, row.joined) if len(row.joined) > 1 else None,
+            node=_drawn(row.beside, row.lane),
+            below=_drawn(row.below),
+        )
+        for row in rows_of((info.id, info.parent_id) for info in ordered)
+    ]
+
+
+def _drawn(lanes: Sequence[bool], node: int = -1) -> str:
+    marks = (
+        "●" if number == node else "│" if is_used else " " for number, is_used in enumerate(lanes)
+    )
+    return " ".join(marks).rstrip()
+
+
+def _joined(lanes: Sequence[bool], joined: Sequence[int]) -> str:
+    first, last = joined[0], joined[-1]
+    drawn = ""
+    for number, is_used in enumerate(lanes):
+        inside = first < number < last
+        if number == first:
+            drawn += "├"
+        elif number == last:
+            drawn += "┘"
+        elif number in joined:
+            drawn += "┴"
+        elif is_used:
+            drawn += "┼" if inside else "│"
+        else:
+            drawn += "─" if inside else " "
+        drawn += "─" if first <= number < last else " "
+    return drawn.rstrip()

@@ -1,17 +1,19 @@
-"""Commands of upkeep: ``expire``, ``gc``, ``upgrade``.
+"""Commands ``expire``, ``gc``, ``rewrite-manifests`` and ``upgrade``.
 
-Each shows what it would do, and asks before doing it; ``--yes`` skips both.
+Those that delete files or rewrite history show the plan and ask first; ``--yes`` skips both.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from icechunk_format.command_line.arguments import (
     DryRunOption,
+    MessageOption,
     OlderThanOption,
     YesOption,
     parse_past,
@@ -19,11 +21,12 @@ from icechunk_format.command_line.arguments import (
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
 from icechunk_format.display.plain_text import counted, safe, shortened, size
+from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from icechunk_format.maintenance import CollectResult, ExpireResult
+    from icechunk_format.maintenance import CollectResult, ExpireResult, RewriteResult
     from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -53,15 +56,15 @@ def expire(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Take old snapshots out of history; gc then frees them."""
-    from icechunk_format.command_line.views.history.view import shown_snapshots
+    """Remove old snapshots from history; gc deletes them."""
+    from icechunk_format.command_line.views.history import shown_snapshots
 
-    instant = parse_past(older_than, argument="--older-than")
+    timestamp = parse_past(older_than, argument="--older-than")
 
     def run(dry: bool) -> ExpireResult:
         with call.screen.working("Looking for expired snapshots" if dry else "Expiring"):
             result = call.repository.expire_snapshots(
-                instant,
+                timestamp,
                 delete_expired_branches=delete_expired_branches,
                 delete_expired_tags=delete_expired_tags,
                 dry_run=dry,
@@ -79,7 +82,7 @@ def expire(
     call.carry_out(
         run,
         show,
-        "Take them out of history?",
+        "Remove them from history?",
         yes=yes,
         dry_run=dry_run,
         is_needed=lambda plan: bool(
@@ -89,10 +92,9 @@ def expire(
 
 
 def _without_tips(opened: Repository, result: ExpireResult) -> ExpireResult:
-    """Leave out snapshots to which a branch or tag still points.
+    """Return a result without the snapshots to which a branch or tag still points.
 
-    In spec version 1 an expiration also names the expired tips that stay, as existing libraries do;
-    people would take them for lost.
+    In spec version 1 an expiration also lists expired tips that stay, as existing libraries do.
     """
     branches, tags = opened.branches().items(), opened.tags().items()
     kept = {str(tip) for name, tip in branches if name not in result.deleted_branches}
@@ -117,7 +119,7 @@ def _show_expired(
         if names:
             show(f"{counted(len(names), noun, plural)} {verb}: {shortened(names)}")
     if result.released_snapshots and not result.dry_run:
-        show("their files stay until garbage is collected: icechunk-spark gc")
+        show("their files remain until garbage collection: icechunk-spark gc")
 
 
 def gc(
@@ -128,8 +130,7 @@ def gc(
         typer.Option(
             "--trim-overwritten-older-than",
             metavar="AGE",
-            help="Also delete old copies of the repository file that the operations log does not"
-            " reach.",
+            help="Also delete old copies of 'repo' that the operations log does not reach.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
@@ -137,12 +138,12 @@ def gc(
 ) -> None:
     """Delete files that no branch, tag or new snapshot uses.
 
-    --older-than is all that protects writers at work: choose more than the longest write takes,
+    Only --older-than protects writers at work: choose more than the duration of the longest write,
     such as 1d, or 7d to be safe.
     """
     from icechunk_format.maintenance import collect_garbage
 
-    instant = parse_past(older_than, argument="--older-than")
+    timestamp = parse_past(older_than, argument="--older-than")
     trim = None
     if trim_overwritten is not None:
         trim = parse_past(trim_overwritten, argument="--trim-overwritten-older-than")
@@ -151,7 +152,7 @@ def gc(
         with call.screen.working("Looking for garbage" if dry else "Deleting garbage") as progress:
             return collect_garbage(
                 call.location,
-                instant,
+                timestamp,
                 dry_run=dry,
                 trim_overwritten_older_than=trim,
                 progress=progress,
@@ -160,7 +161,7 @@ def gc(
     done = call.carry_out(
         run,
         _show_collected,
-        "Delete them for good?",
+        "Delete them permanently?",
         yes=yes,
         dry_run=dry_run,
         is_needed=lambda plan: any(getattr(plan, name) for name in _COLLECTED),
@@ -184,11 +185,97 @@ def _show_collected(show: Callable[[Any], None], result: CollectResult) -> None:
                 show(f"{count:>12,}  {noun if count == 1 else plural}")
     if result.objects_failed_to_delete:
         failed = counted(result.objects_failed_to_delete, "file")
-        show(styled((f"{failed} could not be deleted; collect again later", "red")))
+        show(styled((f"{failed} could not be deleted; run gc again later", "red")))
         for text in result.delete_errors:
             show(f"    {safe(text)}")
     if result.skipped_phases:
-        show(f"not looked at because of that: {', '.join(result.skipped_phases)}")
+        show(f"skipped for that reason: {', '.join(result.skipped_phases)}")
+
+
+def rewrite_manifests(
+    call: Call,
+    branch: Annotated[
+        str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to rewrite.")
+    ] = "main",
+    path: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="Only this array, or the arrays of this group; repeatable."
+        ),
+    ] = None,
+    splitting: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Splitting rules as in the configuration, which is the default."
+        ),
+    ] = None,
+    message: MessageOption = None,
+    amend: Annotated[
+        bool, typer.Option("--amend", help="Replace the newest snapshot instead of adding one.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Merge small manifests, in a new snapshot.
+
+    No chunk is read. History stays, except with --amend, which asks for a confirmation.
+    """
+    from icechunk_format import maintenance
+
+    rules = _parsed_json(splitting)
+
+    def run(dry: bool) -> RewriteResult:
+        with call.screen.working("Comparing manifests" if dry else "Rewriting manifests") as shown:
+            return maintenance.rewrite_manifests(
+                call.location,
+                branch=branch,
+                splitting=rules,
+                paths=path,
+                message=message,
+                amend=amend,
+                dry_run=dry,
+                progress=shown,
+            )
+
+    def document(result: RewriteResult) -> dict[str, Any]:
+        keys = {one.name: getattr(result, one.name) for one in fields(result)}
+        commit = keys.pop("commit")
+        return {"branch": branch, "snapshot_id": commit and str(commit.snapshot_id), **keys}
+
+    call.carry_out(
+        run,
+        lambda show, result: _show_rewritten(call.screen.drawn("→"), show, result),
+        f"Replace the newest snapshot of {safe(branch)}?",
+        yes=yes or not amend,
+        dry_run=dry_run,
+        document=document,
+    )
+
+
+def _show_rewritten(arrow: str, show: Callable[[Any], None], result: RewriteResult) -> None:
+    if result.commit is None and not (result.dry_run and result.references):
+        show("every manifest already follows the rules; nothing was changed")
+        return
+    about = "about " if result.dry_run else ""
+    show(
+        f"{counted(result.references, 'reference')} in {result.manifests_before:,} {arrow}"
+        f" {about}{counted(result.manifests_after, 'manifest')},"
+        f" {size(result.bytes_before)}"
+        + ("" if result.bytes_after is None else f" {arrow} {size(result.bytes_after)}")
+    )
+    if result.commit is not None:
+        show(f"committed {result.commit.snapshot_id}")
+    if result.left_out:
+        show(f"other writers changed {shortened(result.left_out)} meanwhile; rewrite these again")
+
+
+def _parsed_json(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"--splitting is not JSON: {error}") from None
 
 
 def upgrade(
@@ -196,9 +283,9 @@ def upgrade(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Upgrade from spec version 1 to 2, for good.
+    """Upgrade from spec version 1 to 2, permanently.
 
-    History, branches, tags and ids stay. Let no writer run meanwhile; libraries that know only
+    History, branches, tags and ids stay. No writer may run meanwhile; libraries that support only
     version 1 cannot open the repository afterwards. Run again after an interruption.
     """
 
@@ -206,11 +293,11 @@ def upgrade(
         with call.screen.working("Reading history" if dry else "Upgrading") as progress:
             return call.repository.upgrade(dry_run=dry, progress=progress)
 
-    # Version 2 needs no question, unless the plan says that an upgrade was interrupted.
+    # Version 2 needs no question, unless an upgrade was interrupted.
     call.carry_out(
         run,
         _show_upgrade,
-        "Upgrade to spec version 2, from which there is no way back?",
+        "Upgrade to spec version 2? This cannot be undone.",
         yes=yes,
         dry_run=dry_run,
         asks=call.repository.spec_version == 1,
@@ -220,7 +307,7 @@ def upgrade(
 
 def _show_upgrade(show: Callable[[Any], None], report: UpgradeReport) -> None:
     if not report.was_needed:
-        show("the repository has spec version 2 already")
+        show("the repository already has spec version 2")
         return
     if report.was_half_done:
         show("an earlier upgrade was interrupted; this one finishes it")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.command_line.views.history.graph import graph_rows
+from icechunk_format.command_line.views.history import graph_rows
 from icechunk_format.command_line.views.screen import IN_ASCII
 from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.spec.ids import SnapshotId

@@ -1,4 +1,4 @@
-"""Reads versions, their changes and operations, in the form in which ``--json`` prints them."""
+"""Reads snapshots, nodes, changes and operations as the documents that ``--json`` prints."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 from icechunk_format.dataset.metadata_tables.versions import change_rows, names_of, operation_rows
-from icechunk_format.display.plain_text import iso_time, to_instant
+from icechunk_format.display.plain_text import iso_time, to_timestamp
 from icechunk_format.errors import NotFoundError
+from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.progress import ProgressOption
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
@@ -34,10 +37,13 @@ COUNTED: Final = {
     "updated_arrays": "changed array",
     "moved_nodes": "moved node",
 }
-"""Lists of a transaction log of which the log shows the lengths, and what they hold."""
+"""Lists of a transaction log whose lengths are shown, and the nouns for their items."""
 
-# Logs are small files, but a commit of millions of chunks has a large one: few at a time.
+# Few at a time: the log of a commit of millions of chunks is large.
 _LOGS_AT_ONCE: Final = 4
+# Small enough for steady progress, large enough to be worth a task.
+_REFS_PER_TASK: Final = 200_000
+_JSON_COLUMNS: Final = ("codecs", "fill_value", "attributes")
 
 
 def find_history(
@@ -45,17 +51,10 @@ def find_history(
 ) -> tuple[list[SnapshotInfo], bool]:
     """Return snapshots for the log, newest first, and whether there are more than ``limit``.
 
-    Parameters
-    ----------
-    repository
-        The repository.
-    tips
-        Where histories begin; None is every snapshot that there is.
-    limit
-        The most snapshots; None is all.
+    ``tips`` are the newest snapshots of the histories; None selects all snapshots.
     """
     if tips is not None and len(tips) == 1:
-        # One line needs no graph, and in spec version 1 each snapshot costs a request.
+        # One history needs no graph, and in spec version 1 each snapshot costs a request.
         return _first(repository.ancestry(snapshot=tips[0]), limit)
     known = {info.id: info for info in repository.snapshots()}
     return _first(newest_first(known, known if tips is None else tips), limit)
@@ -70,7 +69,7 @@ def _first(items: Iterable[_T], limit: int | None) -> tuple[list[_T], bool]:
 def count_changes(
     repository: Repository, infos: Sequence[SnapshotInfo], progress: ProgressOption
 ) -> list[dict[str, int] | None]:
-    """Return how much each snapshot changed; None where it has no record of it."""
+    """Return the number of changes of each snapshot; None without a transaction log."""
 
     def count(info: SnapshotInfo) -> dict[str, int] | None:
         try:
@@ -98,7 +97,7 @@ def describe_snapshots(
         {
             "snapshot_id": str(info.id),
             "parent_id": None if info.parent_id is None else str(info.parent_id),
-            "committed_at": iso_time(to_instant(info.flushed_at)),
+            "committed_at": iso_time(to_timestamp(info.flushed_at)),
             "message": info.message,
             "metadata": info.metadata,
             "branches": branches.get(info.id, []),
@@ -111,7 +110,7 @@ def describe_snapshots(
 
 
 def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
-    """Return everything about one snapshot that needs no manifest."""
+    """Return the properties of one snapshot that need no manifest."""
     info = repository.snapshot_info(snapshot_id)
     snapshot = repository.snapshot(snapshot_id)
     [described] = describe_snapshots(repository, [info], [None])
@@ -132,7 +131,7 @@ def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
 def _changed(
     repository: Repository, older: SnapshotId | None, newer: SnapshotId
 ) -> list[Document] | None:
-    """Return what changed since the parent; None where that is gone."""
+    """Return the changes since the parent; None if it no longer exists."""
     if older is None:
         return []
     try:
@@ -155,7 +154,7 @@ def read_changes(repository: Repository, older: SnapshotId, newer: SnapshotId) -
 
 
 def _resizing(older: Snapshot, newer: Snapshot, change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which dimensions of an array have another length now."""
+    """Return the dimensions of an array whose length changed."""
     now = newer.node(change["path"])
     before = None if now is None else next((n for n in older.nodes if n.id == now.id), None)
     if now is None or before is None or now.array is None or before.array is None:
@@ -198,6 +197,62 @@ def read_operations(repository: Repository, limit: int | None) -> tuple[list[Doc
     for row in rows:
         at = row.pop("at")
         details = json.loads(row.pop("details"))
-        instant = None if at is None else to_instant(at)
+        instant = None if at is None else to_timestamp(at)
         found.append({"at": iso_time(instant), **row, "details": details})
     return found, cut
+
+
+def read_nodes(
+    screen: Screen,
+    repository: Repository,
+    snapshot_id: SnapshotId,
+    *,
+    group: str | None,
+    with_sizes: bool,
+) -> list[Document]:
+    """Return the groups and arrays at or below a group, sorted by path.
+
+    Keys are the columns of the metadata tables ``groups`` and ``variables``. Without sizes no
+    manifest is opened, and the keys of stored chunks are left out.
+    """
+    nodes: list[Document] = []
+    for table in (GROUPS, VARIABLES):
+        columns = [name for name in table.names if with_sizes or name not in STORED_COLUMNS]
+        plan = plan_inspection(
+            repository,
+            table,
+            columns=columns,
+            snapshot_id=snapshot_id,
+            group=group,
+            refs_per_task=_REFS_PER_TASK,
+        )
+        kind = "group" if table is GROUPS else "array"
+        counts = kind == "array" and with_sizes
+        doing = "Counting chunks" if counts else "Reading"
+        with screen.working(doing) as progress:
+            for task in counted(plan.tasks, progress, doing, len(plan.tasks)):
+                for batch in run_inspection(plan.context, task):
+                    nodes += [{"type": kind, **_from_json(row)} for row in batch.to_pylist()]
+    return sorted(nodes, key=lambda node: node_parts(node["path"]))
+
+
+def _from_json(row: Document) -> Document:
+    for name in _JSON_COLUMNS:
+        if row.get(name) is not None:
+            row[name] = json.loads(row[name])
+    return row
+
+
+def node_parts(path: str) -> list[str]:
+    """Return the names along a path; none for the root."""
+    return [part for part in path.split("/") if part]
+
+
+def add_up(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the totals of stored chunks and bytes over arrays."""
+    names = ("total_chunks", *sorted(STORED_COLUMNS))
+    totals = dict.fromkeys(names, 0)
+    for node in nodes:
+        for name in names:
+            totals[name] += node.get(name) or 0
+    return totals

@@ -1,1 +1,0 @@
-"""Reads and prints the history of a repository, with its graph."""
