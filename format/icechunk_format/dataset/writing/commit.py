@@ -15,6 +15,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -36,11 +37,17 @@ from icechunk_format.dataset.writing.replanning.plan import (
     plan_again,
 )
 from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
-from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.session.session import WriteSession
@@ -104,7 +111,8 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         )
         seen = repository
     session = seen.writable_session(options.branch, base=base)
-    first = repository.snapshot(base)
+    # Not by ``repository``, which may list it no more: the base may have expired during the write.
+    first = load_snapshot(repository.storage, base)
     return _committed(session, repository, plan, manifests, first, rows, receipts)
 
 
@@ -249,11 +257,13 @@ def _first_version(repository: Repository) -> SnapshotId:
 
 
 def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
-    try:
-        repository.create_branch(name, base)
-    except AlreadyExistsError:
-        # Somebody else was faster, which is as good; what they committed is looked at below.
-        return
+    # Another writer may be faster, which is as good; its commits are looked at below.
+    with suppress(AlreadyExistsError):
+        try:
+            repository.create_branch(name, base)
+        except NotFoundError:
+            # The base has expired, and the write is planned again on what ``main`` has now.
+            repository.create_branch(name, repository.resolve(branch="main"))
 
 
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:

@@ -6,6 +6,7 @@ commits. The outcome is compared with that of the same writes run one after anot
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -18,7 +19,7 @@ from helpers.grids.rival_writes import (
     begun,
     created,
 )
-from helpers.grids.written_cells import APPEND, grid, new_place, values
+from helpers.grids.written_cells import APPEND, dataset_at, grid, new_place, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -291,6 +292,20 @@ def test_an_append_goes_in_beside_maintenance_and_an_append(place, work):
         collect_garbage(place, before)
     append()
     assert values(place)[:, 0].tolist() == [1 + 100 * day for day in range(8)]
+
+
+@pytest.mark.parametrize("branch", ["main", "new"])
+@pytest.mark.parametrize("rival", [[5], [6]])
+def test_an_append_goes_in_although_its_base_has_expired(place, rival, branch):
+    created(place, grid(range(4), [1, 2]), chunks={"time": 1})
+    write_table(place, grid([4], [1, 2]), APPEND)
+    options = replace(APPEND, branch=branch, create_branch=branch != "main", resolve="ours")
+    append = begun(place, grid([6], [1, 2]), options)
+    write_table(place, grid(rival, [1, 2]), APPEND)
+    assert Repository.open(place).expire_snapshots(datetime.now(UTC)).released_snapshots
+    append()
+    expected = [1 + 100 * time for time in sorted({*range(5), *rival, 6})]
+    assert dataset_at(place, branch=branch).read("t")[:, 0].tolist() == expected
 
 
 def chunk_rows(values_by_chunk):
