@@ -299,7 +299,7 @@ def test_in_version_1_the_branch_goes_back_when_the_restored_version_was_collect
         return log
 
     monkeypatch.setattr(restoring, "difference", slowly)
-    with pytest.raises(NotFoundError, match="nothing was committed"):
+    with pytest.raises(NotFoundError, match="nothing was changed"):
         restore(built)
     assert built.repository.resolve(branch="main") == tip
     built.contents()

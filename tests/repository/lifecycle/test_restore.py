@@ -246,7 +246,7 @@ def test_a_version_that_is_collected_meanwhile_is_not_restored(monkeypatch):
 
     monkeypatch.setattr(restore, "difference", collected)
     tip = repository.resolve()
-    with pytest.raises(NotFoundError, match="was removed while it was restored"):
+    with pytest.raises(NotFoundError, match="was removed by a collection"):
         repository.restore("main", loose)
     assert repository.resolve() == tip
 

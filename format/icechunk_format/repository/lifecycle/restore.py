@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import inside_box
 from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.repository.changes.change_set import metadata_of
@@ -55,7 +55,11 @@ from icechunk_format.repository.history.history import ref_key
 from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.repository.state.publish import update_branch_ref, update_repo
+from icechunk_format.repository.state.publish import (
+    exists_after,
+    update_branch_ref,
+    update_repo,
+)
 from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
 from icechunk_format.spec.envelope import SPEC_V1
@@ -146,7 +150,7 @@ def _advance(
 
     def change(info: RepoInfo) -> Transition | TipMoved:
         if old_id not in info.snapshots:
-            raise _removed(storage, old_id)
+            raise conflict_errors.snapshot_removed(storage, old_id)
         answer = add_commit(info, tip.branch, new)
         return marker.added_to(answer) if isinstance(answer, Transition) else answer
 
@@ -157,24 +161,16 @@ def _advance_v1(
     storage: Storage, tip: BranchTip, new: SnapshotInfo, old_id: SnapshotId
 ) -> TipMoved | None:
     branch, moved = tip.branch, tip.advance(new)
-    if moved is None and new.parent_id and storage.head(snapshot_key(old_id)) is None:
-        key = ref_key(storage, "branch", branch)
+    if moved is not None or new.parent_id is None:
+        return moved
+    key = ref_key(storage, "branch", branch)
+    if not exists_after(storage, snapshot_key(old_id), written=key):
         answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
         if answer.tip == new.parent_id:
-            raise _removed(storage, old_id)
-        raise _removed(storage, old_id, f"it was committed as {new.id}, which later ones build on")
+            raise conflict_errors.snapshot_removed(storage, old_id)
+        outcome = f"it was committed as {new.id}, which later ones build on"
+        raise conflict_errors.snapshot_removed(storage, old_id, outcome)
     return moved
-
-
-def _removed(
-    storage: Storage, old_id: SnapshotId, outcome: str = "nothing was committed"
-) -> NotFoundError:
-    return NotFoundError(
-        f"snapshot {old_id} of {storage.root_url} was removed while it was restored; "
-        f"{outcome}, and its data may be gone",
-        kind="snapshot",
-        name=str(old_id),
-    )
 
 
 # -- what differs ----------------------------------------------------------------------------

@@ -8,7 +8,8 @@ Rules of this file
 2. Version 1 has one object for each ref. Refs and tombstones of tags are created on the condition
    that they do not exist, and branches are moved on the condition that they did not change. Other
    writers may act between a check and its change, so only facts that never change back are checked:
-   a tombstone, an existing file.
+   a tombstone, an existing file. A snapshot's file has to exist after its ref was written, or the
+   ref is taken back: a collection deletes such files first, and then looks at the refs.
 3. ``main`` is never deleted, tags never move.
 
 Specification: "Repo Info File"; version 1: "Refs".
@@ -17,20 +18,22 @@ Specification: "Repo Info File"; version 1: "Refs".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias
 
 from icechunk_format.errors import (
     ConflictError,
     StorageError,
 )
-from icechunk_format.repository.files.optional_objects import fetch_if_there
+from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
 from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state import transitions as repo_changes
-from icechunk_format.repository.state.conflict_errors import tip_moved
+from icechunk_format.repository.state.conflict_errors import snapshot_removed, tip_moved
 from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import (
     Published,
+    exists_after,
     outcome_unknown,
     update_branch_ref,
     update_repo,
@@ -46,6 +49,7 @@ from icechunk_format.repository.state.transitions import (
 )
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.protocol import Storage
@@ -136,7 +140,7 @@ class RefFilesChanges:
         if self._history.branch_tip(name) is None:
             found = update_branch_ref(self._storage, name, snapshot_id, expected=None, key=key)
             if found.tip == snapshot_id:
-                return
+                return self._check_kept(key, snapshot_id)
         raise taken("branch", name, f"exists already in {self._storage.root_url}")
 
     def delete_branch(self, name: str) -> None:
@@ -169,8 +173,9 @@ class RefFilesChanges:
             if expected is not None and tip != expected:
                 raise tip_moved(self._storage, TipMoved(branch=name, tip=tip), expected)
             key = key or ref_key(self._storage, "branch", name)
-            if update_branch_ref(self._storage, name, to, expected=tip, key=key).tip == to:
-                return
+            move = partial(update_branch_ref, self._storage, name, key=key)
+            if move(to, expected=tip).tip == to:
+                return self._check_kept(key, to, partial(move, tip, expected=to))
         raise ConflictError(
             f"branch {name!r} of {self._storage.root_url} was moved by others {_RESET_TRIES} times "
             "while it was to be reset; nothing was changed. Try again",
@@ -194,6 +199,8 @@ class RefFilesChanges:
         if existed or not create_once(self._storage, key, data):
             where = f"in {self._storage.root_url}, and tags never move"
             raise taken("tag", name, f"exists already {where}")
+        # Without a tombstone: the name can be used again.
+        self._check_kept(key, snapshot_id)
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
@@ -201,6 +208,24 @@ class RefFilesChanges:
             existing_ref(self._history.tags(), name, "tag")
         # Losing against another deletion is as good as winning.
         create_once(self._storage, f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
+
+    def _check_kept(
+        self, key: str, snapshot_id: SnapshotId, take_back: Callable[[], object] | None = None
+    ) -> None:
+        """Take a written ref back, or delete it, if a collection has removed its snapshot."""
+        if exists_after(self._storage, snapshot_key(snapshot_id), written=key):
+            return
+        failures = []
+        try:
+            if take_back is not None:
+                take_back()
+            elif (ref := read_ref(self._storage, key)) is not None and ref[0] == snapshot_id:
+                failures = self._storage.delete_many([key])
+        except StorageError as error:
+            raise outcome_unknown(self._storage, key) from error
+        if failures:
+            raise outcome_unknown(self._storage, key)
+        raise snapshot_removed(self._storage, snapshot_id)
 
     def _existing_tip(self, name: str) -> SnapshotId:
         tip = self._history.branch_tip(name)

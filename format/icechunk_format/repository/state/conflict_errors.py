@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from icechunk_format.errors import ConflictError
+from icechunk_format.errors import ConflictError, NotFoundError
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.protocol import Storage
@@ -25,6 +25,18 @@ def tip_moved(storage: Storage, moved: TipMoved, expected: SnapshotId) -> Confli
         branch=moved.branch,
         expected=str(expected),
         found=None if moved.tip is None else str(moved.tip),
+    )
+
+
+def snapshot_removed(
+    storage: Storage, snapshot_id: SnapshotId, outcome: str = "nothing was changed"
+) -> NotFoundError:
+    """Return the error for a snapshot that a collection removed while it was taken into use."""
+    return NotFoundError(
+        f"snapshot {snapshot_id} of {storage.root_url} was removed by a collection meanwhile; "
+        f"{outcome}, and its data may be gone",
+        kind="snapshot",
+        name=str(snapshot_id),
     )
 
 

@@ -322,15 +322,25 @@ def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> boo
     except StorageError as error:
         if not error.outcome_unknown:
             raise
-        lost_answer = error
-    for reading in range(_READS_AFTER_LOST_ANSWER):
-        time.sleep(_FIRST_PAUSE * 4**reading)
-        try:
-            storage.head(key)
-        except IcechunkError:
-            continue
+        exists_after(storage, key, written=key)
         return False
-    raise outcome_unknown(storage, key) from lost_answer
+
+
+def exists_after(storage: Storage, key: str, *, written: str) -> bool:
+    """Return True if an object exists after another one, or itself, was written.
+
+    Raises
+    ------
+    CommitOutcomeUnknownError
+        The store gives no answer, so what the write led to is unknown.
+    """
+    for reading in range(_READS_AFTER_LOST_ANSWER):
+        try:
+            return storage.head(key) is not None
+        except IcechunkError as error:
+            lost_answer = error
+            time.sleep(_FIRST_PAUSE * 4**reading)
+    raise outcome_unknown(storage, written) from lost_answer
 
 
 def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
