@@ -20,7 +20,9 @@ from sqlglot import exp
 
 from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.name_lists import unknown_name
+from icechunk_format.dataset.selection.where.condition import Constant
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
+from icechunk_format.dataset.selection.where.long_lists import as_literals, as_set
 from icechunk_format.dataset.selection.where.operators import (
     combine,
     compare,
@@ -74,10 +76,15 @@ class Compiler:
     ----------
     columns
         Types of the columns that an expression may name.
+    lists
+        Items of the lists that stand for placeholders; see ``long_lists``.
     """
 
-    def __init__(self, columns: Mapping[str, pa.DataType]) -> None:
+    def __init__(
+        self, columns: Mapping[str, pa.DataType], lists: Mapping[str, list[str]] | None = None
+    ) -> None:
         self._columns = columns
+        self._lists = lists or {}
         self._folded: dict[str, list[str]] = {}
         for name in columns:
             self._folded.setdefault(name.casefold(), []).append(name)
@@ -175,19 +182,24 @@ class Compiler:
 
     def _in(self, node: exp.Expression) -> Typed:
         value = self.compile(node.this)
-        choices = [self.compile(choice) for choice in node.expressions]
+        items = self._lists.get(node.expressions[0].name) if node.expressions else None
+        found = None if items is None else as_set(value, items)
+        if found is not None:
+            return call("in", BOOLEAN, *found)
+        if items is None:
+            choices = [self.compile(choice) for choice in node.expressions]
+        else:
+            choices = as_literals(items)
         by_clock = len(choices) == 1
         pairs = [comparable(value, choice, by_clock=by_clock) for choice in choices]
         if not pairs:
             raise refused(node)
-        # One set where all agree on a type; NaN is in no Arrow set, and needs Spark's equality.
-        same = len({(left.expression, right.type) for left, right in pairs}) == 1
-        constants = [right.literal for _, right in pairs]
-        if same and value.literal is None and not pa.types.is_floating(pairs[0][0].type):
-            present = [choice for choice in constants if choice is not None]
-            if len(present) == len(constants):
-                typed = [Typed(right.expression, right.type) for _, right in pairs]
-                return call("in", BOOLEAN, pairs[0][0], *typed)
+        kind = pairs[0][1].type
+        constants = [right.literal for _, right in pairs if right.literal is not None]
+        same = all(left.type == kind == right.type for left, right in pairs)
+        if same and len(constants) == len(pairs):
+            choices_of_kind = pa.array([one.as_py() for one in constants], kind)
+            return call("in", BOOLEAN, pairs[0][0], Typed(Constant(choices_of_kind), kind))
         equal = [call("eq", BOOLEAN, *pair) for pair in pairs]
         return equal[0] if len(equal) == 1 else call("or", BOOLEAN, *equal)
 

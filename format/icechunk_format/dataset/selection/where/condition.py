@@ -41,9 +41,9 @@ class ColumnRef:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value for all rows."""
+    """One value for all rows, or the values of a list."""
 
-    value: pa.Scalar
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,10 +73,13 @@ def _null_safe_equal(left: Datum, right: Datum) -> Datum:
     return pc.or_(both_null, pc.fill_null(_equal(left, right), False))
 
 
-def _in(value: Datum, *choices: pa.Scalar) -> Datum:
-    present = [choice for choice in choices if choice.is_valid]
-    found = pc.is_in(value, value_set=pa.array(present, type=value.type))
-    if len(present) < len(choices):
+def _in(value: Datum, choices: pa.Array) -> Datum:
+    if _is_float(value):
+        # Both zeros are equal, which Arrow's sets tell apart.
+        zero = pa.scalar(0, value.type)
+        value, choices = pc.add(value, zero), pc.add(choices, zero)
+    found = pc.is_in(value, value_set=choices)
+    if choices.null_count:
         # SQL: a value that is not among them might equal the NULL.
         found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
     return pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))

@@ -209,10 +209,18 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
     from sqlglot.errors import SqlglotError
 
     from icechunk_format.dataset.selection.where.compiler import Compiler
+    from icechunk_format.dataset.selection.where.long_lists import cut_lists
     from icechunk_format.dataset.selection.where.syntax import WhereDialect
 
     try:
-        tree = sqlglot.parse_one(sql, dialect=WhereDialect)
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"where: {sql!a} is not text: character {error.start + 1} is half of a surrogate pair"
+        ) from None
+    shorter, lists = cut_lists(sql)
+    try:
+        tree = sqlglot.parse_one(shorter, dialect=WhereDialect)
     except SqlglotError as error:
         details = getattr(error, "errors", None) or [{}]
         what = details[0].get("description") or str(error)
@@ -226,7 +234,7 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
         ) from error
     if not isinstance(tree, exp.Expression):
         raise InvalidInputError(f"where: {sql!r} is not one SQL expression")
-    typed = Compiler(columns).compile(tree)
+    typed = Compiler(columns, lists).compile(tree)
     if pa.types.is_null(typed.type):
         return Typed(Constant(pa.scalar(None, BOOLEAN)), BOOLEAN)
     if typed.type != BOOLEAN:

@@ -68,8 +68,9 @@ class Typed:
 
     @property
     def literal(self) -> pa.Scalar | None:
-        """The value, where the expression is a constant."""
-        return self.expression.value if isinstance(self.expression, Constant) else None
+        """The value, if the expression is a single constant."""
+        value = self.expression.value if isinstance(self.expression, Constant) else None
+        return value if isinstance(value, pa.Scalar) else None
 
 
 class TypeMismatchError(Exception):

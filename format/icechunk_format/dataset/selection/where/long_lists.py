@@ -1,0 +1,109 @@
+"""Reads long lists of IN as columns, beside the parser, which takes seconds for them.
+
+Rules of this file
+------------------
+1. Only lists of plain numbers, or of texts in single quotes without a backslash, are cut out. The
+   parser reads all others.
+2. A list becomes one column where the type of the value says how; other lists become literals.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icechunk_format.dataset.selection.where.condition import Constant
+from icechunk_format.dataset.selection.where.types import (
+    BIGINT,
+    DATE,
+    DOUBLE,
+    INSTANT,
+    STRING,
+    TIMESTAMP,
+    Typed,
+    call,
+    cast,
+    constant,
+    number_literal,
+)
+
+_LENGTH: Final = 200
+_NAME: Final = "icechunk_list_"
+_NUMBER: Final = r"(?>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+_TEXT: Final = r"(?>'(?:[^'\\]|'')*+')"
+# What is quoted comes first, so that no list is found within quotes.
+_LISTS: Final = re.compile(
+    r"\b[rR](?:'[^']*'|\"[^\"]*\")|"
+    + "|".join(
+        rf"\bIN\s*\(\s*(?P<{name}>{item}(?:\s*,\s*{item}){{{_LENGTH - 1},}}+)\s*\)"
+        for name, item in (("numbers", _NUMBER), ("texts", _TEXT))
+    )
+    + r"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`",
+    re.IGNORECASE | re.DOTALL | re.ASCII,
+)
+_DATES: Final = r"^\d{4}-\d\d-\d\d$"
+_TIMES: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?$"
+
+
+def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
+    """Return a text with a placeholder for each long list, and the items by the placeholder."""
+    lists: dict[str, list[str]] = {}
+    if _NAME in sql or "--" in sql or "/*" in sql:
+        return sql, lists
+
+    def cut(match: re.Match[str]) -> str:
+        for name, item in (("numbers", _NUMBER), ("texts", _TEXT)):
+            if match[name] is not None:
+                key = f"{_NAME}{len(lists)}"
+                lists[key] = re.findall(item, match[name], re.ASCII)
+                return f"IN (:{key})"
+        return match[0]
+
+    return _LISTS.sub(cut, sql), lists
+
+
+def as_literals(items: list[str]) -> list[Typed]:
+    """Return the items as the parser's literals."""
+    if items[0].startswith("'"):
+        return [constant(text, STRING) for text in _texts(items)]
+    return [number_literal(item) for item in items]
+
+
+def as_set(value: Typed, items: list[str]) -> tuple[Typed, Typed] | None:
+    """Return a value and the items as a column of its type; None if they have to be literals."""
+    try:
+        if not items[0].startswith("'"):
+            return _as_numbers(value, pa.array(items))
+        return _as_texts(value, pa.array(_texts(items)))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _as_numbers(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
+    if pa.types.is_integer(value.type):
+        return cast(value, BIGINT), _column(items.cast(BIGINT))
+    if pa.types.is_floating(value.type):
+        return cast(value, DOUBLE), _column(items.cast(DOUBLE))
+    return None
+
+
+def _as_texts(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
+    if value.type == STRING:
+        return value, _column(items)
+    pattern = {DATE: _DATES, TIMESTAMP: _TIMES, INSTANT: _TIMES}.get(value.type)
+    if pattern is None or not pc.all(pc.match_substring_regex(items, pattern)).as_py():
+        return None
+    if value.type == INSTANT:
+        return value, call("to_instant", INSTANT, _column(items.cast(TIMESTAMP)))
+    return value, _column(items.cast(value.type))
+
+
+def _column(items: pa.Array) -> Typed:
+    return Typed(Constant(items), items.type)
+
+
+def _texts(items: list[str]) -> list[str]:
+    return [item[1:-1].replace("''", "'") for item in items]
