@@ -3,8 +3,9 @@
 Rules of this file
 ------------------
 1. One botocore client sends every request exactly once; ``request_policy.py`` decides what is sent
-   again. s3fs would not do: aiohttp beneath it repeats a PUT by itself when the connection closes
-   before the answer, and a repeated conditional write can fail because the first one succeeded.
+   again. ``call_s3`` of s3fs would not do: aiohttp beneath it repeats a PUT by itself when the
+   connection closes before the answer, so that the repetition of a conditional write that landed
+   fails, and neither library has an option against it. Its reads also take four requests for one.
 2. Requests run side by side in threads.
 """
 
