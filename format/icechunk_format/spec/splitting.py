@@ -5,8 +5,8 @@ Rules of this file
 1. Rules are tried in order, and every rule whose condition holds for the array's path counts. An
    axis takes its size from the first dimension rule that matches it; later rules do not change it.
 2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
-3. Patterns are those of Rust's ``regex`` (`splitting_patterns`), and may match anywhere in a path.
-   A pattern that is no regular expression matches nothing, as in the reference.
+3. Patterns are those of Rust's ``regex`` and may match anywhere in a path. A pattern that Python
+   may read in another way raises an error when a result depends on it (`splitting_patterns`).
 4. A condition of an unknown kind is kept. It raises an error only when a result depends on it.
 
 Spec: ``manifest.splitting`` of the repository configuration.

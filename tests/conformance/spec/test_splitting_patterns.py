@@ -29,24 +29,24 @@ NAMES = (
 REFUSED = (
     r"\p{L}", r"\pL", r"\P{Greek}", r"[\p{L}]", "(?x) a b", "(?m)l$", "a*+", "a++", "a{2}+",
     "(?u)a", "[a[bc]]", "[a-z&&[^b]]", "[a-z--b]", r"\<a", r"\b{start}a", "(?U)a+", "(?-u)a",
-    "[[:^alpha:]]", "a{,2}", "^*a", r"\b+a", "a(?i)b", "(?i)é", r"[\S]", "[a-c-e]", "a{2000}",
-    "a**", "a{", "a{x}", "[[:foo:]]", "(?-i)a", "(?", "(?P", "(?P<", "(?P<>a)", "(?P<1>a)",
-    "(?)", "(?i", "(?<n", "(?P'n'a)", "[[:", "a{1}{2}", "a?*",
+    "[[:^alpha:]]", "a{,2}", "^*a", r"\b+a", "a(?i)b", "(?i)é", "[a-c-e]", "a{2000}", "a**",
+    "a{", "a{x}", "[[:foo:]]", "(?-i)a", "(?", "(?P", "(?P<", "(?P<>a)", "(?P<1>a)", "(?)", "(?i",
+    "(?<n", "(?P'n'a)", "[[:", "a{1}{2}", "a?*", r"a\z", r"a\Z", "(?P<n>a)(?P=n)", r"(a)\1",
+    "(?<n>a)b", "(?P<n>a)(?P<n>b)", "(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b", "(?>a)", "(?#x)a",
+    "(?s).$", "a{3,2}", "{", "}", "]", "[]]", "[]", "[^]]b", "[a", "(a", "a)", "*a", "a|*", "(*)",
+    "[[:alpha:]]", r"[a-\d]", "[z-a]", r"\x41", r"\x{41}", r"\u0041", r"\t", r"\n", r"\e", r"\h",
+    r"\R", r"\K", r"\Q", r"\é", r"\ ", r"[\b]", r"[\A]", "(?i:k)", "(?is)A", "(?ii)a", "(?:a", "\\",
+    "[\\", "[a-\\", "(?|a)", "[[:alpha:]", r"\0", r"\8", "(|a)+", "(a*)*", "(a){2}", "[a||b]",
+    "a*b*c*d*e*", r"\w{99}\W{99}\w{3}|x1", r"\w" * 201,
 )  # fmt: skip
 UNDERSTOOD = (
-    "", "a", "^a$", "a$", "l$", r"a\z", r"a\Z", r"tail\z", r"tail\Z", r"\Aa", "(?P<n>a)(?P=n)",
-    r"(a)\1", "(?P<n>a)b", "(?<n>a)b", "(?P<n>a)(?P<n>b)", "(?=a)", "(?!a)", "(?<=a)b",
-    "(?<!a)b", "(?>a)", "(?#x)a", "a|b", "|", "(a|)b", "()", "a.b", "(?s).$", ".$", "a{2}",
-    "a{2,}", "a{0,1}b", "a{3,2}", "{", "}", "]", "[]]", "[]", "[^]]b", "[a-]", "[-a]b", "[^-a]",
-    "[a", "(a", "a)", "*a", "a|*", "(*)", "a+?", "a??b", "a*?b", r"\d", r"\D", r"^\w+$", r"\W",
-    r"\s", r"^\S+$", r"\bb", r"\Bb", "[[:alpha:]]", "^[[:digit:]x]+$", "[[:lower:]_]", r"[\d_]",
-    r"[\w]", r"[\s]", r"[a-\d]", "[z-a]", r"\x41", r"\x{41}", r"\u0041", r"\U00000041", r"\x4",
-    r"\x{110000}", r"\u{D800}", r"\t", r"\n", r"\e", r"\h", r"\R", r"\K", r"\Q", r"\G", r"\X",
-    r"\C", r"\-", r"\.", r"\/", r"\_", r"\é", r"\ ", r"\#", r"[\b]", r"[\A]", r"[\]]", r"[\^a]",
-    "(?i)TEMP", "(?i:k)", "(?i)[a-z]", "(?is)A", "(?ii)a", "(?s-i:a)", "(?i-i:a)",
-    "^(?:temp|a)$", "^te.p", "é", "[é]", "[à-ü]", ".", "^.$", "\\\\", "a#b", "a&b", "a~b",
-    "a b", "(?:a", "\\", "[\\", "[a-\\", "(?|a)", "$a", "a^", "$", "^", "^^a", "a$$", "(?i)",
-    "[[:alpha:]", r"\0", r"\8", "(|a)+", "(a*)*", "x{0}",
+    "", "a", "^a$", "a$", "l$", r"\Aa", "(?P<n>a)b", "a|b", "|", "(a|)b", "()", "a.b", ".$",
+    "a{2}", "a{2,}", "a{0,1}b", "[a-]", "[-a]b", "[^-a]", "a+?", "a??b", "a*?b", "a{1,2}?", r"\d",
+    r"\D", r"^\w+$", r"\W", r"\s", r"^\S+$", r"\bb", r"\Bb", r"[\d_]", r"[\w]", r"[\s]", r"[\S]",
+    r"^[^\W\d]+$", r"\-", r"\.", r"\/", r"[\]]", r"[\^a]", r"[a\-z]", "(?i)TEMP", "(?i)[a-z]",
+    "(?i)k", "(?i)", "^(?:temp|a)$", "^(?:a)?b", "(a)??b", "^te.p", "é", "[é]", "[à-ü]", ".", "^.$",
+    "\\\\", r"\\w", "a#b", "a&b", "a~b", "a b", "$a", "a^", "$", "^", "^^a", "a$$", "x{0}",
+    r"\w{99}\W{99}|x1", "a{99}|b", "[a-zA-Z_]{1,64}$",
 )  # fmt: skip
 
 
@@ -93,13 +93,14 @@ def found_by_us(pattern, names=NAMES):
 def test_a_pattern_finds_the_same_names(found_by_reference, pattern):
     found, refused = found_by_us(pattern)
     assert found_by_reference(pattern) - refused == found
-    assert all(not name.isascii() for name in refused)
+    assert all(not (name.isascii() and name.isprintable()) for name in refused)
 
 
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_pattern_that_is_not_understood_is_refused(pattern):
-    with pytest.raises(UnsupportedError, match="splits manifests by the pattern"):
+    with pytest.raises(UnsupportedError) as caught:
         contains(pattern, "a")
+    assert caught.value.facts["found"] == pattern
 
 
 @given(st.text(r"ab|*+?()[]{},2^$\.-:<>=!&~zZwdsipPxu41 ", max_size=9))

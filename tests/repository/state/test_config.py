@@ -153,15 +153,21 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
             {"manifest": {"splitting": [["any_array", [{**ONE, "condition": {"Axis": True}}]]]}},
             "number from 0",
         ),
-        ({"manifest": {"splitting": [[{"name_matches": {"regex": "a("}}, []]]}}, "no regular expr"),
-        ({"manifest": {"splitting": [[{"path_matches": {"regex": r"\pL"}}, []]]}}, "of Unicode"),
+        (
+            {"manifest": {"splitting": [[{"name_matches": {"regex": "a("}}, []]]}},
+            "may read differently",
+        ),
+        (
+            {"manifest": {"splitting": [[{"path_matches": {"regex": r"\pL"}}, []]]}},
+            "may read differently",
+        ),
         (
             {
                 "manifest": {
                     "splitting": [["any_array", [{**ONE, "condition": {"DimensionName": r"\Z"}}]]]
                 }
             },
-            "is no escape",
+            "may read differently",
         ),
         ({"manifest": {"virtual_chunk_location_compression": {"min_num_chunks": 2**16}}}, "65535"),
         (

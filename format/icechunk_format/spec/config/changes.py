@@ -170,7 +170,5 @@ def _splitting(value: Any, setting: str) -> dict[str, Any]:
 def _check_pattern(pattern: str, setting: str) -> None:
     try:
         check_pattern(pattern)
-    except ValueError as error:
-        refuse(f"{pattern!r} is no regular expression: {error}", setting, found=pattern)
     except UnsupportedError as error:
         refuse(error.message, setting, found=pattern)
