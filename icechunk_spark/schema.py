@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -58,6 +60,11 @@ _AS_JSON_TEXT: Final = "$json"
 # The estimates of Spark's optimizer for a row, and for a value of variable width.
 _BYTES_OF_A_ROW: Final = 8
 _BYTES_OF_A_TEXT: Final = 20
+
+
+def quoted(name: str) -> SparkColumn:
+    """Return the column called exactly `name`, dots and backticks included."""
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def spark_type(arrow_type: pa.DataType) -> DataType:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from icechunk_format.options.parse import collect_options
 from icechunk_format.options.python_values import option_texts
 from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.schema import quoted
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring.target import DeltaTarget
@@ -108,7 +109,7 @@ def mirrored(
         rows = reader.parquet(*(_hadoop_url(path) for path in found.paths))
     # Spark leaves out the metadata of fields that a reader gets.
     return rows.select(
-        *(rows[f"`{item.name}`"].alias(item.name, metadata=item.metadata) for item in schema)
+        *(quoted(item.name).alias(item.name, metadata=item.metadata) for item in schema)
     )
 
 

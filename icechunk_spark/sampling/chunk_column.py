@@ -52,5 +52,6 @@ def _chunk(axis: ChunkSteps, value: Column) -> Column:
     if axis.period is not None:
         along = F.pmod(along, F.lit(axis.period))
     place = along / F.lit(abs(axis.step)) + F.lit(0.5 if axis.is_rounded else 0.0)
-    chunk = F.floor(place / F.lit(float(axis.elements)))
-    return F.greatest(F.lit(0), F.least(F.lit(axis.chunks - 1), chunk)).cast("long")
+    # Infinite and huge numbers have no BIGINT, so the bounds come first.
+    chunk = F.least(F.lit(float(axis.chunks - 1)), place / F.lit(float(axis.elements)))
+    return F.floor(F.greatest(F.lit(0.0), chunk)).cast("long")

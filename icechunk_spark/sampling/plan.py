@@ -51,6 +51,8 @@ _POINT: Final = "__icechunk_point_{}"
 _COLUMN: Final = "column_{}"
 # Estimated bytes of points that are sampled where they are: some ten thousand.
 _FEW_BYTES: Final = 1 << 20
+# Types that Spark's hashes do not take.
+_NO_HASH: Final = ("variant", "geometry", "geography")
 # Tasks that share a chunk where Spark does not split partitions by itself.
 _SHARES: Final = 4
 
@@ -120,12 +122,19 @@ def sampled_points(
         _warn_of_left_out(dataset, sampling)
     places = [place for place, _ in chosen.values()]
     added = _value_fields(sampling)
-    task = SamplePoints(sampling, places, existing, arrow_target(added))
-    result = StructType([*fields[: len(existing)], *added.fields])
     # Spark finds the columns of a function by name: names may hold dots, or come twice.
     plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
-    found = _together(plain, sampling, places).mapInArrow(task, result)
-    return _with_watermarks(found, fields[: len(existing)])
+    result = [*fields[: len(existing)], *added.fields]
+    unnamed = [
+        StructField(_COLUMN.format(number), field.dataType, field.nullable, field.metadata)
+        for number, field in enumerate(result)
+    ]
+    task = SamplePoints(
+        sampling, places, len(existing), arrow_target(StructType(unnamed[len(existing) :]))
+    )
+    found = _together(plain, sampling, places).mapInArrow(task, StructType(unnamed))
+    found = _with_watermarks(found, unnamed[: len(existing)])
+    return found.toDF(*(field.name for field in result))
 
 
 def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataFrame:
@@ -204,7 +213,11 @@ def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> D
         return points.coalesce(max(1, cores_of(points.sparkSession)))
     fields = points.schema.fields
     hashed = F.xxhash64(
-        *(F.col(field.name) for field in fields if isinstance(field.dataType, AtomicType))
+        *(
+            F.col(field.name)
+            for field in fields
+            if isinstance(field.dataType, AtomicType) and field.dataType.typeName() not in _NO_HASH
+        )
     )
     if steps:
         number = chunk_column(steps, [fields[place] for place in places])

@@ -33,19 +33,19 @@ class SamplePoints:
         The plan.
     points
         The places of the points' columns among all columns.
-    names
-        The names under which columns leave again; those after them were added for this function.
+    kept
+        How many columns leave again; those after them were added for this function.
     added
-        The Arrow types that Spark expects of the values.
+        The Arrow fields that Spark expects of the values.
     """
 
     def __init__(
-        self, sampling: Sampling, points: Sequence[int], names: Sequence[str], added: pa.Schema
+        self, sampling: Sampling, points: Sequence[int], kept: int, added: pa.Schema
     ) -> None:
         self.__name__ = "icechunk_sample"
         self._sampling = sampling
         self._points = tuple(points)
-        self._names = tuple(names)
+        self._kept = kept
         self._added = added
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,9 +69,8 @@ class SamplePoints:
         begin = 0
         for batch in group:
             rows = batch.num_rows
-            kept = zip(batch.schema, self._names, strict=False)
-            schema = pa.schema([*(item.with_name(name) for item, name in kept), *self._added])
-            own = batch.columns[: len(self._names)]
+            schema = pa.schema([*list(batch.schema)[: self._kept], *self._added])
+            own = batch.columns[: self._kept]
             made = pa.RecordBatch.from_arrays(
                 [*own, *(array.slice(begin, rows) for array in values)], schema=schema
             )

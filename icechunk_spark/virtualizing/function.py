@@ -22,6 +22,7 @@ from icechunk_format.options.python_values import option_texts
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing.result import VirtualizeResult
+from icechunk_spark.schema import quoted
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 _NO_OPTIONS: Final = (
@@ -195,5 +196,5 @@ def _names_of(files: Any) -> list[str]:
                 option="files",
             )
         column = named[0] if named else files.columns[0]
-        return [str(row[0]) for row in files.select(column).collect() if row[0] is not None]
+        return [str(row[0]) for row in files.select(quoted(column)).collect() if row[0] is not None]
     return [str(name) for name in files]

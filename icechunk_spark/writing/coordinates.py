@@ -19,11 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StringType
 
 from icechunk_spark.jobs.task_rows import collected
-
-
-def quoted(name: str) -> Column:
-    """Return the column called exactly `name`, dots and backticks included."""
-    return F.col("`" + name.replace("`", "``") + "`")
+from icechunk_spark.schema import quoted
 
 
 def label_column(frame: DataFrame, name: str) -> Column:

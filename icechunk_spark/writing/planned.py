@@ -52,12 +52,11 @@ from icechunk_spark.jobs.batches import bounded_by_rows, fitted
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.partitions import cores_of, together
 from icechunk_spark.jobs.task_rows import collected
-from icechunk_spark.schema import write_schema
+from icechunk_spark.schema import quoted, write_schema
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,
     label_column,
     label_type,
-    quoted,
 )
 from icechunk_spark.writing.target import dataset_options
 

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_spark.schema import quoted
 
 # Names that Spark 4.1 and later give their types of geometries.
 _SPATIAL = ("geometry", "geography")
@@ -61,7 +62,7 @@ def with_keys(zones: DataFrame, geometry: str) -> tuple[DataFrame, list[StructFi
         )
     [field] = found
     kind = field.dataType
-    column, crs = zones[_quoted(field.name)], None
+    column, crs = quoted(field.name), None
     if kind.typeName() in _SPATIAL:
         srid = getattr(kind, "srid", None)
         crs = f"EPSG:{srid}" if isinstance(srid, int) and srid > 0 else None
@@ -73,9 +74,5 @@ def with_keys(zones: DataFrame, geometry: str) -> tuple[DataFrame, list[StructFi
             option="geometry",
         )
     keys = [one for one in fields if one is not field]
-    chosen = [zones[_quoted(key.name)].alias(f"key{n}") for n, key in enumerate(keys)]
+    chosen = [quoted(key.name).alias(f"key{n}") for n, key in enumerate(keys)]
     return zones.select(*chosen, column.alias("geometry")), keys, crs
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -54,6 +54,13 @@ def test_a_copy_follows_and_older_versions_stay(spark, grid):
         icechunk_spark.mirrored(spark, grid.target, asOf="2001-01-01")
 
 
+@pytest.mark.parametrize("name", ["a`b", "`", "a.b", "``x.`y"])
+def test_names_with_backticks_and_dots_are_read(spark, tmp_path, name):
+    grid = Grid(tmp_path, names=(name,))
+    icechunk_spark.mirror(spark, grid.place, grid.target)
+    assert rows(icechunk_spark.mirrored(spark, grid.target)).equals(grid.rows())
+
+
 def test_spark_prunes_by_the_statistics_of_dimensions(spark, grid):
     icechunk_spark.mirror(spark, grid.place, grid.target, rowsPerPartition=16)
     frame = icechunk_spark.mirrored(spark, grid.target)

@@ -42,7 +42,7 @@ def test_more_points_than_a_group_holds(monkeypatch, tmp_path):
     path = store_dataset(dataset, tmp_path / "line", {"v": {"chunks": (30,)}})
     request = SampleRequest(points={"n": ("n", pa.int64())}, existing=["n"], outside="drop")
     plan = plan_sampling(opened(path), request)
-    run = tasks.SamplePoints(plan, [0], ["n"], plan.arrow_schema)
+    run = tasks.SamplePoints(plan, [0], 1, plan.arrow_schema)
     made = list(run(batches_of(200, 100, 300)))
     assert len(made) > 3
     table = pa.Table.from_batches(made)

@@ -104,10 +104,13 @@ def test_points_move_into_a_projection_and_a_rotated_grid(real):
 
 def test_points_of_another_reference_system_are_refused(real):
     ours, _ = real["toa_brightness_stereographic.nc"]
-    degrees = {"y": np.array([51.0]), "x": np.array([-1.0])}
+    degrees = {"y": np.linspace(51.0, 53.0, 20), "x": np.full(20, -1.0)}
     with pytest.raises(InvalidInputError, match=r"look like degrees.*'y' and 'x' are lengths"):
         sampled(ours, degrees, variables=[STEREO])
-    assert sampled(ours, degrees, variables=[STEREO], crs="grid")[STEREO] == [None]
+    assert sampled(ours, degrees, variables=[STEREO], crs="grid")[STEREO] == [None] * 20
+    origin = {name: values[[0] * 50] for name, values in degrees.items()}
+    with pytest.warns(UserWarning, match="look like degrees"):
+        assert sampled(ours, origin, variables=[STEREO])[STEREO] == [None] * 50
     ours, _ = real["rotated_pole.nc"]
     one = pa.array([1.0])
     both = {"grid_latitude": one, "grid_longitude": one}

@@ -324,7 +324,28 @@ def test_mistakes_are_told_before_anything_is_read(grids):
     refused(InvalidInputError, "outside='skip'", outside="skip")
     refused(InvalidInputError, "already", existing=["T2M"])
     refused(NotFoundError, "t2n", variables=["t2n"])
-    refused(
-        InvalidInputError, "300.0.*latitudes from -90 to 90", {**good, "lat": pa.array([300.0])}
-    )
-    refused(InvalidInputError, "1000000.0.*longitudes", {**good, "lon": pa.array([1e6])})
+
+
+@pytest.mark.parametrize("name", ["lat", "lon"])
+@pytest.mark.parametrize("value", [300.0, 99999, 9.97e36, -9.97e36])
+def test_points_that_are_no_degrees_lie_outside(grids, name, value):
+    at = {"time": [EPOCH, EPOCH], "lat": [10.0, 10.0], "lon": [30.0, 30.0]}
+    wrong = {**at, name: np.array([at[name][0], value * (1 if name == "lat" else 10)])}
+    grid = grids[0].ours
+    with pytest.warns(UserWarning, match=f"column '{name}_of_point' holds"):
+        found = sampled(grid, wrong, variables=["t2m"])["t2m"]
+    assert [one is None for one in found] == [False, True]
+    warned = pytest.warns(UserWarning, match="lie outside")
+    with warned, pytest.raises(InvalidInputError) as refused:
+        sampled(grid, wrong, variables=["t2m"], outside="error")
+    assert refused.value.facts["option"] == "outside"
+
+
+@pytest.mark.parametrize("method", ["nearest", "linear", "pad"])
+def test_numbers_too_coarse_for_a_circle_lie_outside(method):
+    angles = ArrayToWrite(values=np.arange(0.0, 360, 90), chunks=(4,), dims=("angle",))
+    values = ArrayToWrite(values=np.arange(4.0), chunks=(4,), dims=("angle",))
+    at = {"angle": np.array([90 + 360.0 * 2**20, 9.97e36, -9.97e36, np.inf])}
+    dataset = write_dataset("circle", {"angle": angles, "v": values})
+    found = sampled(dataset, at, circular={"angle": 360}, method=method)
+    assert found["v"] == [1.0, None, None, None]

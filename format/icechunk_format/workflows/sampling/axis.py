@@ -10,8 +10,9 @@ Rules of this file
    before the first label (``pad``), beyond either (``linear``), or further away than the
    tolerance, which replaces the half step.
 4. A number on a circle is moved by whole turns into the labels' own turn, and is left as it is
-   where it lies there already. On a closed circle the first label comes again after the last,
-   and a last one that repeats it is never found.
+   where it lies there already. Numbers beyond 2**53, coarser than labels, lie outside.
+   On a closed circle the first label comes again after the last, and a last one that repeats it is
+   never found.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Method = Literal["exact", "nearest", "linear", "pad"]
 # By how much of a step evenly spaced labels may be off.
 _UNEVEN: Final = 0.02
+_COARSE: Final = 2.0**53
 METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
 
 
@@ -178,6 +180,8 @@ class Axis:
                 lower=np.zeros(len(values), np.int64), inside=np.zeros(len(values), np.bool_)
             )
         finite = np.isfinite(values) if values.dtype.kind == "f" else None
+        if finite is not None and self.circle is not None:
+            finite &= np.abs(values) < _COARSE
         if finite is not None and not finite.all():
             values = np.where(finite, values, 0)
         numbers = self._numbers

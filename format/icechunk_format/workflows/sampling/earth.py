@@ -5,13 +5,15 @@ Rules of this file
 1. Where ``crs`` is given, the columns of both horizontal coordinates are moved into the grid's own
    reference system. ``crs="grid"`` says that they are in it already.
 2. What names and types tell is refused by the plan: columns called ``lat`` and ``lon`` for the
-   coordinates of a rotated or projected grid. What only values tell is refused by the tasks: more
-   than 90 degrees of latitude, and degrees for a grid in metres.
+   coordinates of a rotated or projected grid. What only values tell is found by the tasks: points
+   with more than 90 degrees of latitude lie outside, with a warning; degrees for a grid in metres
+   are refused where they are too many to be points near its origin, and else a warning.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +43,9 @@ _GEOGRAPHIC_NAMES: Final = ("lat", "latitude", "lon", "long", "lng", "longitude"
 _MOST_LONGITUDE: Final = 720.0
 # Steps of a grid in metres among which all degrees of the Earth would lie in one cell.
 _METRES_OF_A_STEP: Final = 720.0
+# Different points that all lie so near to the origin of a grid in metres are degrees. At most a
+# quarter of the cells at the origin looks like degrees, so chance gives one in 10**12 batches.
+_MOST_BY_CHANCE: Final = 20
 
 
 def horizontal_columns(
@@ -169,25 +174,26 @@ def _transformer(points_crs: str, own_crs: str) -> Any:
     return pyproj.Transformer.from_crs(points_crs or WGS_84, own_crs, always_xy=True)
 
 
-def doubt_degrees(name: str, coordinate: str, values: NDArray[Any], *, is_latitude: bool) -> None:
-    """Refuse values that are no latitudes or longitudes.
+def outside_of_degrees(
+    name: str, coordinate: str, values: NDArray[Any], *, is_latitude: bool
+) -> NDArray[Any]:
+    """Return values with those that are no latitudes or longitudes as infinite, and warn of them.
 
-    Raises
-    ------
-    InvalidInputError
-        It names the column and the coordinate, and what they hold.
+    A task cannot know whether one row is wrong or all of the job's are.
     """
     most = 90.0 if is_latitude else _MOST_LONGITUDE
-    wrong = np.flatnonzero(np.isfinite(values) & (np.abs(values) > most * (1 + 1e-6)))
-    if len(wrong):
-        what = "latitudes from -90 to 90" if is_latitude else "longitudes"
-        raise InvalidInputError(
-            f"column {name!r} holds {values[wrong[0]].item()!r}, but {coordinate!r} are {what} in"
-            " degrees: if the points are in another reference system, name it with"
-            " crs='EPSG:...'; if the columns are exchanged, exchange them in on",
-            column=name,
-            coordinate=coordinate,
-        )
+    is_wrong = np.abs(values) > most * (1 + 1e-6)
+    if not is_wrong.any():
+        return values
+    what = "latitudes from -90 to 90" if is_latitude else "longitudes"
+    warnings.warn(
+        f"column {name!r} holds {values[is_wrong][0].item()!r}, but {coordinate!r} are {what} in"
+        " degrees, so such points lie outside: if the points are in another reference system, name"
+        " it with crs='EPSG:...'; if the columns are exchanged, exchange them in on",
+        UserWarning,
+        stacklevel=2,
+    )
+    return np.where(is_wrong, np.inf, values)
 
 
 def doubt_lengths(
@@ -196,7 +202,7 @@ def doubt_lengths(
     values: Sequence[NDArray[Any]],
     steps: Sequence[float],
 ) -> None:
-    """Refuse degrees for a grid in metres: all of them would lie in one cell.
+    """Refuse degrees for a grid in metres: all of them would lie in one cell. Warn of a few.
 
     Raises
     ------
@@ -206,11 +212,13 @@ def doubt_lengths(
     if not len(values[0]) or min(steps) < _METRES_OF_A_STEP:
         return
     if np.abs(values[0]).max() <= 90 and np.abs(values[1]).max() <= 360:
-        raise InvalidInputError(
+        problem = (
             f"columns {names[0]!r} and {names[1]!r} hold numbers such as"
             f" {values[0][0].item()!r} and {values[1][0].item()!r}, which look like degrees, but"
             f" {coordinates[0]!r} and {coordinates[1]!r} are lengths with steps of"
             f" {min(steps):g}: name the reference system of the points, as in crs='EPSG:4326', or"
-            " say crs='grid' if they are in the grid's own",
-            columns=tuple(names),
+            " say crs='grid' if they are in the grid's own"
         )
+        if len(np.unique(np.stack(values), axis=1).T) >= _MOST_BY_CHANCE:
+            raise InvalidInputError(problem, columns=tuple(names))
+        warnings.warn(problem, UserWarning, stacklevel=2)

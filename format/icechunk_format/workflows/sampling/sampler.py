@@ -30,7 +30,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
 from icechunk_format.workflows.horizontal.circles import circle_of
 from icechunk_format.workflows.sampling.axis import Axis, Places
-from icechunk_format.workflows.sampling.earth import doubt_degrees, doubt_lengths, moved_points
+from icechunk_format.workflows.sampling.earth import doubt_lengths, moved_points, outside_of_degrees
 from icechunk_format.workflows.sampling.gather import Gather, chunk_numbers
 from icechunk_format.workflows.sampling.labels import Kind, column_numbers, coordinate_numbers
 from icechunk_format.workflows.sampling.sampled import (
@@ -132,7 +132,7 @@ class Sampler:
         return PointPlaces(count=count, along=along, present=by_dim)
 
     def _onto_grid(self, numbers: list[Any], present: list[NDArray[np.bool_]]) -> None:
-        """Move places on Earth into the grid; refuse those that cannot be in it."""
+        """Move places on Earth into the grid; those that cannot be on Earth become infinite."""
         earth = self.sampling.horizontal
         if earth is None:
             return
@@ -143,17 +143,16 @@ class Sampler:
             numbers[x], numbers[y] = moved_points(earth, numbers[x], numbers[y])
             present[x] = present[y] = present[x] & present[y]
             return
-        if earth.is_declared:
-            return
         names = self.sampling.points
         keys = {axis.point: axis for axis in self.sampling.axes}
         if earth.kind != "projected":
             for point, is_latitude in ((y, True), (x, False)):
                 if point is not None:
                     told = keys[point].name if point in keys else names[point]
-                    values = numbers[point][present[point]]
-                    doubt_degrees(names[point], told, values, is_latitude=is_latitude)
-        elif y is not None and x is not None:
+                    numbers[point] = outside_of_degrees(
+                        names[point], told, numbers[point], is_latitude=is_latitude
+                    )
+        elif not earth.is_declared and y is not None and x is not None:
             both = present[y] & present[x]
             doubt_lengths(
                 [names[y], names[x]],
