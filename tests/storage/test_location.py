@@ -39,6 +39,8 @@ CANARY = "canary-3f7e-secret"
         ("az://container/a", "az", "container", "a"),
         ("abfss://container@account.dfs.core.windows.net/a", "az", "container", "a"),
         ("https://host:8443/a/b/", "http", "", "a/b"),
+        ("http://[::1]:8443/a/b/", "http", "", "a/b"),
+        ("http://１２７。0.0.1/a", "http", "", "a"),
     ],
 )
 def test_urls(url, kind, bucket, path):
