@@ -222,7 +222,8 @@ class Tables:
         sizes = reader.gather(self._vtables, _VTABLE_HEADER, f"{field} vtable").view("<u2")
         sizes = sizes.reshape(-1, 2).astype(np.int64)
         self._vtable_sizes, self._table_sizes = sizes[:, 0], sizes[:, 1]
-        if (self._vtable_sizes < _VTABLE_HEADER).any() or (self._vtable_sizes & 1).any():
+        is_odd = (self._vtable_sizes < _VTABLE_HEADER) | (self._vtable_sizes & 1 != 0)
+        if (is_odd | (self._table_sizes < _OFFSET_SIZE)).any():
             reader.fail("a vtable has an impossible size", field)
         reader.check_ranges(self._vtables, self._vtable_sizes, 1, f"{field} vtable")
         reader.check_ranges(positions, self._spread(self._table_sizes), 1, field)
@@ -235,7 +236,7 @@ class Tables:
         reader, field = self.r, self._field
         size = reader.number(at, _U16, f"{field} vtable")
         table_size = reader.number(at + _U16.size, _U16, f"{field} vtable")
-        if size < _VTABLE_HEADER or size & 1:
+        if size < _VTABLE_HEADER or size & 1 or table_size < _OFFSET_SIZE:
             reader.fail("a vtable has an impossible size", field)
         reader.check_end(at + size, f"{field} vtable")
         reader.check_end(last + table_size, field)

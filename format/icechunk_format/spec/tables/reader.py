@@ -97,8 +97,6 @@ class Table:
         if table_size < 4:
             raise self.error("", f"its vtable gives the table {table_size} bytes; 4 is the least")
         offsets = struct.unpack_from(f"<{(vtable_size - 4) // 2}H", data, vtable + 4)
-        if any(0 < offset < 4 for offset in offsets):
-            raise self.error("", f"its vtable at byte {vtable} places a field over its own offset")
         return table_size, offsets
 
     # -- messages -----------------------------------------------------------------------------
@@ -146,8 +144,7 @@ class Table:
 
     def has(self, field: str) -> bool:
         """Tell whether the field is present."""
-        slot = self.schema.fields[field].slot
-        return slot < len(self._offsets) and self._offsets[slot] != 0
+        return self._locate(field) is not None
 
     def _locate(self, field: str) -> int | None:
         spec = self.schema.fields[field]
@@ -156,6 +153,8 @@ class Table:
         offset = self._offsets[spec.slot]
         if offset == 0:
             return None
+        if offset < 4:
+            raise self.error(field, "it lies over the offset that its table starts with")
         # The size in the vtable is no bound: older builders let tables of several sizes share a
         # vtable. The field must lie inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
