@@ -286,13 +286,20 @@ def table_bytes(*, vtable_size: int = 6, table_size: int = 8, offset: int = 4) -
         table_bytes(vtable_size=1000),
         table_bytes(table_size=3),
         table_bytes(table_size=17),
-        table_bytes(offset=3),
     ],
 )
 def test_roots_and_vtables_out_of_bounds_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError) as caught:
         root_of(data)
     assert field_of(caught) == "Tree"
+
+
+def test_a_field_over_the_start_of_its_table_is_refused() -> None:
+    root = root_of(table_bytes(offset=3), TableSchema("Narrow", first="u8"))
+    for read in (root.number, root.has):
+        with pytest.raises(FormatError) as caught:
+            read("first")
+        assert field_of(caught) == "first"
 
 
 def test_a_field_beyond_the_file_is_refused() -> None:
