@@ -54,6 +54,7 @@ from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.ids import ManifestId, SnapshotId
 from icechunk_format.spec.manifest.decode import Manifest
+from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, Update
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -113,8 +114,9 @@ class Repository:
         Branches, tags and settings then come from one state, without more requests; in spec version
         1, where each ref is a file, they are still read.
         """
+        held = self._held or self._repo_file.known() or self._state()
         view = Repository(self.location, spec_version=self.spec_version)
-        view._held = self._held or self._repo_file.known() or self._state()
+        view._held = held
         return view
 
     @classmethod
@@ -387,7 +389,7 @@ class Repository:
         Raises ``InvalidInputError`` (no such cutoff) or ``ReadOnlyError`` (a tag would go, and
         deleting tags is switched off).
         """
-        run = expire_snapshots_v1 if self.spec_version == SPEC_V1 else expire_snapshots
+        run = expire_snapshots_v1 if self._version_now() == SPEC_V1 else expire_snapshots
         return run(
             self.storage,
             parse_cutoff(older_than, argument="older_than"),
@@ -413,7 +415,7 @@ class Repository:
         default, or removes a container. Splitting rules and containers are given as values or as
         their trees. Raises ``InvalidInputError`` for an unknown setting or a wrong value.
         """
-        return change_config(self.storage, changes, spec_version=self.spec_version)
+        return change_config(self.storage, changes, spec_version=self._version_now())
 
     def save_config(self, config: RepositoryConfig) -> RepositoryConfig:
         """Store what was replaced in a configuration that ``config`` gave; see ``update_config``.
@@ -434,7 +436,7 @@ class Repository:
         now = now_in_microseconds()
         change_setting(
             self.storage,
-            self.spec_version,
+            self._version_now(),
             "a status",
             lambda info: transitions.set_status(info, availability, now=now, reason=reason),
             even_if_read_only=True,
@@ -474,15 +476,21 @@ class Repository:
     def _repo_file(self) -> RepoFile:
         return RepoFile(self.storage)
 
+    def _version_now(self) -> int:
+        """Return the spec version, after an upgrade through another handle the new one."""
+        if self.spec_version == SPEC_V1 and self.storage.head(REPO) is not None:
+            self.spec_version = SPEC_V2
+        return self.spec_version
+
     def _change(self, what: str, change: Callable[[RepoInfo], Transition]) -> None:
-        change_setting(self.storage, self.spec_version, what, change)
+        change_setting(self.storage, self._version_now(), what, change)
 
     def _refs(self) -> RefsChanges:
-        return refs_changes(self.storage, spec_version=self.spec_version)
+        return refs_changes(self.storage, spec_version=self._version_now())
 
     def _state(self, *, is_read: bool = False) -> RepoState | None:
         """Return the current state, read even if it may be known; None for spec version 1."""
-        if self._held is not None or self.spec_version == SPEC_V1:
+        if self._held is not None or self._version_now() == SPEC_V1:
             return self._held
         return self._repo_file.existing(is_read=is_read)
 

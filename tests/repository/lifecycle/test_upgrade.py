@@ -267,3 +267,46 @@ def test_a_file_that_cannot_be_deleted_is_named(version_1):
     failing.delete_many = lambda keys: [DeleteFailure(key=k, reason="forbidden") for k in keys]
     with pytest.raises(StorageError, match=r"has spec version 2 now.*forbidden"):
         upgrade_repository(failing)
+
+
+SHOWN = {
+    "branches": lambda r: r.branches(),
+    "tags": lambda r: r.tags(),
+    "deleted tags": lambda r: r.deleted_tags(),
+    "snapshots": lambda r: sorted(info.id for info in r.snapshots()),
+    "graph": lambda r: [entry.snapshot.id for entry in r.graph()],
+    "config": lambda r: r.config.raw,
+    "status": lambda r: r.status.availability,
+    "operations": lambda r: [update.kind for update in r.operations()],
+    "as read": lambda r: (r.as_read().spec_version, r.as_read().tags()),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_handle_that_is_kept_over_an_upgrade_shows_what_a_new_one_shows(version_1, name):
+    kept = Repository.open(version_1.location)
+    Repository.open(version_1.location).upgrade()
+    assert SHOWN[name](kept) == SHOWN[name](Repository.open(version_1.location))
+    assert kept.spec_version == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "shows"),
+    [
+        (
+            lambda r: r.update_config({"inline_chunk_threshold_bytes": 5}),
+            lambda r: r.config.inline_chunk_threshold_bytes == 5,
+        ),
+        (lambda r: r.create_tag("new", r.resolve()), lambda r: r.tags()["new"] == r.resolve()),
+        (lambda r: r.delete_tag("v1"), lambda r: r.deleted_tags() == ("gone", "v1")),
+        (lambda r: r.delete_branch("side"), lambda r: list(r.branches()) == ["main"]),
+        (lambda r: r.set_metadata({"a": 1}), lambda r: r.metadata == {"a": 1}),
+    ],
+)
+def test_what_a_handle_that_is_kept_over_an_upgrade_changes_is_read(version_1, change, shows):
+    kept = Repository.open(version_1.location)
+    Repository.open(version_1.location).upgrade()
+    change(kept)
+    assert shows(Repository.open(version_1.location))
+    assert not {CONFIG_YAML} & contents(version_1.storage).keys()
+    assert not list(version_1.storage.list("refs/"))
