@@ -92,6 +92,32 @@ def test_snapshots_are_added_one_after_the_other(seed):
     assert read_again(replace(grown, spec_version=1)) == read_again(replace(made, spec_version=1))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_of_parents_are_those_of_a_mapping(seed):
+    repo = history(seed, 100)
+    first, second = random.Random(seed).sample(list(repo.snapshots), 2)
+    looped = dict(repo.snapshots)
+    for own, above in ((first, second), (second, first)):
+        looped[own] = replace(looped[own], parent_id=above)
+
+    def outcome(info, snapshot_id):
+        seen = []
+        try:
+            seen.extend(info.walk(snapshot_id))
+        except FormatError as error:
+            return len(seen), error.facts
+        return seen
+
+    for snapshots in (repo.snapshots, looped):
+        plain = replace(repo, snapshots=snapshots)
+        listed = read_again(plain)
+        for snapshot_id in snapshots:
+            wanted = outcome(plain, snapshot_id)
+            assert outcome(listed, snapshot_id) == wanted
+    assert isinstance(wanted, list) or wanted[1]["field"] == "snapshots.parent_offset"
+    assert isinstance(outcome(listed, first), tuple)
+
+
 @pytest.mark.parametrize("wrong", ["parent", "time"])
 def test_what_cannot_be_written_is_refused_as_ever(wrong):
     repo = history(1)

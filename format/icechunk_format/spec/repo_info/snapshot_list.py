@@ -16,7 +16,7 @@ Specification: "Repo Info File", table ``SnapshotInfo``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,13 +25,19 @@ from numpy.typing import NDArray
 
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.state import SnapshotIds, SnapshotInfo
+from icechunk_format.spec.repo_info.state import (
+    SnapshotIds,
+    SnapshotInfo,
+    SnapshotLines,
+    broken_line,
+)
 from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
 from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 # One object costs as much as the columns of a hundred; who asks for many gets all at once.
 _ASKED_SINGLY: Final = 64
+_MADE_AT_ONCE: Final = 4096
 NONE: Final = -1
 """In columns of rows and of places: no parent, no logs."""
 _LENGTH: Final = 4
@@ -80,7 +86,7 @@ class SnapshotColumns:
     origin: str
 
 
-class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
+class SnapshotList(SnapshotLines):
     """Summaries of snapshots by id, sorted by id.
 
     Threads may share it: what it remembers is replaced in one step.
@@ -104,12 +110,13 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
         if self._objects is None:
             self._asked += 1
             if self._asked <= _ASKED_SINGLY:
-                (row,) = self.rows_of([snapshot_id])
-                if row < 0:
+                if snapshot_id not in self:
                     raise KeyError(snapshot_id)
-                return self._infos(np.array([row]), SnapshotIds(self.columns.ids))[0]
+                return next(self.line(snapshot_id))
             ids = list(self)
-            self._objects = dict(zip(ids, self._infos(np.arange(len(self)), ids), strict=True))
+            above = [None if row == NONE else ids[row] for row in self.columns.parents.tolist()]
+            infos = self._infos(np.arange(len(self)), ids, above)
+            self._objects = dict(zip(ids, infos, strict=True))
         return self._objects[snapshot_id]
 
     def rows_of(self, ids: Sequence[SnapshotId]) -> list[int]:
@@ -117,8 +124,33 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
         found: list[int] = rows_of_ids(self.columns.ids, SnapshotId.rows(ids)).tolist()
         return found
 
-    def _infos(self, rows: NDArray[np.int64], ids: Sequence[SnapshotId]) -> list[SnapshotInfo]:
-        """Return the objects of some rows, given the ids of all."""
+    def line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """Yield a listed snapshot and its ancestors; FormatError where parents form a cycle."""
+        ids, parents = self.columns.ids, self.columns.parents.item
+        is_done = bytearray(len(self))
+        (row,) = self.rows_of([snapshot_id])
+        count = 1
+        while row != NONE:
+            rows: list[int] = []
+            while row != NONE and not is_done[row] and len(rows) < count:
+                rows.append(row)
+                is_done[row] = True
+                row = parents(row)
+            made = [*SnapshotId.many(ids[[*rows, row]].tobytes())]
+            above = [*made[1:-1], None if row == NONE else made[-1]]
+            yield from self._infos(np.array(rows), made[:-1], above)
+            if row != NONE and is_done[row]:
+                raise broken_line(made[-1], "is its own ancestor")
+            # Most callers want a few; the objects of many are made faster together.
+            count = min(4 * count, _MADE_AT_ONCE)
+
+    def _infos(
+        self,
+        rows: NDArray[np.int64],
+        ids: Iterable[SnapshotId],
+        parent_ids: Iterable[SnapshotId | None],
+    ) -> list[SnapshotInfo]:
+        """Return the objects of some rows, given the ids of these and of their parents."""
         held = self.columns
         texts = held.texts.data
         first_items = starts_of(held.item_counts)[rows]
@@ -131,9 +163,9 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
         ]
         found: list[SnapshotInfo] = []
         at = 0
-        for row, parent, pruned, flushed_at, (start, end), count in zip(
-            rows.tolist(),
-            held.parents[rows].tolist(),
+        for own, parent, pruned, flushed_at, (start, end), count in zip(
+            ids,
+            parent_ids,
             held.pruned[rows].tolist(),
             held.flushed_at[rows].tolist(),
             _cut(held.texts, held.messages[rows]),
@@ -150,8 +182,8 @@ class SnapshotList(Mapping[SnapshotId, SnapshotInfo]):
                 )
             found.append(
                 SnapshotInfo(
-                    id=ids[row],
-                    parent_id=None if parent == NONE else ids[parent],
+                    id=own,
+                    parent_id=parent,
                     flushed_at=flushed_at,
                     message=str(texts[start:end], "utf-8"),
                     metadata_items=metadata_items,

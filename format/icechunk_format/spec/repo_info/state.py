@@ -7,6 +7,7 @@ Specification: "Repo Info File".
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import eq
@@ -91,6 +92,24 @@ class SnapshotInfo:
         return self.metadata_items.decode()
 
 
+class SnapshotLines(Mapping[SnapshotId, SnapshotInfo]):
+    """Snapshots that follow a line of parents by themselves."""
+
+    @abstractmethod
+    def line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """Yield a listed snapshot and its ancestors; FormatError where parents form a cycle."""
+
+
+def broken_line(snapshot_id: SnapshotId, problem: str) -> FormatError:
+    """Return the error of a history that does not end."""
+    return FormatError(
+        f"snapshot {snapshot_id} {problem}; history must end at a snapshot without parent",
+        object_key=object_keys.REPO,
+        file_type=FileType.REPO_INFO.label,
+        field="snapshots.parent_offset",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepoInfo:
     """The state of a repository: its refs, its history and its log.
@@ -172,18 +191,16 @@ class RepoInfo:
         return self._line(snapshot_id)
 
     def _line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
+        if isinstance(self.snapshots, SnapshotLines):
+            yield from self.snapshots.line(snapshot_id)
+            return
         seen: set[SnapshotId] = set()
         next_id: SnapshotId | None = snapshot_id
         while next_id is not None:
             info = self.snapshots.get(next_id)
             if next_id in seen or info is None:
                 what = "is its own ancestor" if info else "is a parent, but is not listed"
-                raise FormatError(
-                    f"snapshot {next_id} {what}; history must end at a snapshot without parent",
-                    object_key=object_keys.REPO,
-                    file_type=FileType.REPO_INFO.label,
-                    field="snapshots.parent_offset",
-                )
+                raise broken_line(next_id, what)
             seen.add(next_id)
             yield info
             next_id = info.parent_id
