@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
@@ -349,3 +351,27 @@ def test_numbers_too_coarse_for_a_circle_lie_outside(method):
     dataset = write_dataset("circle", {"angle": angles, "v": values})
     found = sampled(dataset, at, circular={"angle": 360}, method=method)
     assert found["v"] == [1.0, None, None, None]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_whole_numbers_are_found_exactly(dtype):
+    labels = np.array([7, 2**53, 2**53 + 1, 2**62 + 1], dtype)
+    if dtype == "uint64":
+        labels[-1] = 2**64 - 1
+    values = np.arange(4, dtype="i4")
+    grid = write_dataset(
+        "whole",
+        {
+            "id": ArrayToWrite(values=labels, chunks=(4,), dims=("id",)),
+            "v": ArrayToWrite(values=values, chunks=(2,), dims=("id",)),
+        },
+    )
+    whole = [*map(int, labels), int(labels[-1]) - 1, -1, None]
+    expected = [0, 1, 2, 3, None, None, None]
+    decimals = pa.array([None if n is None else Decimal(n) for n in whole], pa.decimal128(38, 0))
+    broken = pa.array([Decimal("7.5"), Decimal(2**53 + 1), None], pa.decimal128(30, 3))
+    exactly = {"method": "exact", "outside": "null"}
+    assert sampled(grid, {"id": decimals}, **exactly)["v"] == expected
+    assert sampled(grid, {"id": broken}, **exactly)["v"] == [None, 2, None]
+    small = pa.array([7, 2**53, 2**53 + 1, 8], pa.int64())
+    assert sampled(grid, {"id": small}, **exactly)["v"] == [0, 1, 2, None]

@@ -18,6 +18,7 @@ columns that are read.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -134,7 +135,7 @@ def column_numbers(
     if kind == "duration":
         return _integers(column.cast(pa.duration("us"), safe=False)), valid, None
     if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
+        column = _narrowed(column, pa.int64())
     if pa.types.is_floating(column.type):
         floats: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         is_there = ~np.isnan(floats)
@@ -146,10 +147,20 @@ def coordinate_numbers(
     labels: pa.Array, kind: Kind, calendar: str | None
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return decoded labels as numbers to search, and where they are present."""
+    if pa.types.is_decimal(labels.type):
+        labels = _narrowed(labels, pa.int64(), pa.uint64())
     numbers, valid, exists = column_numbers(labels, kind, calendar)
-    if numbers.dtype.kind in "iu":
+    if numbers.dtype.kind == "i":
         numbers = numbers.astype(np.int64)
     return numbers, valid if exists is None else valid & exists
+
+
+def _narrowed(column: pa.Array, *kinds: pa.DataType) -> pa.Array:
+    """Return decimals as the first type that holds all of them, and else as doubles."""
+    for kind in kinds:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return column.cast(kind)
+    return column.cast(pa.float64())
 
 
 def _integers(column: pa.Array) -> NDArray[Any]:

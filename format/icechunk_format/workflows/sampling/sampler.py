@@ -114,7 +114,9 @@ class Sampler:
         by_dim: dict[str, NDArray[np.bool_]] = {}
         for choice in plan.axes:
             if choice.kind == "text":
-                places = self._texts(choice, numbers[choice.point])
+                places = self._by_value(choice, numbers[choice.point])
+            elif self._is_decimal(choice, columns[choice.point]):
+                places = self._by_value(choice, columns[choice.point])
             else:
                 values = numbers[choice.point]
                 scaled = values if choice.scale == 1.0 else values / choice.scale
@@ -188,11 +190,25 @@ class Sampler:
 
         return self._cached(("axis", choice.method, choice.tolerance, choice.period), choice, make)
 
-    def _texts(self, choice: AxisChoice, column: pa.Array) -> Places:
+    def _is_decimal(self, choice: AxisChoice, column: pa.Array) -> bool:
+        """Return True if points are found exactly among numbers that no NumPy type holds both."""
+        earth = self.sampling.horizontal
+        is_moved = earth is not None and earth.points_crs is not None
+        if choice.method != "exact" or choice.period is not None or choice.scale != 1 or is_moved:
+            return False
+        kinds = (choice.column.arrow_type, column.type)
+        is_whole = all(pa.types.is_integer(kind) or pa.types.is_decimal(kind) for kind in kinds)
+        return is_whole and choice.tolerance is None and any(map(pa.types.is_decimal, kinds))
+
+    def _by_value(self, choice: AxisChoice, column: pa.Array) -> Places:
         labels = self._cached(
-            ("texts",), choice, lambda: _with_cost(self.arrays.labels(choice.column, choice.size))
+            ("values",), choice, lambda: _with_cost(self.arrays.labels(choice.column, choice.size))
         )
-        found = pc.index_in(column.cast(labels.type), value_set=labels, skip_nulls=True)
+        kind = labels.type
+        if choice.kind == "number":
+            self.axis(choice)  # which refuses labels that come twice
+            kind = pa.decimal256(76, max(getattr(column.type, "scale", 0), 0))
+        found = pc.index_in(column.cast(kind), value_set=labels.cast(kind), skip_nulls=True)
         inside = found.is_valid().to_numpy(zero_copy_only=False)
         lower = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         return Places(lower=lower, inside=inside)
