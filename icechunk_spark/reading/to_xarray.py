@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import xarray
+
+# Doubles hold every whole number up to it.
+_LARGEST_EXACT: Final = 2**53
 
 
 def to_xarray(
@@ -34,13 +38,14 @@ def to_xarray(
     -------
     xarray.Dataset
         The other columns as variables over ``dims``, with the attributes that columns were read
-        with. Cells without a row are missing.
+        with. Cells without a row are missing. Labels ascend, or descend as they were read.
 
     Raises
     ------
     InvalidInputError
         No column is a dimension, a name is no column, a label is NULL, two rows have the same
-        labels, or there are more than ``max_cells`` rows or cells.
+        labels, a BIGINT beside a missing value would be rounded, or there are more than
+        ``max_cells`` rows or cells.
     UnsupportedError
         xarray is not installed: ``pip install 'icechunk-spark[xarray]'``.
     """
@@ -68,13 +73,14 @@ def to_xarray(
                 f"with df.where('{name} IS NOT NULL')",
                 column=name,
             )
-    frame = table.to_pandas().set_index(chosen)
-    if not frame.index.is_unique:
-        example = frame.index[frame.index.duplicated()][0]
+    frame = table.to_pandas(date_as_object=False).set_index(chosen)
+    twice = frame.index.duplicated()
+    if twice.any():
+        row = table.select(chosen).slice(int(twice.argmax()), 1).to_pylist()[0]
+        labels = ", ".join(f"{name}={label}" for name, label in row.items())
         raise InvalidInputError(
-            f"two rows have the labels {example!r} of ({', '.join(chosen)}); aggregate them, or "
-            "name all dimensions with dims",
-            found=repr(example),
+            f"two rows have the labels {labels}; aggregate them, or name all dimensions with dims",
+            found=tuple(row.values()),
         )
     cells = prod(len(frame.index.unique(level)) for level in chosen)
     if cells > max_cells:
@@ -84,12 +90,32 @@ def to_xarray(
             found=cells,
             allowed=max_cells,
         )
-    dataset = Dataset.from_dataframe(frame)
+    _check_whole_numbers(table, cells)
+    dataset = Dataset.from_dataframe(frame.sort_index())
     for name, metadata in described.items():
         dataset[name].attrs.update(metadata.get("attributes") or {})
         if name in chosen and metadata.get("order") == "descending":
             dataset = dataset.sortby(name, ascending=False)
     return dataset
+
+
+def _check_whole_numbers(table: pa.Table, cells: int) -> None:
+    """Refuse whole numbers that lose digits: beside missing values, xarray holds doubles."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name in table.column_names:
+        column = table[name]
+        if not pa.types.is_int64(column.type) or (cells == len(table) and not column.null_count):
+            continue
+        ends = pc.min_max(column)
+        if max(abs(ends[end].as_py() or 0) for end in ("min", "max")) > _LARGEST_EXACT:
+            raise InvalidInputError(
+                f"column {name!r} has whole numbers beyond 2^53 beside missing values, where "
+                "datasets hold DOUBLE, which rounds them; cast it to double or to decimal(20, 0), "
+                "or fill what is missing",
+                column=name,
+            )
 
 
 def _dimensions(described: dict[str, dict[str, Any]], dims: Sequence[str] | None) -> list[str]:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from icechunk_format.display.plain_text import shown_time, to_timestamp
 from icechunk_format.errors import ChunkModifiedError, StorageError
 from icechunk_format.storage.protocol import ReadRequest, check_key
 
@@ -213,10 +214,11 @@ def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) 
 
 def modified_error(read: ReadRequest) -> ChunkModifiedError:
     """Return the error for an object that changed after its reference was made."""
+    seconds = read.if_unmodified_since or 0
     wanted = (
         f"etag {read.if_match!r}"
         if read.if_match is not None
-        else f"last change at or before {read.if_unmodified_since} s since 1970"
+        else f"last change at or before {shown_time(to_timestamp(seconds * 1_000_000))}"
     )
     return ChunkModifiedError(
         f"object {read.key!r} was changed after its reference was made (which needs {wanted}); "

@@ -67,3 +67,41 @@ def test_what_cannot_be_a_grid_is_refused(grid, columns, options, message):
     frame = grid.selectExpr("*", "monotonically_increasing_id() AS id").selectExpr(*columns)
     with pytest.raises(InvalidInputError, match=message):
         icechunk_spark.to_xarray(frame, **options)
+
+
+def test_labels_of_one_dimension_are_sorted_as_those_of_two(spark):
+    frame = spark.createDataFrame([(3, 1.0), (1, 2.0), (2, 3.0)], "x int, v double").coalesce(1)
+    one = icechunk_spark.to_xarray(frame, dims=["x"])
+    two = icechunk_spark.to_xarray(frame.selectExpr("x", "0 AS y", "v"), dims=["x", "y"])
+    assert one.x.values.tolist() == two.x.values.tolist() == [1, 2, 3]
+    assert one.v.values.tolist() == two.v.values[:, 0].tolist() == [2.0, 3.0, 1.0]
+
+
+def test_dates_are_times(spark):
+    frame = spark.sql("SELECT date'2024-07-01' AS day, date'2023-01-01' AS since")
+    dataset = icechunk_spark.to_xarray(frame, dims=["day"])
+    assert dataset.day.values == np.datetime64("2024-07-01")
+    assert dataset.since.values == np.datetime64("2023-01-01")
+
+
+def test_two_rows_of_one_place_are_named_by_plain_labels(spark):
+    frame = spark.createDataFrame([(3, "a", 1.0), (3, "a", 2.0)], "x int, s string, v double")
+    with pytest.raises(InvalidInputError, match=r"labels x=3, s=a;") as caught:
+        icechunk_spark.to_xarray(frame, dims=["x", "s"])
+    assert caught.value.facts["found"] == (3, "a")
+
+
+def test_whole_numbers_are_not_rounded_beside_missing_values(spark):
+    large = 2**53 + 1
+    frame = spark.createDataFrame([(0, 0, large), (1, 1, 5)], "x int, y int, v long")
+    with pytest.raises(InvalidInputError) as caught:
+        icechunk_spark.to_xarray(frame, dims=["x", "y"])
+    assert caught.value.facts["column"] == "v"
+    with pytest.raises(InvalidInputError):
+        icechunk_spark.to_xarray(frame.selectExpr("x", "nullif(v, 5L) AS v"), dims=["x"])
+    whole = icechunk_spark.to_xarray(frame.select("x", "v"), dims=["x"])
+    assert whole.v.values.tolist() == [large, 5]
+    exact = frame.selectExpr("x", "y", "cast(v AS decimal(20, 0)) AS v")
+    assert icechunk_spark.to_xarray(exact, dims=["x", "y"]).v.values[0, 0] == large
+    small = icechunk_spark.to_xarray(frame.where("v = 5").selectExpr("x", "y", "v"), dims=["x"])
+    assert small.v.values.tolist() == [5]

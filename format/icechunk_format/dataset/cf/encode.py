@@ -109,7 +109,7 @@ class VariableEncoder:
             if equal.any():
                 value = column[int(np.argmax(equal))].as_py()
                 raise InvalidInputError(
-                    f"column {self.name!r} has the value {value!r}, stored as {missing!r}: that is "
+                    f"column {self.name!r} has the value {value!r}, stored as {missing!s}: that is "
                     "the missing value of its array, so the value would read as NULL. Where it "
                     "means a missing value, write NULL (nullif); where it does not, store "
                     "the column in an array with another missing value",

@@ -289,6 +289,7 @@ def nearest_label_error(period: Period, value: Any, labels: Labels, name: str) -
         around = range(max(position - 1, 0), min(position + 2, len(labels.values)))
         shown = ", ".join(labels.show(i) for i in around if labels.valid[i])
         hint = f"; the nearest values are {shown}. Name one of them, or set sel.method=nearest"
+    given = str(value) if isinstance(value, np.generic) else repr(value)
     return InvalidInputError(
-        f"sel: dimension {name!r} has no value {value!r}{hint}", dimension=name, value=value
+        f"sel: dimension {name!r} has no value {given}{hint}", dimension=name, value=value
     )

@@ -146,7 +146,7 @@ def place_labels(
     inside = at < len(old)
     known = np.zeros(len(wanted), np.bool_)
     known[inside] = np.asarray(sorted_old[at[inside]] == wanted[inside], np.bool_)
-    _check_unique(sorted_old, wanted[known], at[known], values, dim)
+    _check_unique(sorted_old, wanted[known], at[known], values, dim, encoder)
     fresh = wanted[~known]
     if wanted.dtype.kind in "iufMm":
         _check_near(sorted_old, fresh, dim, encoder)
@@ -231,15 +231,16 @@ def _check_unique(
     at: NDArray[np.int64],
     values: pa.Array,
     dim: str,
+    encoder: VariableEncoder,
 ) -> None:
     after = at + 1
     twice = np.zeros(len(wanted), np.bool_)
     inside = after < len(sorted_old)
     twice[inside] = np.asarray(sorted_old[after[inside]] == wanted[inside], np.bool_)
     if twice.any():
-        label = wanted[int(np.argmax(twice))]
+        label = _shown(wanted[twice][:1], encoder)
         raise InvalidInputError(
-            f"the dimension {dim!r} has the stored label {label!r} more than once, so rows with it "
+            f"the dimension {dim!r} has the stored label {label} more than once, so rows with it "
             f"have no single place; repair the labels, or write with mode=overwrite (the type of "
             f"the column is {values.type})",
             dim=dim,
