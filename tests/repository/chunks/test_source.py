@@ -149,8 +149,8 @@ def test_checksums_of_virtual_objects_are_kept(source):
     other_etag = virtual_refs([[0]], [url], [0], [8], etags=["other"])
     older = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp())
     other_time = virtual_refs([[0]], [url], [0], [8], last_modified=[older])
-    for refs in (other_etag, other_time):
-        with pytest.raises(ChunkModifiedError, match="write the references anew"):
+    for refs, wanted in ((other_etag, "etag 'other'"), (other_time, "2000-01-01 00:00:00 UTC")):
+        with pytest.raises(ChunkModifiedError, match=wanted):
             source.fetch(refs, np.array([0]))
 
 
