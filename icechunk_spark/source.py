@@ -139,8 +139,10 @@ class IcechunkDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of one batch, where the session is not registered.
 
-        Spark asks for it when a batch begins: nothing of ours runs before the stream starts, so the
-        stream is checked here, before the rows of its first batch are computed.
+        Spark asks for it when a batch begins, and again for its commit: nothing of ours runs before
+        the stream starts, so the stream is checked here, before the rows of its first batch are
+        computed. What another group may have caused is an error of the tasks alone, since the
+        commit knows the group.
 
         Raises
         ------
@@ -153,9 +155,14 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.changes.staged import StagedStreamWriter
 
         mode = _mode(overwrite)
-        with errors_on_one_line():
-            check_stream(request, mode, schema)
-        return StagedStreamWriter(request, mode, schema)
+        try:
+            with errors_on_one_line():
+                group = check_stream(request, mode, schema)
+        except IcechunkError as error:
+            if request.group is not None:
+                raise
+            return StagedStreamWriter(request, mode, schema, refused=error)
+        return StagedStreamWriter(request, mode, schema, group=group)
 
 
 def _mode(overwrite: bool) -> Mode:

@@ -5,7 +5,10 @@ Rules of this file
 1. A batch is known by the id of the query, which its checkpoint keeps for good, and by its number.
    They are recorded as ``txnAppId`` and ``txnVersion``, so a batch that runs again is skipped.
 2. A batch without rows commits nothing.
-3. Where the store does not say whether a commit landed, the history is asked until it answers. If
+3. Without the option ``group``, the group is chosen when the stream starts. Each commit of the
+   stream records it as ``txnGroup``, and later batches take it from there: groups of other writers
+   change nothing.
+4. Where the store does not say whether a commit landed, the history is asked until it answers. If
    it never does, the query fails, and the same question is asked when the batch is repeated.
 """
 
@@ -21,10 +24,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.result import WriteResult, find_committed
+from icechunk_format.dataset.writing.result import (
+    WriteResult,
+    find_committed,
+    last_committed,
+)
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     IcechunkError,
+    InvalidInputError,
     StorageError,
     UnsupportedError,
 )
@@ -40,6 +48,8 @@ from icechunk_spark.writing.target import dataset_options
 
 # Spark's name of the query's id among the properties of its threads and tasks.
 QUERY_ID: Final = "sql.streaming.queryId"
+#: Key of a commit's metadata that holds the group of its stream, if the stream chose it itself.
+TXN_GROUP: Final = "txnGroup"
 _TIMES_ASKED: Final = 5
 _PAUSE_SECONDS: Final = 1.0
 
@@ -49,22 +59,57 @@ def mode_of(output_mode: str | None) -> Mode:
     return "overwrite" if (output_mode or "append").strip().lower() == "complete" else "append"
 
 
-def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> None:
-    """Check options, columns and repository before a stream starts.
+def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> str | None:
+    """Check options, columns and repository before a stream starts, and return its group.
+
+    The group is None if only the commits of the stream can tell it, of which Spark says later
+    which they are.
 
     Raises
     ------
     IcechunkError
         The rows of the stream could not be written.
     """
-    prepare_write(
-        location_of(request),
-        write_schema(schema),
-        # Which batch it is, Spark says later.
-        dataset_options(replace(request, txn_app_id=None), mode),
-        authorize=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
-    )
+    try:
+        prepared = prepare_write(
+            location_of(request),
+            write_schema(schema),
+            # Which batch it is, Spark says later.
+            dataset_options(replace(request, txn_app_id=None), mode),
+            authorize=request.virtual_authorize,
+            virtual_options=request.virtual_storage_options,
+        )
+    except (InvalidInputError, UnsupportedError):
+        if request.group is None and _has_recorded_groups(request, mode):
+            return None
+        raise
+    return None if isinstance(prepared, WriteResult) else str(prepared.group)
+
+
+def _has_recorded_groups(request: WriteRequest, mode: Mode) -> bool:
+    repository = Repository.open(location_of(request))
+    branch = dataset_options(request, mode).branch
+    return any(TXN_GROUP in info.metadata for info in repository.ancestry(branch=branch))
+
+
+def with_group(request: WriteRequest, mode: Mode, chosen: str | None) -> WriteRequest:
+    """Return the request of a batch with the group of its stream, to be recorded by its commit.
+
+    Parameters
+    ----------
+    request, mode
+        The write, with the id of the stream.
+    chosen
+        The group that `check_stream` returned; the one that commits of the stream record counts.
+    """
+    if request.group is not None:
+        return request
+    repository = Repository.find(location_of(request))
+    last = repository and last_committed(repository, dataset_options(request, mode))
+    group = last.metadata.get(TXN_GROUP, chosen) if last else chosen
+    if not isinstance(group, str):
+        return request
+    return replace(request, group=group, metadata={**(request.metadata or {}), TXN_GROUP: group})
 
 
 class PlannedBatches:
@@ -73,9 +118,10 @@ class PlannedBatches:
     The class has no `repr` of its own, since the request may hold credentials.
     """
 
-    def __init__(self, request: WriteRequest, mode: Mode) -> None:
+    def __init__(self, request: WriteRequest, mode: Mode, group: str | None) -> None:
         self._request = request
         self._mode = mode
+        self._group = group
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write one batch.
@@ -86,8 +132,9 @@ class PlannedBatches:
             The rows cannot be written, or the store did not say whether they were.
         """
         query = self._request.txn_app_id or _query_id(batch)
-        request = replace(self._request, txn_app_id=query, txn_version=number)
         with errors_on_one_line():
+            request = replace(self._request, txn_app_id=query, txn_version=number)
+            request = with_group(request, self._mode, self._group)
             # The rows are used several times, and computing them may take a long time.
             batch.persist()
             try:

@@ -58,11 +58,11 @@ class PlannedStream(NotedWrite):
 
         mode = mode_of(outputMode or self._icechunk_output_mode)
         with errors_on_one_line():
-            check_stream(request, mode, self._icechunk_frame.schema)
+            group = check_stream(request, mode, self._icechunk_frame.schema)
         if outputMode is not None:
             self.outputMode(outputMode)
         if queryName is not None:
             self.queryName(queryName)  # type: ignore[attr-defined]
-        self.foreachBatch(PlannedBatches(request, mode))  # type: ignore[attr-defined]
+        self.foreachBatch(PlannedBatches(request, mode, group))  # type: ignore[attr-defined]
         planned: StreamingQuery = super().start()  # type: ignore[misc]
         return planned

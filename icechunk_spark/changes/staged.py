@@ -21,10 +21,10 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.options.write_request import Mode
-from icechunk_spark.changes.batches import QUERY_ID, upkeep_after, write_once
+from icechunk_spark.changes.batches import QUERY_ID, upkeep_after, with_group, write_once
 from icechunk_spark.jobs.task_rows import batches_of
 from icechunk_spark.schema import write_schema
 from icechunk_spark.writing.unplanned import StagedRows, UnplannedWriter
@@ -45,13 +45,34 @@ class StagedBatch(WriterCommitMessage):
     staged: StagedRows
     query: str
     folder: str
+    group: str | None
 
 
 class StagedStreamWriter(_Base):  # type: ignore[misc]
-    """Stages the rows of a batch, and writes them in its commit."""
+    """Stages the rows of a batch, and writes them in its commit.
 
-    def __init__(self, request: WriteRequest, mode: Mode, schema: StructType) -> None:
+    Parameters
+    ----------
+    request, mode, schema
+        The write.
+    group
+        The group that was chosen when the batch began; see `with_group`.
+    refused
+        The error that tasks raise.
+    """
+
+    def __init__(
+        self,
+        request: WriteRequest,
+        mode: Mode,
+        schema: StructType,
+        *,
+        group: str | None = None,
+        refused: IcechunkError | None = None,
+    ) -> None:
         self._request = request
+        self._refused = refused
+        self._group = group
         self._mode = mode
         self._schema = schema
 
@@ -60,11 +81,15 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
 
         Raises
         ------
+        IcechunkError
+            The batch was refused.
         UnsupportedError
             The batch is too large, or Spark does not say which query it belongs to.
         """
         from pyspark import TaskContext
 
+        if self._refused is not None:
+            raise self._refused
         context = TaskContext.get()
         query = self._request.txn_app_id or (context and context.getLocalProperty(QUERY_ID))
         if not query or context is None:
@@ -79,7 +104,7 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
             batches = batches_of(iterator, write_schema(self._schema), _ROWS_AT_ONCE)
         staged = self._writer(folder).write(batches)
         assert isinstance(staged, StagedRows)
-        return StagedBatch(staged, query, folder)
+        return StagedBatch(staged, query, folder, self._group)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Write the rows of a batch in one commit, unless that was done before.
@@ -95,10 +120,11 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         if not found:
             return
         request = replace(self._request, txn_app_id=found[0].query, txn_version=batchId)
-        writer = UnplannedWriter(request, self._mode, self._schema, folder=found[0].folder)
         if not any(message.staged.rows for message in found):
-            writer.abort([])
+            self.abort(messages, batchId)
             return
+        request = with_group(request, self._mode, found[0].group)
+        writer = UnplannedWriter(request, self._mode, self._schema, folder=found[0].folder)
         staged = [message.staged for message in found]
         write_once(request, self._mode, lambda: writer.commit(staged))
         upkeep_after(request, batchId)

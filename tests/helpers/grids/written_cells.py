@@ -29,10 +29,10 @@ def grid(times, xs, *, offset=0.0, **columns):
     return pa.table({**data, **columns})
 
 
-def dataset_at(place, **choice):
+def dataset_at(place, *, group=None, **choice):
     """Open what a branch, ``main`` unless another version is named, holds now."""
     repository = Repository.open(place)
-    return open_dataset(repository, repository.resolve(**(choice or {"branch": "main"})))
+    return open_dataset(repository, repository.resolve(**(choice or {"branch": "main"})), group)
 
 
 def values(place, name="t"):
@@ -40,9 +40,9 @@ def values(place, name="t"):
     return dataset_at(place).read(name)
 
 
-def rows_of(place, **options):
+def rows_of(place, *, group=None, **options):
     """Return the cells on ``main`` as rows."""
-    dataset = dataset_at(place)
+    dataset = dataset_at(place, group=group)
     table = dataset.table(**options)
     plan = dataset.plan(table)
     batches = [b for task in plan.tasks for b in run_task(plan.context, task)]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from helpers.grids.written_cells import grid, rows_of
 from helpers.spark.streams import ROWS, new_place, repository_at
 from pyspark import TaskContext
 
+from icechunk_format.dataset.writing.in_process import write_table
+from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_spark.changes import batches, staged
-from icechunk_spark.changes.staged import StagedStreamWriter
+from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.writing.target import dataset_options
 
 pytestmark = pytest.mark.each_spark
 
@@ -43,19 +47,21 @@ class Sink:
     """Writes batches as Spark does: one writer for the tasks, another for the commit."""
 
     def __init__(self, place, monkeypatch, *, query="query-1", overwrite=False, **options):
-        self.request = parse_write_options(
-            {"path": place, "dims": "time,x", "chunks": "time=1,x=2", **options}, is_stream=True
-        )
+        self.options = {"path": place, "dims": "time,x", "chunks": "time=1,x=2", **options}
+        self.request = parse_write_options(self.options, is_stream=True)
         self.mode = "overwrite" if overwrite else "append"
         self.patch = monkeypatch
         self.query = query
 
-    def write(self, number, *tables):
+    def write(self, number, *tables, begun=None):
         task = _Task(self.query, number)
         self.patch.setattr(TaskContext, "get", classmethod(lambda cls: task))
-        writer = StagedStreamWriter(self.request, self.mode, ROWS)
+        source = IcechunkDataSource(self.options)
+        writer = source.streamWriter(ROWS, self.mode == "overwrite")
+        if begun is not None:
+            begun()
         messages = [writer.write(iter(handed_over(table))) for table in tables]
-        StagedStreamWriter(self.request, self.mode, ROWS).commit(messages, number)
+        source.streamWriter(ROWS, self.mode == "overwrite").commit(messages, number)
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +122,83 @@ def test_upkeep_every_few_batches(monkeypatch):
         sink.write(number, grid([number], [0, 1]))
     assert commits_of(place) == list(range(6))
     assert rows_of(place).num_rows == 12
+
+
+def test_the_group_of_a_stream_is_chosen_once(monkeypatch):
+    place = new_place()
+    sink = Sink(place, monkeypatch)
+
+    def rival(group):
+        options = WriteOptions(mode="append", dims=("time", "x"), group=group)
+        return lambda: write_table(place, grid([7], [0, 1, 2]), options)
+
+    # Its first commit finds a repository whose only arrays have its own columns.
+    sink.write(0, grid([0], [0, 1]), begun=rival("other"))
+    sink.write(1, grid([1], [0, 1]), begun=rival("another"))
+    for group in ("other", "another"):
+        assert rows_of(place, group=group).column("time").to_pylist() == [7, 7, 7]
+    assert rows_of(place, group="/").num_rows == 4
+    assert [i.metadata.get("txnGroup") for i in repository_at(place).ancestry()].count("/") == 2
+
+
+@pytest.mark.parametrize("rivals", [["/other"], ["/"], ["/", "/other"]])
+def test_a_stream_goes_on_in_the_group_that_it_chose(monkeypatch, rivals):
+    place = new_place()
+    options = WriteOptions(mode="append", dims=("time", "x"), group="/only")
+    write_table(place, grid([0], [0, 1]), options)
+    Sink(place, monkeypatch).write(0, grid([1], [0, 1]))
+    for group in rivals:
+        write_table(place, grid([7], [0, 1, 2]), replace(options, group=group))
+    # As after a restart: the query knows its id alone.
+    Sink(place, monkeypatch).write(1, grid([2], [0, 1]))
+    assert rows_of(place, group="/only").num_rows == 6
+    for group in rivals:
+        assert rows_of(place, group=group).column("time").to_pylist() == [7, 7, 7]
+
+
+def test_a_new_stream_beside_several_groups_is_refused(monkeypatch):
+    place = new_place()
+    for group in ("/one", "/two"):
+        options = WriteOptions(mode="append", dims=("time", "x"), group=group)
+        write_table(place, grid([0], [0, 1]), options)
+    with pytest.raises(InvalidInputError, match="choose one with the option group"):
+        Sink(place, monkeypatch).write(0, grid([1], [0, 1]))
+    Sink(place, monkeypatch, group="/one").write(0, grid([1], [0, 1]))
+    with pytest.raises(InvalidInputError, match="choose one with the option group"):
+        Sink(place, monkeypatch, query="query-2").write(0, grid([1], [0, 1]))
+    assert "txnGroup" not in next(iter(repository_at(place).ancestry())).metadata
+
+
+class _Rows:
+    """Stands for the DataFrame of a batch."""
+
+    def persist(self):
+        pass
+
+    unpersist = persist
+
+    def isEmpty(self):
+        return False
+
+
+def test_planned_batches_stay_in_their_group_too(monkeypatch):
+    written = []
+    place = new_place()
+    monkeypatch.setattr(batches, "_query_id", lambda batch: "query-1")
+
+    def write(rows, request, mode):
+        written.append(request.group)
+        write_table(place, grid([len(written)], [0, 1]), dataset_options(request, mode))
+
+    monkeypatch.setattr(batches, "run_planned_write", write)
+    request = Sink(place, monkeypatch).request
+    first = batches.PlannedBatches(request, "append", batches.check_stream(request, "append", ROWS))
+    options = WriteOptions(mode="append", dims=("time", "x"), group="/other")
+    write_table(place, grid([7], [0, 1, 2]), options)
+    first(_Rows(), 0)
+    restarted = batches.PlannedBatches(request, "append", None)
+    restarted(_Rows(), 1)
+    assert written == ["/", "/"]
 
 
 def test_options_of_a_stream():

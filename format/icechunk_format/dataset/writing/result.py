@@ -12,6 +12,7 @@ from icechunk_format.spec.ids import SnapshotId
 if TYPE_CHECKING:
     from icechunk_format.repository.commit.commit import CommitResult
     from icechunk_format.repository.repository import Repository
+    from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 TXN_APP_ID: Final = "txnAppId"
 TXN_VERSION: Final = "txnVersion"
@@ -68,19 +69,25 @@ def find_committed(repository: Repository, options: WriteOptions) -> WriteResult
 
     Versions of one writer only grow: what is not newer than the newest is done.
     """
-    app, version = options.txn_app_id, options.txn_version
-    if app is None or version is None or options.branch not in repository.branches():
+    version = options.txn_version
+    info = None if version is None else last_committed(repository, options)
+    if version is None or info is None or info.metadata[TXN_VERSION] < version:
+        return None
+    done = info.metadata[TXN_VERSION]
+    return WriteResult(
+        branch=options.branch,
+        snapshot_id=repository.resolve(branch=options.branch),
+        is_skipped=True,
+        reason=f"{options.txn_app_id!r} has committed version {done} in snapshot {info.id} already",
+    )
+
+
+def last_committed(repository: Repository, options: WriteOptions) -> SnapshotInfo | None:
+    """Return the newest commit of the writer on its branch; None if it has not committed."""
+    if options.txn_app_id is None or options.branch not in repository.branches():
         return None
     for info in repository.ancestry(branch=options.branch):
-        metadata = info.metadata
-        done = metadata.get(TXN_VERSION)
-        if metadata.get(TXN_APP_ID) == app and isinstance(done, int):
-            if done < version:
-                return None
-            return WriteResult(
-                branch=options.branch,
-                snapshot_id=repository.resolve(branch=options.branch),
-                is_skipped=True,
-                reason=f"{app!r} has committed version {done} in snapshot {info.id} already",
-            )
+        is_of_writer = info.metadata.get(TXN_APP_ID) == options.txn_app_id
+        if is_of_writer and isinstance(info.metadata.get(TXN_VERSION), int):
+            return info
     return None
