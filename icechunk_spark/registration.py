@@ -14,12 +14,14 @@ Rules of this file
    Connect do, since Spark does not tell functions there which query a batch belongs to.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the replaced
    one, and returns its writer unchanged for sessions that were unregistered; so is
-   ``DataFrame.writeStream`` of classic sessions. ``SparkSession.read`` is replaced likewise, and
-   changes for registered sessions only. `unregister` puts them back when no session is left.
+   ``DataFrame.writeStream`` of classic sessions. ``DataFrame.writeTo`` refuses icechunk, for which
+   Spark has no catalog tables. ``SparkSession.read`` is replaced likewise, and changes for
+   registered sessions only. `unregister` puts them back when no session is left.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, Final, Literal, get_args
@@ -31,7 +33,7 @@ from pyspark.sql import SparkSession
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.values import listed
 from icechunk_spark.changes.function import PlannedStream
-from icechunk_spark.jobs.noted_options import NotedOptions, noting
+from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
 from icechunk_spark.reading.function import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.function import PlannedSave
@@ -48,8 +50,8 @@ _registered: Final[dict[str, WeakSet[Any]]] = {_CLASSIC: WeakSet(), _CONNECT: We
 # A set of its own: Spark makes several Python objects for one session, and a copy of the session
 # for each streaming query, and writes of these are planned, too, though none is in `_registered`.
 _unregistered: Final[WeakSet[Any]] = WeakSet()
-# The properties that were replaced, by class and name.
-_replaced: Final[dict[tuple[Any, str], property]] = {}
+# The properties and methods that were replaced, by class and name.
+_replaced: Final[dict[tuple[Any, str], Any]] = {}
 # The JVM's ids of the sessions that read by function.
 _reading_by_function: Final[set[str]] = set()
 
@@ -111,7 +113,7 @@ def unregister(spark: SparkSession) -> None:
     _registered[module].discard(spark)
     _unregistered.add(spark)
     if not _registered[module]:
-        for name in ("write", "writeStream"):
+        for name in ("write", "writeStream", "writeTo"):
             _put_back(importlib.import_module(module).DataFrame, name)
     if module == _CLASSIC:
         _read_by(spark, "source")
@@ -137,6 +139,7 @@ def _replace_write(module: str) -> None:
 
     cls = importlib.import_module(module).DataFrame
     _replace(cls, "write", planned_by(PlannedSave))
+    _replace(cls, "writeTo", _catalog_write)
     if module == _CLASSIC:
         _replace(cls, "writeStream", planned_by(PlannedStream))
 
@@ -153,6 +156,17 @@ def _read_by(spark: SparkSession, reader: Reader) -> None:
         _put_back(cls, "read")
 
 
+def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str], Any]:
+    if frame.sparkSession in _unregistered:
+        return write_to
+
+    @functools.wraps(write_to)
+    def noted(table: str) -> Any:
+        return noting(write_to(table), CatalogWrite)
+
+    return noted
+
+
 def _reader_of(spark: Any, reader: Any) -> Any:
     return noting(reader, MappedLoad) if _session_id(spark) in _reading_by_function else reader
 
@@ -162,10 +176,10 @@ def _session_id(spark: Any) -> str:
 
 
 def _replace(cls: Any, name: str, change: Callable[[Any, Any], Any]) -> None:
-    """Replace a property of a class by one that changes its value, once."""
+    """Replace a property or method of a class by a property that changes its value, once."""
     if (cls, name) in _replaced:
         return
-    original: property = getattr(cls, name)
+    original = getattr(cls, name)
     _replaced[cls, name] = original
 
     def changed(self: Any) -> Any:

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 #: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"
 
+#: Key of a column's metadata that holds where and when the rows of a branch were read.
+BASE_KEY: Final = "base"
+
 # Key that marks JSON which Spark's metadata cannot hold, kept as text.
 _AS_JSON_TEXT: Final = "$json"
 
@@ -295,6 +298,13 @@ def field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if text:
         held["comment"] = f"{text[0]} [{text[1]}]" if len(text) == 2 else text[0]
     return held
+
+
+def with_base(schema: StructType, base: Mapping[str, str] | None) -> StructType:
+    """Return the schema of a table with the base of its rows in the metadata of each column."""
+    for field in schema.fields if base else ():
+        field.metadata[METADATA_KEY] |= {BASE_KEY: dict(base or {})}
+    return schema
 
 
 def column_metadata(field: StructField) -> dict[str, Any]:

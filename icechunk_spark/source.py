@@ -89,13 +89,14 @@ class IcechunkDataSource(DataSource):
         options = parse_read_options(self.options, is_stream=None)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.plan import open_read
+        from icechunk_spark.schema import with_base
 
         with errors_on_one_line():
             opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             self._pin_since(options)
             opened.warn_of_left_out()
-            return opened.schema
+            return with_base(opened.schema, opened.base)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the pinned snapshot for the columns of `schema`.
@@ -127,7 +128,9 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.writing.unplanned import UnplannedWriter
 
         with errors_on_one_line():
-            return UnplannedWriter(request, _mode(overwrite), schema)
+            writer = UnplannedWriter(request, _mode(overwrite), schema)
+            writer.check_base()
+            return writer
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, for the columns of `schema`."""

@@ -42,12 +42,11 @@ from icechunk_format.options.write import WriteRequest
 from icechunk_format.options.write_request import Mode
 from icechunk_format.repository.repository import Repository
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import write_schema
 from icechunk_spark.writing.planned import run_planned_write
 from icechunk_spark.writing.target import dataset_options
 
-# Spark's name of the query's id among the properties of its threads and tasks.
-QUERY_ID: Final = "sql.streaming.queryId"
 #: Key of a commit's metadata that holds the group of its stream, if the stream chose it itself.
 TXN_GROUP: Final = "txnGroup"
 _TIMES_ASKED: Final = 5

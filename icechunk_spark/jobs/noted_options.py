@@ -76,6 +76,31 @@ class NotedWrite(NotedOptions):
         return option_texts(self._icechunk_options)
 
 
+class CatalogWrite(NotedOptions):
+    """Mixin for Spark's `DataFrameWriterV2`, which creates tables of the catalog."""
+
+    def using(self, provider: str) -> Any:
+        """Tell Spark the provider; refuse icechunk, before Spark creates or drops a table.
+
+        Raises
+        ------
+        UnsupportedError
+            The provider is icechunk.
+        """
+        if self._is_ours(provider):
+            raise catalog_refused("writeTo")
+        return super().using(provider)  # type: ignore[misc]
+
+
+def catalog_refused(method: str) -> UnsupportedError:
+    """Return the error of a write into a table of the catalog."""
+    return UnsupportedError(
+        f"{method} needs a table of the catalog, and Spark drops the options of tables of Python"
+        " sources, the path included: use df.write.format('icechunk').mode('append').save(path)",
+        method=method,
+    )
+
+
 _MADE: Final[dict[tuple[type, type], type]] = {}
 
 

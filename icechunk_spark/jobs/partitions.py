@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Spark's name of a streaming query's id among the properties of its threads and tasks.
+QUERY_ID: Final = "sql.streaming.queryId"
 
 
 def cores_of(spark: SparkSession) -> int:

@@ -87,6 +87,10 @@ class MetadataRead:
         """All columns of the table."""
         return table_schema(self.table)
 
+    @property
+    def base(self) -> None:
+        """None: rows of metadata tables are not written."""
+
     def warn_of_left_out(self) -> None:
         """Warn of nothing: a metadata table has all of its columns."""
 

@@ -62,6 +62,19 @@ class OpenedTable:
         """All columns of the table."""
         return spark_schema(self.table.columns)
 
+    @property
+    def base(self) -> dict[str, str] | None:
+        """Where the rows of a branch come from, for overwrites; None for a chosen version."""
+        options = self.options
+        if options.tag or options.snapshot or options.as_of or options.changes_since:
+            return None
+        return {
+            "place": str(location_of(options)),
+            "branch": options.branch or "main",
+            "group": str(self.dataset.path),
+            "snapshot": self.snapshot,
+        }
+
     def warn_of_left_out(self) -> None:
         """Warn once for each table of the variables that it leaves out by default."""
         options = self.options

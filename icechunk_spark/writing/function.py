@@ -12,15 +12,15 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import given_options, with_option_help
 from icechunk_format.options.python_values import Names, Sizes
 from icechunk_format.options.write_request import parse_mode, parse_write_options
-from icechunk_spark.jobs.noted_options import NotedWrite
+from icechunk_spark.jobs.noted_options import NotedWrite, catalog_refused
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.result import WriteResult
@@ -181,7 +181,7 @@ class PlannedSave(NotedWrite):
             The format is icechunk.
         """
         if self._is_ours(format):
-            _refuse_catalog("saveAsTable")
+            raise catalog_refused("saveAsTable")
         super().saveAsTable(name, format, mode, partitionBy, **options)  # type: ignore[misc]
 
     def insertInto(self, tableName: str, overwrite: bool | None = None) -> None:
@@ -193,13 +193,5 @@ class PlannedSave(NotedWrite):
             The format is icechunk.
         """
         if self._is_ours():
-            _refuse_catalog("insertInto")
+            raise catalog_refused("insertInto")
         super().insertInto(tableName, overwrite)  # type: ignore[misc]
-
-
-def _refuse_catalog(method: str) -> NoReturn:
-    raise UnsupportedError(
-        f"{method} needs a table of the catalog, and Spark drops the options of tables of Python"
-        " sources, the path included: use df.write.format('icechunk').mode('append').save(path)",
-        method=method,
-    )

@@ -14,27 +14,36 @@ Rules of this file
 3. Memory is bounded: a task holds one file, the commit at most ``maxUnplannedBytes`` of rows
    beside the chunks that it is writing.
 4. Spark calls `abort` after a failed `commit`, too, with the real receipts.
+5. Spark gives a view and the rows that are read from it one snapshot, for good. Their columns carry
+   it, and an overwrite fails unless that snapshot is the tip of its branch.
+6. Spark runs the write that creates a catalog table within another execution, which tasks see. They
+   refuse it: Spark would drop the table's options. It then drops the table.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.dataset.writing.in_process import write_prepared_table
+from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.options.write_request import Mode
+from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import open_storage
 from icechunk_spark.jobs.batches import fitted
-from icechunk_spark.schema import write_schema
+from icechunk_spark.jobs.noted_options import catalog_refused
+from icechunk_spark.jobs.partitions import QUERY_ID
+from icechunk_spark.schema import BASE_KEY, column_metadata, write_schema
 from icechunk_spark.writing.target import dataset_options
 
 # About the size of a staged file.
@@ -71,6 +80,7 @@ class UnplannedWriter(DataSourceArrowWriter):
         self._request = request
         self._mode: Mode = mode
         self._schema = write_schema(schema)
+        self._base = _base_of(schema, request) if mode == "overwrite" else None
         self._folder = folder or f"staging/{secrets.token_hex(16)}"
 
     # Spark gives Arrow batches to an Arrow writer; pyspark's own annotation follows the row writer.
@@ -80,8 +90,10 @@ class UnplannedWriter(DataSourceArrowWriter):
         Raises
         ------
         UnsupportedError
-            The rows of this task alone are more than an unplanned write may hold.
+            The rows of this task alone are more than an unplanned write may hold, or they are for
+            a table of the catalog.
         """
+        _refuse_catalog_table()
         storage = open_storage(location_of(self._request))
         keys: list[str] = []
         total = rows = held = 0
@@ -100,6 +112,34 @@ class UnplannedWriter(DataSourceArrowWriter):
             keys.append(self._stage(storage, waiting))
         return StagedRows(tuple(keys), total, rows)
 
+    def check_base(self, tip: str | None = None) -> None:
+        """Refuse to overwrite with rows of a snapshot that is not the tip of its branch.
+
+        Parameters
+        ----------
+        tip
+            The snapshot that the write begins with; None for the branch's newest.
+
+        Raises
+        ------
+        ConflictError
+            The branch has moved since the rows, or the view, were resolved.
+        """
+        if self._base is None:
+            return
+        location, branch = location_of(self._request), self._request.branch or "main"
+        if tip is None:
+            tip = str(Repository.open(location).resolve(branch=branch))
+        if tip != self._base:
+            raise ConflictError(
+                f"branch {branch!r} of {location} has moved to snapshot {tip}, and the view or"
+                f" DataFrame is pinned at {self._base}: an overwrite would drop what was committed"
+                " since; create the view or load the DataFrame again, and repeat the write",
+                branch=branch,
+                base=self._base,
+                tip=tip,
+            )
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write the staged rows, and commit.
 
@@ -116,13 +156,17 @@ class UnplannedWriter(DataSourceArrowWriter):
             table = self._staged(receipts)
             # Deleted first, because a new repository needs an empty place; the rows are in memory.
             self._delete_staged()
-            write_table(
+            options = dataset_options(self._request, self._mode)
+            prepared = prepare_write(
                 location_of(self._request),
-                table,
-                dataset_options(self._request, self._mode),
+                table.schema,
+                options if self._base is None else replace(options, on_conflict="fail"),
                 authorize=self._request.virtual_authorize,
                 virtual_options=self._request.virtual_storage_options,
             )
+            if isinstance(prepared, PreparedWrite):
+                self.check_base(str(prepared.destination.base))
+                write_prepared_table(prepared, table)
         finally:
             self._delete_staged()
 
@@ -172,3 +216,27 @@ class UnplannedWriter(DataSourceArrowWriter):
                 limit=limit,
                 found=nbytes,
             )
+
+
+def _base_of(schema: StructType, request: WriteRequest) -> str | None:
+    """Return the snapshot at which rows of the written group were read; None for other rows."""
+    for field in schema.fields:
+        match column_metadata(field).get(BASE_KEY):
+            case {"place": place, "branch": branch, "group": group, "snapshot": str(snapshot)} if (
+                place == str(location_of(request))
+                and branch == (request.branch or "main")
+                and (request.group is None or group == "/" + request.group.strip("/"))
+            ):
+                return snapshot
+    return None
+
+
+def _refuse_catalog_table() -> None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None or context.getLocalProperty(QUERY_ID):
+        return
+    execution = context.getLocalProperty("spark.sql.execution.id")
+    if execution != context.getLocalProperty("spark.sql.execution.root.id"):
+        raise catalog_refused("creating a table")

@@ -53,7 +53,10 @@ answer["zoned"] = [
     icechunk_spark.read(spark, weather, **zoned).count(),
     spark.read.format("icechunk").load(weather, timestampType="utc").where(zoned["where"]).count(),
 ]
-answer["function_schema_is_the_same"] = by_function.schema == frame.schema
+schema = frame.schema
+for field in schema:
+    assert field.metadata["icechunk"].pop("base")["branch"] == "main"
+answer["function_schema_is_the_same"] = by_function.schema == schema
 sql = "CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '%s', tag 'v1')" % weather
 spark.sql(sql)
 answer["view"] = spark.sql("SELECT count(t2m) FROM v").first()[0]
@@ -83,7 +86,23 @@ def rows(first, count, value):
     )
 writer = rows(0, 4, "id").write.format("icechunk").option("dims", "time,latitude")
 writer.option("chunks", "time=2").save(path)
+def door(open_it):
+    try:
+        open_it(rows(9, 1, "0").writeTo("door").using("icechunk").option("path", path))
+    except Exception as error:
+        return "save(path)" in str(error) and not spark.catalog.tableExists("door")
+    return False
+answer["doors"] = [door(lambda writer: writer.create()), door(lambda w: w.createOrReplace())]
+icechunk_spark.unregister(spark)
+answer["doors"] += [door(lambda writer: writer.create()), door(lambda w: w.createOrReplace())]
+icechunk_spark.register(spark)
+view = "CREATE TEMPORARY VIEW stale USING icechunk OPTIONS (path '%s')" % path
+spark.sql(view)
 done = icechunk_spark.write(rows(3, 2, "-1"), path, mode="append", message="From afar")
+try:
+    spark.sql("INSERT OVERWRITE stale SELECT * FROM stale WHERE latitude > 2")
+except Exception as error:
+    answer["stale"] = str(error)
 answer["rows"] = done.rows
 doubled = rows(4, 1, "0").union(rows(4, 1, "1"))
 for mode, again in (("error", rows(0, 1, "0")), ("append", doubled)):
@@ -151,6 +170,8 @@ def test_rows(answer):
     assert answer["sum"] == pytest.approx(float(np.nansum(T2M.astype("f8"))))
     assert answer["where"] == answer["function"] == 240
     assert answer["zoned"] == [120, 120, 120]
+    assert answer["doors"] == [True] * 4
+    assert "ConflictError" in answer["stale"]
     assert answer["function_schema_is_the_same"] is True
     assert answer["view"] == int(np.prod(SHAPE)) - 3
 

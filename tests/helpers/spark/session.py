@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
 SESSION_TIME_ZONE = "Asia/Kolkata"
 
@@ -45,6 +46,13 @@ def source_session(spark: SparkSession) -> SparkSession:
 def by_source(spark: SparkSession) -> DataFrameReader:
     """Return a reader of icechunk that takes Spark's data source, as in Connect and in SQL."""
     return source_session(spark).read.format("icechunk")
+
+
+def without_base(schema: StructType) -> StructType:
+    """Return a schema of the data source as that of the function, which pins no base of writes."""
+    for field in schema:
+        field.metadata.get("icechunk", {}).pop("base", None)
+    return schema
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 import icechunk_spark
+from icechunk_format.repository.repository import Repository
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 
@@ -75,6 +76,100 @@ def test_insert_into_a_view(spark, path):
     np.testing.assert_array_equal(
         reference_dataset(path)["t2m"].sel(latitude=LATITUDES).values, temperatures(hours(0, 3))
     )
+
+
+OVERWRITES = {
+    "rows": lambda spark: spark.sql("INSERT OVERWRITE w SELECT * FROM w WHERE latitude > 40"),
+    "values": lambda spark: spark.sql(
+        "INSERT OVERWRITE w SELECT time, latitude, longitude, t2m + 1 AS t2m FROM w"
+    ),
+    "by position": lambda spark: spark.sql(
+        "INSERT OVERWRITE w SELECT time, latitude + 0, longitude + 0, t2m * 2 FROM w"
+    ),
+    "insertInto": lambda spark: (
+        spark.table("w").where("latitude > 40").write.insertInto("w", overwrite=True)
+    ),
+    "writeTo": lambda spark: (
+        spark.table("w").where("latitude > 40").writeTo("w").overwrite(F.lit(True))
+    ),
+}
+
+
+@pytest.mark.parametrize("way", OVERWRITES)
+def test_an_overwrite_through_a_view_that_is_not_at_the_tip_is_a_conflict(
+    spark, path, last_line, way
+):
+    create = f"CREATE OR REPLACE TEMPORARY VIEW w USING icechunk OPTIONS (path '{path}')"
+    spark.sql(create)
+    if way == "values":  # the view's own
+        spark.sql("INSERT INTO w SELECT time + INTERVAL 9 HOURS, latitude, longitude, t2m FROM w")
+    else:
+        write_grid(path, hours(2, 1), mode="append", message="Since")
+    before, files = messages(path), stored_files(path)
+    text = last_line(lambda: OVERWRITES[way](spark))
+    assert text.startswith("icechunk_format.errors.ConflictError")
+    assert (messages(path), stored_files(path)) == (before, files)
+    spark.sql(create)
+    OVERWRITES[way](spark)
+    assert len(messages(path)) == len(before) + 1
+
+
+def test_a_view_of_a_version_takes_no_rows(spark, path, last_line):
+    repository = Repository.open(path)
+    repository.create_tag("v1", repository.resolve(branch="main"))
+    for word in ("tag 'v1'", "asOf '2100-01-01'"):
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW w USING icechunk OPTIONS (path '{path}', {word})"
+        )
+        text = last_line(lambda: spark.sql("INSERT OVERWRITE w SELECT * FROM w"))
+        assert "is for reading" in text
+
+
+DOORS = {
+    "create": lambda writer: writer.create(),
+    "createOrReplace": lambda writer: writer.createOrReplace(),
+    "replace": lambda writer: writer.replace(),
+    "append": lambda writer: writer.append(),
+    "overwrite": lambda writer: writer.overwrite(F.lit(True)),
+    "overwritePartitions": lambda writer: writer.overwritePartitions(),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_doors_to_catalog_tables_are_shut(spark, path, last_line, request, door, is_registered):
+    if not is_registered:
+        request.getfixturevalue("unregistered")
+    spark.sql("DROP TABLE IF EXISTS door")
+    if door == "replace":
+        spark.sql("CREATE TABLE door USING parquet AS SELECT 1 AS a")
+    before, files = messages(path), stored_files(path)
+    rows = grid_frame(spark, hours(0, 3))
+    text = last_line(
+        lambda: DOORS[door](rows.writeTo("door").using("icechunk").option("path", path))
+    )
+    if is_registered or "reate" in door or door == "replace":
+        assert text.startswith("icechunk_format.errors.UnsupportedError") or is_registered
+        assert "save(path)" in text
+    assert (messages(path), stored_files(path)) == (before, files)
+    # Spark drops a table before it asks who replaces it.
+    assert spark.catalog.tableExists("door") == (is_registered and door == "replace")
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_a_table_by_other_doors_is_not_created(spark, path, last_line, request, is_registered):
+    if not is_registered:
+        request.getfixturevalue("unregistered")
+    spark.sql("DROP TABLE IF EXISTS door")
+    before = messages(path)
+    rows = grid_frame(spark, hours(0, 3))
+    rows.createOrReplaceTempView("fresh")
+    writer = rows.write.format("icechunk").option("path", path)
+    assert "save(path)" in last_line(lambda: writer.saveAsTable("door"))
+    create = f"CREATE TABLE door USING icechunk OPTIONS (path '{path}') AS SELECT * FROM fresh"
+    assert "save(path)" in last_line(lambda: spark.sql(create))
+    assert messages(path) == before
+    assert not spark.catalog.tableExists("door")
 
 
 def test_too_much_says_to_register(unregistered, path, last_line):
