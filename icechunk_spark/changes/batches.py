@@ -40,7 +40,7 @@ from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.options.write_request import Mode
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import write_schema
@@ -86,7 +86,7 @@ def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> str |
 
 
 def _has_recorded_groups(request: WriteRequest, mode: Mode) -> bool:
-    repository = Repository.open(location_of(request))
+    repository = RepositoryReader.open(location_of(request))
     branch = dataset_options(request, mode).branch
     return any(TXN_GROUP in info.metadata for info in repository.ancestry(branch=branch))
 
@@ -103,7 +103,7 @@ def with_group(request: WriteRequest, mode: Mode, chosen: str | None) -> WriteRe
     """
     if request.group is not None:
         return request
-    repository = Repository.find(location_of(request))
+    repository = RepositoryReader.find(location_of(request))
     last = repository and last_committed(repository, dataset_options(request, mode))
     group = last.metadata.get(TXN_GROUP, chosen) if last else chosen
     if not isinstance(group, str):
@@ -175,7 +175,7 @@ def write_once(request: WriteRequest, mode: Mode, write: Callable[[], WriteResul
 def _has_landed(request: WriteRequest, mode: Mode) -> bool:
     for asked in range(_TIMES_ASKED):
         try:
-            repository = Repository.open(location_of(request))
+            repository = RepositoryReader.open(location_of(request))
             if find_committed(repository, dataset_options(request, mode)) is not None:
                 return True
         except StorageError:

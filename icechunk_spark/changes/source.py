@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     # Spark 4.0 and 4.1 do not have it.
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from icechunk_format import Repository, SnapshotId
+    from icechunk_format import SnapshotId
+    from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.workflows.changes.offsets import Offset
     from icechunk_spark.reading.plan import OpenedTable
 
@@ -149,7 +150,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._goal = self._tip(self._repository())
 
     def _after(
-        self, repository: Repository, start: Offset, tip: SnapshotId, *, limited: bool = False
+        self, repository: RepositoryReader, start: Offset, tip: SnapshotId, *, limited: bool = False
     ) -> Offset:
         from icechunk_format.workflows.changes.offsets import next_offset
 
@@ -163,13 +164,13 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             any_history=options.on_history_change == "restart",
         )
 
-    def _repository(self) -> Repository:
+    def _repository(self) -> RepositoryReader:
         from icechunk_format.options.location import location_of
-        from icechunk_format.repository.repository import Repository
+        from icechunk_format.repository.reader import RepositoryReader
 
-        return Repository.open(location_of(self._options)).as_read()
+        return RepositoryReader.open(location_of(self._options)).as_read()
 
-    def _tip(self, repository: Repository) -> SnapshotId:
+    def _tip(self, repository: RepositoryReader) -> SnapshotId:
         try:
             return repository.resolve(branch=self._options.branch)
         except NotFoundError as error:
@@ -179,7 +180,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 **error.facts,
             ) from error
 
-    def _named(self, repository: Repository, text: str) -> SnapshotId:
+    def _named(self, repository: RepositoryReader, text: str) -> SnapshotId:
         """Return the version that ``startingFrom`` names: a tag, a snapshot or an instant."""
         from icechunk_format.dataset.metadata_tables.read import named_version
         from icechunk_format.options.values import parse_timestamp

@@ -13,7 +13,7 @@ from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.workflows.changes.plan import FeedPlan, plan_feed
 from icechunk_format.workflows.changes.request import FeedRequest
 from icechunk_format.workflows.changes.steps import steps_to
@@ -31,7 +31,9 @@ def resolve_since(options: ReadOptions) -> str:
     """
     assert options.changes_since is not None
     try:
-        return str(named_version(Repository.open(location_of(options)), options.changes_since))
+        return str(
+            named_version(RepositoryReader.open(location_of(options)), options.changes_since)
+        )
     except NotFoundError as error:
         if options.on_history_change == "restart" and error.facts.get("kind") == "snapshot":
             return ""
@@ -70,7 +72,7 @@ def plan_changes(
     IcechunkError
         The versions cannot be compared, or something of them is gone.
     """
-    repository = Repository.open(location_of(options)).as_read()
+    repository = RepositoryReader.open(location_of(options)).as_read()
     steps = steps_to(
         repository,
         repository.snapshot_info(newer),
@@ -83,7 +85,7 @@ def plan_changes(
 
 
 def feed_request(
-    options: ReadOptions, repository: Repository, table: Table, time_zone: str | None
+    options: ReadOptions, repository: RepositoryReader, table: Table, time_zone: str | None
 ) -> FeedRequest:
     """Return what a read asks of each version; ``table`` pins its group and variables."""
     of_cells = options.layout == "cells"

@@ -24,7 +24,7 @@ from icechunk_format.dataset.metadata_tables.read import (
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
 from icechunk_format.options.read import ReadOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_type
 
@@ -46,7 +46,7 @@ def resolve_snapshots(options: ReadOptions) -> str:
         The versions cannot be compared.
     """
     table = _table(options)
-    repository = Repository.open(location_of(options))
+    repository = RepositoryReader.open(location_of(options))
     if table.scope == "repository":
         return ""
     if table.scope == "changes":
@@ -57,7 +57,7 @@ def resolve_snapshots(options: ReadOptions) -> str:
     return str(version_of(options, repository))
 
 
-def version_of(options: ReadOptions, repository: Repository) -> SnapshotId:
+def version_of(options: ReadOptions, repository: RepositoryReader) -> SnapshotId:
     """Return the snapshot that the options mean now."""
     return repository.resolve(
         branch=options.branch,
@@ -102,7 +102,7 @@ class MetadataRead:
         IcechunkError
             An option or the schema cannot be used, or what they name does not exist.
         """
-        repository = Repository.open(location_of(self.options))
+        repository = RepositoryReader.open(location_of(self.options))
         older, _, newer = self.snapshot.rpartition(_TO)
         plan = plan_inspection(
             repository,

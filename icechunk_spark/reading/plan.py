@@ -25,7 +25,7 @@ from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.workflows.changes.request import with_change_columns
 from icechunk_format.workflows.changes.run import run_feed
 from icechunk_spark.reading.changes import plan_changes, resolve_since
@@ -175,8 +175,8 @@ def open_read(
     return MetadataRead.of(options, pinned)
 
 
-def _open_version(options: ReadOptions, pinned: str | None) -> tuple[Repository, SnapshotId]:
-    repository = Repository.open(location_of(options)).as_read()
+def _open_version(options: ReadOptions, pinned: str | None) -> tuple[RepositoryReader, SnapshotId]:
+    repository = RepositoryReader.open(location_of(options)).as_read()
     if pinned is not None:
         return repository, repository.resolve(snapshot=pinned)
     return repository, version_of(options, repository)

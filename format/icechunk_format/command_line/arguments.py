@@ -21,7 +21,7 @@ from icechunk_format.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
 
@@ -171,7 +171,7 @@ def parse_past(text: str, *, argument: str) -> datetime:
 
 
 def resolve_snapshot(
-    repository: Repository,
+    repository: RepositoryReader,
     *,
     branch: str | None = None,
     tag: str | None = None,
@@ -187,7 +187,7 @@ def resolve_snapshot(
     return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=timestamp)
 
 
-def whole_id(repository: Repository, text: str) -> str:
+def whole_id(repository: RepositoryReader, text: str) -> str:
     """Return the snapshot id that begins with a string, or the string if none does."""
     short = text.upper()
     if _SHORT_ID.fullmatch(short) is None:
@@ -203,7 +203,7 @@ def whole_id(repository: Repository, text: str) -> str:
     return found[0] if found else text
 
 
-def resolve_name(repository: Repository, name: str) -> SnapshotId:
+def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:
     """Return the snapshot of a branch, of a tag, or of the beginning of an id."""
     from icechunk_format.dataset.metadata_tables.read import resolve_change
 

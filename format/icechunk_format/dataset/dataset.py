@@ -43,13 +43,13 @@ from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
 
 MissingChunks = Literal["fill", "skip"]
 
 
 def open_dataset(
-    repository: Repository,
+    repository: RepositoryReader,
     snapshot_id: SnapshotId,
     group: str | None = None,
     *,

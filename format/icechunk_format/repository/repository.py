@@ -1,40 +1,28 @@
-"""``Repository``: opens a repository, reads its versions and files, and changes it.
+"""``Repository``: reads a repository and changes it.
 
 Rules of this file
 ------------------
 1. One class is what users hold, so one file: methods are documented here, work is done elsewhere.
-2. A ``Repository`` does no I/O before a method is called, and it is pickled as its location.
-3. Each call reads branches, tags and settings, or checks that they have not changed.
-4. Nodes are returned as the format stores them; their Zarr metadata are not decoded.
-
-Specification: "Repository state", "Repo Info File"; version 1: "Refs".
+2. What only reads is in ``RepositoryReader``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import cached_property, partial
-from typing import Any, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
-from icechunk_format.display.lazily import html_by
-from icechunk_format.errors import NotFoundError
 from icechunk_format.progress import ProgressOption
-from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
-from icechunk_format.repository.history.diff import Changes, changes_between
-from icechunk_format.repository.history.graph import GraphEntry, version_graph
-from icechunk_format.repository.history.history import History, RefFilesHistory, RepoInfoHistory
-from icechunk_format.repository.history.resolve import VersionArguments, entry_of, resolve
+from icechunk_format.repository.history.history import RepoInfoHistory
 from icechunk_format.repository.lifecycle.create import create_repository
-from icechunk_format.repository.lifecycle.discovery import MAIN_REF, exists_at, no_repository
 from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_snapshots
 from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
@@ -42,38 +30,29 @@ from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs
 from icechunk_format.repository.state.config import (
     change_config,
     change_setting,
-    config_in,
-    read_yaml_config,
 )
-from icechunk_format.repository.state.operations import read_operations
 from icechunk_format.repository.state.publish import now_in_microseconds
-from icechunk_format.repository.state.repo_file import RepoFile, RepoState
+from icechunk_format.repository.state.repo_file import config_in
 from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.config.changes import changes_in
 from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.ids import ManifestId, SnapshotId
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import REPO
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, Update
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.updates import Availability
 from icechunk_format.storage.location import Location, Place, open_storage
-from icechunk_format.storage.protocol import Storage, check_writable
+from icechunk_format.storage.protocol import check_writable
 
 
-class Repository:
-    """An Icechunk repository of spec version 1 or 2.
+class Repository(RepositoryReader):
+    """An Icechunk repository of spec version 1 or 2, to be read and changed.
 
     The constructor does no I/O and checks nothing; use ``Repository.open``.
 
-    Every method may raise ``StorageError`` (the store failed), ``FormatError`` (a file is
-    damaged), ``UnsupportedError`` (the spec version is newer) and ``NotFoundError`` (a snapshot or
-    file does not exist). Methods that change the repository may also raise ``ReadOnlyError`` (the
-    repository or the store is read-only), ``ConflictError`` (others changed the repository on every
-    try, nothing was changed) and ``CommitOutcomeUnknownError`` (the store did not say whether the
-    change landed). Methods name the errors that they raise beside these.
+    Methods that change the repository may raise, beside the errors of ``RepositoryReader``,
+    ``ReadOnlyError`` (the repository or the storage is read-only), ``ConflictError`` (other writers
+    changed the repository on every attempt; nothing was changed) and ``CommitOutcomeUnknownError``
+    (the storage did not report whether the change landed).
 
     Parameters
     ----------
@@ -81,48 +60,17 @@ class Repository:
         Where the repository is.
     spec_version
         1 or 2.
+
+    Examples
+    --------
+    >>> repository = Repository.open("s3://bucket/weather")
+    >>> repository.create_tag("v1", repository.resolve(branch="main"))
     """
-
-    def __init__(self, location: Location, *, spec_version: int) -> None:
-        self.location = location
-        self.spec_version = spec_version
-        self._held: RepoState | None = None
-
-    @classmethod
-    def open(cls, location: Place) -> Repository:
-        """Find the repository at a ``Location``, or at a URL or path without options.
-
-        Raises ``NotFoundError``, which says what is there instead, where no repository is.
-        """
-        place = Location.of(location)
-        repository = cls._at(place)
-        if repository is None:
-            raise no_repository(place)
-        return repository
-
-    @classmethod
-    def find(cls, location: Place) -> Repository | None:
-        """Open the repository at a place; None where there is none, or not even a bucket."""
-        try:
-            return cls._at(Location.of(location))
-        except NotFoundError:
-            return None
-
-    def as_read(self) -> Repository:
-        """Return the repository in the state that this object read last.
-
-        Branches, tags and settings then come from one state, without more requests; in spec version
-        1, where each ref is a file, they are still read.
-        """
-        held = self._held or self._repo_file.known() or self._state()
-        view = Repository(self.location, spec_version=self.spec_version)
-        view._held = held
-        return view
 
     @classmethod
     def create(
         cls, location: Place, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
-    ) -> Repository:
+    ) -> Self:
         """Create an empty repository at an empty place and open it; see ``create_repository``.
 
         Spec version 1 is for old readers. Without ``check_clean_root``, the place may hold objects.
@@ -132,130 +80,6 @@ class Repository:
             open_storage(place), spec_version=spec_version, check_clean_root=check_clean_root
         )
         return cls(place, spec_version=spec_version)
-
-    @staticmethod
-    def exists(location: Place) -> bool:
-        """Tell whether a repository of either spec version is at a location."""
-        return exists_at(Location.of(location))
-
-    def __repr__(self) -> str:
-        return f"Repository({str(self.location)!r}, spec_version={self.spec_version})"
-
-    _repr_html_ = html_by("history.repository_html")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (partial(Repository, spec_version=self.spec_version), (self.location,))
-
-    @property
-    def storage(self) -> Storage:
-        """The storage of the repository in this process."""
-        return open_storage(self.location)
-
-    # -- versions ---------------------------------------------------------------------------
-
-    def branches(self) -> dict[str, SnapshotId]:
-        """Return every branch and its newest snapshot, sorted by name."""
-        return self._history().branches()
-
-    def tags(self) -> dict[str, SnapshotId]:
-        """Return every tag and its snapshot, sorted by name; deleted tags are left out."""
-        return self._history().tags()
-
-    def deleted_tags(self) -> tuple[str, ...]:
-        """Return the names of deleted tags, which cannot be used again."""
-        return self._history().deleted_tags()
-
-    def resolve(
-        self,
-        *,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot: str | SnapshotId | None = None,
-        as_of: datetime | None = None,
-    ) -> SnapshotId:
-        """Return the one snapshot that the arguments mean; without any, the tip of ``main``.
-
-        At most one of ``branch``, ``tag`` and ``snapshot`` is given. ``as_of``, with a branch, is
-        an instant with a time zone: the newest snapshot at or before it is meant.
-
-        Raises ``InvalidInputError`` (arguments do not fit together, ``as_of`` has no time zone) or
-        ``NotFoundError`` (the text lists what exists).
-        """
-        history = self._history()
-        return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
-
-    def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
-        """Yield a snapshot and its ancestors, newest first; arguments as for ``resolve``.
-
-        Spec version 1 costs one request for each snapshot, made when it is asked for.
-        """
-        history = self._history()
-        return history.ancestry(self._resolve(history, **version))
-
-    def snapshot_info(self, snapshot_id: SnapshotId | str) -> SnapshotInfo:
-        """Return parent, time, message and metadata of a snapshot."""
-        return entry_of(self._history(), snapshot_id, repository_url=str(self.location))
-
-    def snapshots(self) -> list[SnapshotInfo]:
-        """Return the entries of all snapshots, in no order.
-
-        Spec version 2 lists them, detached ones included. Version 1 has those that a branch or tag
-        reaches, at one request for each.
-        """
-        return self._history().snapshots()
-
-    def graph(self) -> list[GraphEntry]:
-        """Return all versions that branches and tags reach, newest first, with their names.
-
-        Children come before parents. Costs are those of ``snapshots``.
-        """
-        history = self._history()
-        snapshots = {info.id: info for info in history.snapshots()}
-        return version_graph(snapshots, history.branches(), history.tags())
-
-    def operations(self) -> Iterator[Update]:
-        """Yield the operations log, newest first. Spec version 1 has none.
-
-        The log runs through backups of the ``repo`` object; a missing backup ends it.
-        """
-        state = self._state()
-        return iter(()) if state is None else read_operations(self.storage, state.info)
-
-    def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
-        """Return what changed from a snapshot to one of its descendants, else InvalidInputError."""
-        history = self._history()
-        first = self._resolve(history, snapshot=older)
-        return changes_between(self.storage, history, first, self._resolve(history, snapshot=newer))
-
-    # -- files ------------------------------------------------------------------------------
-
-    def snapshot(self, snapshot_id: SnapshotId | str) -> Snapshot:
-        """Return a snapshot with all of its nodes."""
-        return files.load_snapshot(self.storage, self._existing(snapshot_id))
-
-    def transaction_log(self, snapshot_id: SnapshotId | str) -> TransactionLog:
-        """Return what a snapshot changed; spec version 1 has no log of the first snapshot."""
-        return files.load_transaction_log(self.storage, self._existing(snapshot_id))
-
-    def manifest(self, manifest_id: ManifestId, size_hint: int | None = None) -> Manifest:
-        """Return a manifest; see ``metadata_files.load_manifests``."""
-        return files.load_manifests(self.storage, [manifest_id], [size_hint])[0]
-
-    def chunk_source(
-        self,
-        *,
-        authorized: Sequence[str] = (),
-        virtual_options: Mapping[str, str] | None = None,
-    ) -> ChunkSource:
-        """Return a picklable value that fetches chunks of this repository in any process.
-
-        Virtual chunk containers are those of the state that this object read last. ``authorized``
-        are URL prefixes from which virtual chunks may be fetched (option ``virtual.authorize``),
-        ``virtual_options`` are options ``virtual.storage.*`` without that prefix. Raises
-        ``InvalidInputError`` where a prefix has no bucket or host, or no store knows an option.
-        """
-        containers = self.as_read().config.virtual_chunk_containers
-        return checked_source(self.location, containers, authorized, virtual_options or {})
 
     # -- sessions and restoring -------------------------------------------------------------
 
@@ -361,7 +185,7 @@ class Repository:
         """Delete a tag, unless a feature flag forbids it; its name cannot be used again."""
         self._refs().delete_tag(name)
 
-    # -- upkeep -----------------------------------------------------------------------------
+    # -- maintenance ------------------------------------------------------------------------
 
     def upgrade(self, *, dry_run: bool = False, progress: ProgressOption = None) -> UpgradeReport:
         """Upgrade from spec version 1 to 2, or finish an interrupted upgrade; see ``upgrade``."""
@@ -400,12 +224,6 @@ class Repository:
 
     # -- settings ---------------------------------------------------------------------------
 
-    @property
-    def config(self) -> RepositoryConfig:
-        """The stored configuration, with the defaults for what it leaves open."""
-        state = self._state()
-        return read_yaml_config(self.storage) if state is None else config_in(state.info)
-
     def update_config(self, changes: Mapping[str, Any]) -> RepositoryConfig:
         """Change settings of the stored configuration and keep all others; returns the new one.
 
@@ -425,12 +243,6 @@ class Repository:
         """
         return self.update_config(changes_in(config))
 
-    @property
-    def status(self) -> RepoStatus | None:
-        """Whether the repository takes changes; None for spec version 1, which has no status."""
-        state = self._state()
-        return None if state is None else state.info.status
-
     def set_status(self, availability: Availability, reason: str | None = None) -> None:
         """Open or close the repository for changes; UnsupportedError for spec version 1."""
         now = now_in_microseconds()
@@ -442,20 +254,9 @@ class Repository:
             even_if_read_only=True,
         )
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Metadata of the repository itself; empty for spec version 1."""
-        state = self._state()
-        return {} if state is None else state.info.metadata
-
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the repository itself; see ``set_status``."""
         self._change("metadata", lambda info: transitions.set_metadata(info, metadata))
-
-    def feature_flags(self) -> dict[int, bool]:
-        """Return the flags that were set, by number; all others have their defaults."""
-        state = self._state()
-        return {} if state is None else transitions.flags_of(state.info)
 
     def set_feature_flag(self, flag: int, value: bool | None) -> None:
         """Switch a feature on or off, or back to its default with None; see ``set_status``."""
@@ -463,47 +264,8 @@ class Repository:
 
     # -- inside -----------------------------------------------------------------------------
 
-    @classmethod
-    def _at(cls, place: Location) -> Repository | None:
-        repository = cls(place, spec_version=SPEC_V2)
-        if repository._repo_file.fetch() is not None:
-            return repository
-        if repository.storage.head(MAIN_REF) is not None:
-            return cls(place, spec_version=SPEC_V1)
-        return None
-
-    @cached_property
-    def _repo_file(self) -> RepoFile:
-        return RepoFile(self.storage)
-
-    def _version_now(self) -> int:
-        """Return the spec version, after an upgrade through another handle the new one."""
-        if self.spec_version == SPEC_V1 and self.storage.head(REPO) is not None:
-            self.spec_version = SPEC_V2
-        return self.spec_version
-
     def _change(self, what: str, change: Callable[[RepoInfo], Transition]) -> None:
         change_setting(self.storage, self._version_now(), what, change)
 
     def _refs(self) -> RefsChanges:
         return refs_changes(self.storage, spec_version=self._version_now())
-
-    def _state(self, *, is_read: bool = False) -> RepoState | None:
-        """Return the current state, read even if it may be known; None for spec version 1."""
-        if self._held is not None or self._version_now() == SPEC_V1:
-            return self._held
-        return self._repo_file.existing(is_read=is_read)
-
-    def _history(self) -> History:
-        state = self._state()
-        return RefFilesHistory(self.storage) if state is None else RepoInfoHistory(state.info)
-
-    def _resolve(self, history: History, **version: Unpack[VersionArguments]) -> SnapshotId:
-        return resolve(history, **version, repository_url=str(self.location))
-
-    def _existing(self, snapshot_id: SnapshotId | str) -> SnapshotId:
-        """Check that a snapshot belongs to the repository, by a request only if not yet known."""
-        known = self._held or self._repo_file.known()
-        if known and not isinstance(snapshot_id, str) and snapshot_id in known.info.snapshots:
-            return snapshot_id
-        return self._resolve(self._history(), snapshot=snapshot_id)

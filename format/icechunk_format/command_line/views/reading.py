@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.progress import ProgressOption
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
     from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
@@ -47,7 +47,7 @@ _JSON_COLUMNS: Final = ("codecs", "fill_value", "attributes")
 
 
 def find_history(
-    repository: Repository, tips: Sequence[SnapshotId] | None, *, limit: int | None
+    repository: RepositoryReader, tips: Sequence[SnapshotId] | None, *, limit: int | None
 ) -> tuple[list[SnapshotInfo], bool]:
     """Return snapshots for the log, newest first, and whether there are more than ``limit``.
 
@@ -67,7 +67,7 @@ def _first(items: Iterable[_T], limit: int | None) -> tuple[list[_T], bool]:
 
 
 def count_changes(
-    repository: Repository, infos: Sequence[SnapshotInfo], progress: ProgressOption
+    repository: RepositoryReader, infos: Sequence[SnapshotInfo], progress: ProgressOption
 ) -> list[dict[str, int] | None]:
     """Return the number of changes of each snapshot; None without a transaction log."""
 
@@ -87,7 +87,7 @@ def count_changes(
 
 
 def describe_snapshots(
-    repository: Repository,
+    repository: RepositoryReader,
     infos: Sequence[SnapshotInfo],
     changes: Sequence[dict[str, int] | None],
 ) -> list[Document]:
@@ -109,7 +109,7 @@ def describe_snapshots(
     ]
 
 
-def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
+def read_snapshot(repository: RepositoryReader, snapshot_id: SnapshotId) -> Document:
     """Return the properties of one snapshot that need no manifest."""
     info = repository.snapshot_info(snapshot_id)
     snapshot = repository.snapshot(snapshot_id)
@@ -129,7 +129,7 @@ def read_snapshot(repository: Repository, snapshot_id: SnapshotId) -> Document:
 
 
 def _changed(
-    repository: Repository, older: SnapshotId | None, newer: SnapshotId
+    repository: RepositoryReader, older: SnapshotId | None, newer: SnapshotId
 ) -> list[Document] | None:
     """Return the changes since the parent; None if it no longer exists."""
     if older is None:
@@ -140,7 +140,9 @@ def _changed(
         return None
 
 
-def read_changes(repository: Repository, older: SnapshotId, newer: SnapshotId) -> list[Document]:
+def read_changes(
+    repository: RepositoryReader, older: SnapshotId, newer: SnapshotId
+) -> list[Document]:
     """Return the changes between two snapshots, by path."""
     keys = ("path", "node_type", "change", "moved_from", "chunk_count", "snapshot_id")
     changes: list[dict[str, Any]] = [
@@ -190,7 +192,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int) else str(value)
 
 
-def read_operations(repository: Repository, limit: int | None) -> tuple[list[Document], bool]:
+def read_operations(repository: RepositoryReader, limit: int | None) -> tuple[list[Document], bool]:
     """Return entries of the operations log, newest first, and whether there are more."""
     rows, cut = _first(operation_rows(repository.operations()), limit)
     found = []
@@ -204,7 +206,7 @@ def read_operations(repository: Repository, limit: int | None) -> tuple[list[Doc
 
 def read_nodes(
     screen: Screen,
-    repository: Repository,
+    repository: RepositoryReader,
     snapshot_id: SnapshotId,
     *,
     group: str | None,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath, is_below
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -63,9 +63,9 @@ class InspectionContext:
         assert self.snapshot_id is not None, "plan_inspection asks for the version"
         return self.snapshot_id
 
-    def repository(self) -> Repository:
+    def repository(self) -> RepositoryReader:
         """Return the repository, opened in this process."""
-        return Repository.open(self.location)
+        return RepositoryReader.open(self.location)
 
     def opened(self) -> tuple[Storage, Snapshot]:
         """Return the repository's objects, and the version."""

@@ -48,7 +48,7 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.metadata_tables import STORED_COLUMNS, MetadataTable
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
 
@@ -69,7 +69,7 @@ class InspectionPlan:
 
 
 def resolve_change(
-    repository: Repository, *, older: str | None = None, newer: str | None = None
+    repository: RepositoryReader, *, older: str | None = None, newer: str | None = None
 ) -> tuple[SnapshotId, SnapshotId]:
     """Return the two versions of ``changes``.
 
@@ -100,7 +100,7 @@ def resolve_change(
     return parent, last
 
 
-def named_version(repository: Repository, name: str) -> SnapshotId:
+def named_version(repository: RepositoryReader, name: str) -> SnapshotId:
     """Return the snapshot that a branch, a tag or a snapshot id names.
 
     Raises
@@ -136,7 +136,7 @@ def named_version(repository: Repository, name: str) -> SnapshotId:
 
 
 def plan_inspection(
-    repository: Repository,
+    repository: RepositoryReader,
     table: MetadataTable,
     *,
     columns: Sequence[str] | None = None,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         RowsOf,
         Task,
     )
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
 
 # The last microsecond that Spark's BIGINT and TIMESTAMP can hold.
 _LAST_INSTANT: Final = 2**63 - 1
@@ -64,7 +64,7 @@ def _version(info: SnapshotInfo) -> Row:
     }
 
 
-def snapshot_rows(repository: Repository) -> Iterator[Row]:
+def snapshot_rows(repository: RepositoryReader) -> Iterator[Row]:
     """Yield the rows of ``snapshots``.
 
     Spec version 2 lists its snapshots. In version 1 only those that a branch or tag reaches are
@@ -89,13 +89,13 @@ def names_of(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
     return names
 
 
-def history_rows(repository: Repository, snapshot_id: SnapshotId) -> Iterator[Row]:
+def history_rows(repository: RepositoryReader, snapshot_id: SnapshotId) -> Iterator[Row]:
     """Yield the rows of ``history`` for one version."""
     for position, info in enumerate(repository.ancestry(snapshot=snapshot_id)):
         yield {"position": position, **_version(info)}
 
 
-def ref_rows(repository: Repository) -> Iterator[Row]:
+def ref_rows(repository: RepositoryReader) -> Iterator[Row]:
     """Yield the rows of ``refs``: branches, tags, deleted tags, each by name."""
     refs = [("branch", *ref) for ref in repository.branches().items()]
     refs += [("tag", *ref) for ref in repository.tags().items()]
@@ -112,7 +112,9 @@ def ref_rows(repository: Repository) -> Iterator[Row]:
         yield {"name": name, "type": "deleted tag"}
 
 
-def _commit_times(repository: Repository, wanted: set[SnapshotId]) -> dict[SnapshotId, int | None]:
+def _commit_times(
+    repository: RepositoryReader, wanted: set[SnapshotId]
+) -> dict[SnapshotId, int | None]:
     """Return when snapshots were committed; one read, if the repository lists its snapshots."""
     infos = (
         [repository.snapshot_info(snapshot_id) for snapshot_id in wanted]
@@ -156,7 +158,7 @@ def _plain(value: Any) -> Any:
 
 
 def change_rows(
-    repository: Repository, older_id: SnapshotId, newer_id: SnapshotId
+    repository: RepositoryReader, older_id: SnapshotId, newer_id: SnapshotId
 ) -> Iterator[Row]:
     """Yield the rows of ``changes``, by path; see ``Repository.diff`` for what it raises."""
     changes = repository.diff(older_id, newer_id)

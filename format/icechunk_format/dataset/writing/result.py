@@ -11,7 +11,7 @@ from icechunk_format.spec.ids import SnapshotId
 
 if TYPE_CHECKING:
     from icechunk_format.repository.commit.commit import CommitResult
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 TXN_APP_ID: Final = "txnAppId"
@@ -64,7 +64,7 @@ def txn_metadata(options: WriteOptions) -> dict[str, Any]:
     return found
 
 
-def find_committed(repository: Repository, options: WriteOptions) -> WriteResult | None:
+def find_committed(repository: RepositoryReader, options: WriteOptions) -> WriteResult | None:
     """Return the result of a write that its writer has committed before; None where it has not.
 
     Versions of one writer only grow: what is not newer than the newest is done.
@@ -82,7 +82,7 @@ def find_committed(repository: Repository, options: WriteOptions) -> WriteResult
     )
 
 
-def last_committed(repository: Repository, options: WriteOptions) -> SnapshotInfo | None:
+def last_committed(repository: RepositoryReader, options: WriteOptions) -> SnapshotInfo | None:
     """Return the newest commit of the writer on its branch; None if it has not committed."""
     if options.txn_app_id is None or options.branch not in repository.branches():
         return None

@@ -48,17 +48,6 @@ from icechunk_format.storage.protocol import (
 _ATTEMPTS: Final = 20
 
 
-def config_in(info: RepoInfo) -> RepositoryConfig:
-    """Return the configuration in ``repo``, with the defaults for what it leaves open."""
-    return RepositoryConfig() if info.config is None else decode_flexbuffer_config(info.config)
-
-
-def read_yaml_config(storage: Storage) -> RepositoryConfig:
-    """Return the configuration of spec version 1, the defaults where none is stored."""
-    fetched = fetch_if_there(storage, CONFIG_YAML)
-    return RepositoryConfig() if fetched is None else decode_yaml_config(fetched.data)
-
-
 def change_setting(
     storage: Storage,
     spec_version: int,

@@ -17,7 +17,12 @@ from typing import Final
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
 from icechunk_format.repository.files.optional_objects import fetch_if_there
-from icechunk_format.spec.object_keys import REPO
+from icechunk_format.spec.config.config import (
+    RepositoryConfig,
+    decode_flexbuffer_config,
+    decode_yaml_config,
+)
+from icechunk_format.spec.object_keys import CONFIG_YAML, REPO
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.lists import MIN_ROWS
@@ -110,6 +115,17 @@ def read_state(storage: Storage) -> RepoState:
     return RepoState.of(storage.get(REPO))
 
 
+def config_in(info: RepoInfo) -> RepositoryConfig:
+    """Return the configuration in ``repo``, with the defaults for what it leaves open."""
+    return RepositoryConfig() if info.config is None else decode_flexbuffer_config(info.config)
+
+
+def read_yaml_config(storage: Storage) -> RepositoryConfig:
+    """Return the configuration of spec version 1; the defaults if it has no ``config.yaml``."""
+    fetched = fetch_if_there(storage, CONFIG_YAML)
+    return RepositoryConfig() if fetched is None else decode_yaml_config(fetched.data)
+
+
 class RepoFile:
     """Reads the ``repo`` object of one storage.
 
@@ -167,5 +183,5 @@ class RepoFile:
         return state
 
     def known(self) -> RepoState | None:
-        """Return the state that was seen last, asking nobody."""
+        """Return the cached state without I/O."""
         return self._state

@@ -274,13 +274,6 @@ def set_status(
     )
 
 
-def flags_of(info: RepoInfo) -> dict[int, bool]:
-    """Return the flags that were set, by number; all others have their defaults."""
-    enabled = dict.fromkeys(info.enabled_feature_flags or (), True)
-    disabled = dict.fromkeys(info.disabled_feature_flags or (), False)
-    return dict(sorted((enabled | disabled).items()))
-
-
 def set_flag(info: RepoInfo, flag: int, value: bool | None) -> Transition:
     """Switch a feature on or off, or back to its default with None."""
     enabled = {*(info.enabled_feature_flags or ())} - {flag}

@@ -23,7 +23,7 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,14 @@ class Offset:
 BEGINNING = Offset(snapshot=None, position=0)
 
 
-def offset_of(repository: Repository, snapshot_id: SnapshotId) -> Offset:
+def offset_of(repository: RepositoryReader, snapshot_id: SnapshotId) -> Offset:
     """Return the offset of a version; reads its history, which version 1 keeps in many files."""
     count = sum(1 for _ in repository.ancestry(snapshot=snapshot_id))
     return Offset(snapshot=snapshot_id, position=count)
 
 
 def next_offset(
-    repository: Repository,
+    repository: RepositoryReader,
     start: Offset,
     tip: SnapshotId,
     *,
@@ -114,7 +114,7 @@ def next_offset(
     return Offset(snapshot=taken[-1].id, position=start.position + len(taken))
 
 
-def _why(repository: Repository, snapshot_id: SnapshotId | None) -> str:
+def _why(repository: RepositoryReader, snapshot_id: SnapshotId | None) -> str:
     try:
         repository.resolve(snapshot=snapshot_id)
     except NotFoundError:
@@ -122,7 +122,7 @@ def _why(repository: Repository, snapshot_id: SnapshotId | None) -> str:
     return "the branch was reset, or the commit was amended"
 
 
-def _within(repository: Repository, infos: Sequence[SnapshotInfo], max_chunks: int) -> int:
+def _within(repository: RepositoryReader, infos: Sequence[SnapshotInfo], max_chunks: int) -> int:
     """Return how many snapshots changed no more chunks than a limit; one at least."""
     total = 0
     for number, info in enumerate(infos):

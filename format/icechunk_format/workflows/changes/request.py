@@ -12,7 +12,7 @@ from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Column, Table, check_names
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
 
 #: Names of the columns that say what happened to a row.
 CHANGE_COLUMNS: Final = tuple(
@@ -44,7 +44,7 @@ class FeedRequest:
         Whether deleted rows are told.
     """
 
-    repository: Repository
+    repository: RepositoryReader
     group: str
     layout: Literal["cells", "chunks", "refs"]
     variables: tuple[str, ...] | None = None

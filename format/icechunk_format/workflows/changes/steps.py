@@ -27,7 +27,7 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.transaction_log import TransactionLog
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
 
 _MOST_COORDS_HELD: Final = 1 << 21
 _READ_AT_ONCE: Final = 64
@@ -54,7 +54,7 @@ class Step:
 
 
 def steps_to(
-    repository: Repository,
+    repository: RepositoryReader,
     newer: SnapshotInfo,
     older: SnapshotId | None,
     *,
@@ -103,7 +103,7 @@ def steps_to(
     return steps[::-1]
 
 
-def _across(repository: Repository, newer: SnapshotInfo, older: SnapshotId) -> Step:
+def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId) -> Step:
     """Return the step between two versions by way of their last common ancestor."""
     ours = {info.id: n for n, info in enumerate(repository.ancestry(snapshot=newer.id))}
     theirs: list[SnapshotInfo] = []
@@ -143,7 +143,9 @@ class TouchedNodes:
         return node_id in self.chunks or node_id in self.smallest
 
 
-def touched_nodes(repository: Repository, step: Step, nodes: Container[NodeId]) -> TouchedNodes:
+def touched_nodes(
+    repository: RepositoryReader, step: Step, nodes: Container[NodeId]
+) -> TouchedNodes:
     """Add up the logs of a step for some arrays.
 
     Raises
@@ -177,7 +179,7 @@ def _distinct(pieces: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
     return joined
 
 
-def _logs(repository: Repository, ids: Sequence[SnapshotId]) -> Iterator[TransactionLog]:
+def _logs(repository: RepositoryReader, ids: Sequence[SnapshotId]) -> Iterator[TransactionLog]:
     def load(log_id: SnapshotId) -> TransactionLog:
         try:
             return load_transaction_log(repository.storage, log_id)
@@ -196,7 +198,7 @@ def _logs(repository: Repository, ids: Sequence[SnapshotId]) -> Iterator[Transac
 
 
 def _smallest_shapes(
-    repository: Repository, resized: Mapping[SnapshotId, Sequence[NodeId]]
+    repository: RepositoryReader, resized: Mapping[SnapshotId, Sequence[NodeId]]
 ) -> dict[NodeId, tuple[int, ...]]:
     """Return the smallest shapes of arrays after the commits that changed their metadata.
 

@@ -30,7 +30,7 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository.reader import RepositoryReader
 
 _END: Final = np.iinfo(np.int64).max
 # Parts of an array's metadata that change no stored cell.
@@ -87,7 +87,7 @@ class CellChanges:
 
 
 def versions_between(
-    repository: Repository, older: SnapshotId, newer: SnapshotId
+    repository: RepositoryReader, older: SnapshotId, newer: SnapshotId
 ) -> list[SnapshotInfo] | None:
     """Return the versions after ``older`` up to ``newer``, oldest first; None if no ancestor."""
     found = versions_after(older, repository.ancestry(snapshot=newer))
@@ -95,7 +95,7 @@ def versions_between(
 
 
 def cell_changes(
-    repository: Repository, between: Sequence[SnapshotInfo], old: Source, new: Source
+    repository: RepositoryReader, between: Sequence[SnapshotInfo], old: Source, new: Source
 ) -> CellChanges:
     """Return which cells of a table differ after the snapshots ``between`` (oldest first)."""
     reason = _other_columns(old, new)
@@ -193,7 +193,10 @@ def _decodes_alike(one: Column, other: Column) -> bool:
 
 
 def _shrink(
-    sizes: dict[str, int], repository: Repository, snapshot_id: SnapshotId, ours: dict[str, str]
+    sizes: dict[str, int],
+    repository: RepositoryReader,
+    snapshot_id: SnapshotId,
+    ours: dict[str, str],
 ) -> None:
     """Lower the sizes of dimensions to those in a snapshot between."""
     for node in repository.snapshot(snapshot_id).nodes:

@@ -38,7 +38,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.progress import ProgressOption, counted
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
@@ -157,7 +157,7 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
     while True:
         # The table is read before the branch, so that the branch is never older by accident.
         state = read_state(request.target)
-        repository = Repository.open(request.location).as_read()
+        repository = RepositoryReader.open(request.location).as_read()
         tip = repository.resolve(branch=request.branch)
         versions: list[SnapshotInfo] = []
         everywhere: str | None = None
@@ -189,7 +189,7 @@ def mirror(request: MirrorRequest, run: Runner) -> MirrorResult:
 
 
 def _since(
-    request: MirrorRequest, repository: Repository, state: TargetState, tip: SnapshotId
+    request: MirrorRequest, repository: RepositoryReader, state: TargetState, tip: SnapshotId
 ) -> tuple[list[SnapshotInfo], str | None]:
     """Return what was committed since the last run, oldest first; or why nobody knows.
 
@@ -242,7 +242,7 @@ def _since(
 
 def _next(
     request: MirrorRequest,
-    repository: Repository,
+    repository: RepositoryReader,
     selection: Selection,
     versions: list[SnapshotInfo],
     tip: SnapshotId,
@@ -273,7 +273,7 @@ def _next(
 
 def _copy(
     request: MirrorRequest,
-    repository: Repository,
+    repository: RepositoryReader,
     state: TargetState | None,
     selection: Selection,
     versions: Sequence[SnapshotInfo],
@@ -336,7 +336,10 @@ def _copy(
 
 
 def _open(
-    request: MirrorRequest, repository: Repository, snapshot_id: SnapshotId, selection: Selection
+    request: MirrorRequest,
+    repository: RepositoryReader,
+    snapshot_id: SnapshotId,
+    selection: Selection,
 ) -> Source:
     dataset = open_dataset(
         repository,

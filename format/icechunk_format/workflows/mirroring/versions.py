@@ -13,7 +13,7 @@ import pyarrow.fs as pa_fs
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring.changes import versions_between
@@ -114,7 +114,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     """
     newest = newest_copy(target)
     record = newest.record
-    repository = Repository.open(_source(record, storage)).as_read()
+    repository = RepositoryReader.open(_source(record, storage)).as_read()
     tip = repository.resolve(branch=record.branch)
     after = versions_between(repository, SnapshotId.parse(record.snapshot_id), tip)
     return Freshness(
@@ -181,7 +181,7 @@ def find_files(
         if first is None:
             first = found
             if tag is not None:
-                source = Repository.open(_source(found.record, storage))
+                source = RepositoryReader.open(_source(found.record, storage))
                 wanted = str(source.resolve(tag=tag))
         known.append(found.record.snapshot_id)
         if as_of is not None:
