@@ -92,15 +92,16 @@ def test_reports_become_pictures_and_a_table_again(report, tmp_path):
 def test_large_repositories_are_compared_step_by_step(report):
     pytest.importorskip("icechunk")
     rows = {row["case"]: row for row in report("large", "--scale", "0.001")["rows"]}
-    nodes, history = "100 nodes", "50 versions, 5 branches"
-    steps = [f"{nodes}: {step}" for step in ("open", "commit", "rebase")]
-    steps += [f"{history}: {step}" for step in ("open", "first commit", "next commits")]
+    steps = [f"100 nodes: {step}" for step in ("open", "commit", "rebase")]
+    for history in ("50 versions, 5 branches", "25 tags kept by an expiry"):
+        steps += [f"{history}: {step}" for step in ("open", "first commit", "next commits")]
     assert set(rows) == {f"{step}, {w}" for step in steps for w in ("this library", "reference")}
     for step in steps:
         ours = rows[f"{step}, this library"]
         assert ours["versus"] == f"{step}, reference"
         assert ours["ratio"] > 0
         assert ours["peak_mb"] >= 0
+        assert ours["figures"]["repo_bytes"] > 0
 
 
 @pytest.mark.needs_reference
