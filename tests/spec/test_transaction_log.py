@@ -219,7 +219,7 @@ def test_coordinates_that_are_generated_are_written_as_others_are() -> None:
     ]
     assert payloads[0] == payloads[1]
     assert (transaction_log.decode(written).updated_chunks[node] == whole).all()
-    with pytest.raises(InvalidInputError, match=r"are not the \d+ bytes that they should be"):
+    with pytest.raises(InvalidInputError, match=r"must have \d+ bytes in total"):
         EncodedLog(log, chunks={node: Claimed(5_000, 4_999)}).file()
 
 

@@ -65,7 +65,7 @@ _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = 0, 1, 2
 
 
 class FileType(IntEnum):
-    """Kind of a metadata file. 3 and 5 are reserved by the format and never written."""
+    """Kind of a metadata file. The format reserves 3 and 5 and never writes them."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -74,7 +74,7 @@ class FileType(IntEnum):
 
     @property
     def label(self) -> str:
-        """The type in words, for messages."""
+        """The name of the type, for messages."""
         return _LABELS[self]
 
 
@@ -89,17 +89,7 @@ _KNOWN_TYPES = {int(t): t for t in FileType}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """A metadata file without its wrapping.
-
-    Parameters
-    ----------
-    spec_version
-        1 or 2, from the header of the file itself.
-    implementation
-        Name of the client that wrote the file; for messages only.
-    payload
-        The decompressed flatbuffer.
-    """
+    """A decompressed metadata file; ``implementation`` names its writer, for messages."""
 
     spec_version: int
     implementation: str
@@ -113,25 +103,9 @@ def unwrap(
     object_key: str,
     max_size: int = DEFAULT_MAX_SIZE,
 ) -> Envelope:
-    """Check the header and decompress the payload.
+    """Check the header and decompress the payload, at most ``max_size`` bytes.
 
-    Parameters
-    ----------
-    data
-        The whole object.
-    file_type
-        What the caller expects under this key.
-    object_key
-        Key of the object, for messages.
-    max_size
-        Largest payload in bytes that may be decompressed.
-
-    Raises
-    ------
-    FormatError
-        When the bytes are not such a file, are damaged, or expand beyond ``max_size``.
-    UnsupportedError
-        When the file is of a newer spec version.
+    Raises FormatError for other or damaged bytes, and UnsupportedError for a newer spec version.
     """
     label = file_type.label
 
@@ -189,14 +163,7 @@ def wrap(
     spec_version: int,
     level: int = DEFAULT_LEVEL,
 ) -> bytes:
-    """Compress a payload and put the header before it.
-
-    Raises
-    ------
-    InvalidInputError
-        When the spec version or the compression level does not exist, or the payload is too
-        large for any reader.
-    """
+    """Return the header and the compressed payload."""
     header = _header(len(payload), file_type=file_type, spec_version=spec_version, level=level)
     return _checked(header + _compressor(level).compress(payload), len(payload), file_type)
 
@@ -209,19 +176,9 @@ def wrap_blocks(
     spec_version: int,
     level: int = DEFAULT_LEVEL,
 ) -> bytes:
-    """Compress a payload that comes in blocks, and put the header before it.
+    """Return the header and the compressed blocks of a payload of ``size`` bytes.
 
-    Parameters
-    ----------
-    blocks
-        Contiguous bytes; each one may be overwritten when the next one is asked for.
-    size
-        Bytes of all of them together.
-
-    Raises
-    ------
-    InvalidInputError
-        As for ``wrap``, or the blocks do not add up to ``size``.
+    The next block may overwrite the memory of the one before.
     """
     parts = [_header(size, file_type=file_type, spec_version=spec_version, level=level)]
     stream = _compressor(level).compressobj(size=size)
@@ -230,8 +187,7 @@ def wrap_blocks(
         parts.append(stream.flush())
     except zstandard.ZstdError as error:
         raise InvalidInputError(
-            f"the blocks of a {file_type.label} are not the {size} bytes that they should be "
-            f"together ({error})",
+            f"the blocks of a {file_type.label} must have {size} bytes in total ({error})",
             expected=size,
         ) from error
     return _checked(b"".join(parts), size, file_type)
@@ -261,7 +217,7 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def _header(size: int, *, file_type: FileType, spec_version: int, level: int) -> bytes:
-    """Return the bytes before the frame, after checking that the file can be written."""
+    """Return the header, after checking that the file can be written."""
     if spec_version not in (SPEC_V1, SPEC_V2):
         raise InvalidInputError(
             f"spec version {spec_version} cannot be written; choose {SPEC_V1} or {SPEC_V2}",
@@ -287,14 +243,7 @@ def _header(size: int, *, file_type: FileType, spec_version: int, level: int) ->
 
 
 def decompress_frame(frame: memoryview | bytes, *, max_size: int) -> bytes:
-    """Decompress one zstd frame that must fill the whole buffer.
-
-    Raises
-    ------
-    ValueError
-        With a sentence about what is wrong: damage, more than one frame, trailing bytes, a
-        dictionary, or more than ``max_size`` bytes of content.
-    """
+    """Decompress one zstd frame that must fill the whole buffer."""
     content_size, capacity = _measure(frame)
     max_size = min(max_size, _largest(len(frame)))
     if content_size is not None:
@@ -334,7 +283,7 @@ def _check_head(head: bytes, size: int) -> None:
 
 
 def _measure(frame: memoryview | bytes) -> tuple[int | None, int]:
-    """Walk the blocks of a frame; return its stated content size and an upper bound for it."""
+    """Walk the blocks of a frame; return its recorded content size and an upper bound of it."""
     if bytes(frame[:4]) != _FRAME_MAGIC:
         raise ValueError("the content after the header is not a zstd frame")
     try:

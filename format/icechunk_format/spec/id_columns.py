@@ -1,8 +1,8 @@
 """Looks up 12-byte ids in NumPy columns, and keeps sets of them.
 
-`rows_of_ids` compares ids as byte strings: a column is searched as it is, at no cost beforehand.
-`SortedIds` and `IdSet` are for millions of ids. They keep an integer of the first eight bytes and
-one of the last four, which NumPy compares ten times faster than byte strings.
+`rows_of_ids` compares ids as byte strings, so a column is searched without preparation. `SortedIds`
+and `IdSet` are for millions of ids. They keep an integer of the first eight bytes and one of the
+last four, which NumPy compares ten times faster than byte strings.
 
 Memory of an `IdSet`: 12 bytes for each distinct id, and at most about 80 while ids are merged in.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icechunk_format.spec.ids import ObjectId
 
 _SIZE: Final = ObjectId.SIZE
-# New ids are merged in when there are as many as this, or as the set holds: so each id is sorted
+# New ids are merged when there are as many as this, or as the set holds: so each id is sorted only
 # a few times, whatever the number of calls.
 _LEAST_PENDING: Final = 1 << 18
 
@@ -26,15 +26,15 @@ _LEAST_PENDING: Final = 1 << 18
 def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """View ids, uint8 of shape (n, 12), as byte strings, which NumPy sorts and compares.
 
-    NumPy hides trailing zero bytes of such strings, but all have one length, so neither order nor
-    equality suffers.
+    NumPy hides trailing zero bytes of such strings, but all have one length, so order and equality
+    are correct.
     """
     keys: NDArray[np.bytes_] = np.ascontiguousarray(ids).view(f"S{_SIZE}").reshape(-1)
     return keys
 
 
 def rows_of_ids(ids: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the row of each wanted id in sorted ids, -1 where it is not among them."""
+    """Return the row of each wanted id in sorted ids, -1 if it is absent."""
     if not len(ids) or not len(wanted):
         return np.full(len(wanted), -1, dtype=np.int64)
     keys, wanted_keys = id_keys(ids), id_keys(wanted)
@@ -51,12 +51,9 @@ def id_columns(ids: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.u
 
 
 class SortedIds:
-    """Ids in ascending order, in which many are looked up at once.
+    """Ids in ascending order, for looking up many at once.
 
-    Parameters
-    ----------
-    high, low
-        What `id_columns` returns for the ids, sorted; repeats allowed.
+    ``high`` and ``low`` are the columns of `id_columns` for the ids, sorted; repeats are allowed.
     """
 
     def __init__(self, high: NDArray[np.uint64], low: NDArray[np.uint32]) -> None:
@@ -67,7 +64,7 @@ class SortedIds:
         return len(self.high)
 
     def find(self, wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the first row of each wanted id, -1 where it is missing: int64, shape (m,)."""
+        """Return the first row of each wanted id, -1 if it is absent: int64, shape (m,)."""
         high, low = id_columns(wanted)
         found = np.full(len(high), -1, dtype=np.int64)
         if not len(self):
@@ -75,7 +72,7 @@ class SortedIds:
         last = len(self) - 1
         rows = np.arange(len(high))
         at = np.searchsorted(self.high, high)
-        # Different ids with the same first half follow one another. Among random ids none do.
+        # Ids with the same first half are adjacent; random ids have none.
         while len(rows):
             same = (at <= last) & (self.high[np.minimum(at, last)] == high[rows])
             rows, at = rows[same], at[same]
@@ -86,13 +83,7 @@ class SortedIds:
 
 
 class IdSet:
-    """Distinct 12-byte ids, to which more can be added.
-
-    Parameters
-    ----------
-    raw
-        uint8, shape (n, 12): the ids to begin with, in any order, repeats allowed.
-    """
+    """A growing set of 12-byte ids, beginning with ``raw``, uint8 of shape (n, 12), unordered."""
 
     def __init__(self, raw: NDArray[np.uint8] | None = None) -> None:
         self._ids = SortedIds(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32))
@@ -113,7 +104,7 @@ class IdSet:
 
     @property
     def approximate_size(self) -> int:
-        """At least the number of distinct ids, without the work of finding repeats."""
+        """At least the number of distinct ids, without finding repeats."""
         return len(self._ids) + self._pending_rows
 
     def add(self, raw: NDArray[np.uint8]) -> None:
@@ -125,7 +116,7 @@ class IdSet:
                 self._merge()
 
     def contains(self, raw: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Tell for each id, uint8 of shape (n, 12), whether it is in the set: bool, shape (n,)."""
+        """Return a mask of the ids, uint8 of shape (n, 12), that are in the set."""
         self._merge()
         return self._ids.find(raw) >= 0
 
@@ -157,7 +148,7 @@ def _distinct(
     ties = high[1:] == high[:-1]
     if not ties.any():
         return high, low
-    # Only where first halves are equal do the second ones matter.
+    # Second halves matter only if first halves are equal.
     tied = np.flatnonzero(np.append(ties, False) | np.insert(ties, 0, False))
     low[tied] = low[tied][np.lexsort((low[tied], high[tied]))]
     is_new = np.append(True, ~ties | (low[1:] != low[:-1]))

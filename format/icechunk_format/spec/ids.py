@@ -1,12 +1,11 @@
-"""Types of ids (12 or 8 raw bytes), and their text in Crockford base 32, which object keys contain.
+"""Types of ids (12 or 8 raw bytes), and their Crockford base 32 strings, which form object keys.
 
 Rules of this file
 ------------------
-1. Equality, order and hash follow the raw bytes, which is also the order in which the format sorts
-   lists of ids.
-2. Each kind of id is its own type, so that a manifest id is never taken for a snapshot id.
-3. Text is upper case and unpadded; zero bits fill the last character. ``parse`` accepts what
-   people type; ``parse_exact`` accepts only the one spelling that may be an object's name.
+1. Equality, order and hash follow the raw bytes, the order of ids in the lists of the format.
+2. Each kind of id is its own type, so that a manifest id is never used as a snapshot id.
+3. Strings are upper case and unpadded; zero bits fill the last character. ``parse`` accepts the
+   input of users, ``parse_exact`` only the one form of an object's name.
 
 Specification: "Common Types".
 """
@@ -49,7 +48,7 @@ class ObjectId:
     Raises
     ------
     InvalidInputError
-        When ``raw`` has another length.
+        ``raw`` has another length.
     """
 
     SIZE: ClassVar[int] = 12
@@ -59,7 +58,7 @@ class ObjectId:
     def __post_init__(self) -> None:
         if len(self.raw) != self.SIZE:
             raise InvalidInputError(
-                f"a {type(self).__name__} is {self.SIZE} bytes, but {len(self.raw)} were given",
+                f"a {type(self).__name__} has {self.SIZE} bytes, found {len(self.raw)}",
                 found=len(self.raw),
                 allowed=self.SIZE,
             )
@@ -74,22 +73,22 @@ class ObjectId:
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Callable[[bytes], Self], tuple[bytes]]:
-        # Ids travel in bulk between driver and executors: the type and its bytes are enough.
+        # Many ids are pickled between driver and executors: the type and its bytes suffice.
         return (type(self), (self.raw,))
 
     @classmethod
     def text_length(cls) -> int:
-        """Return the number of characters of the id as text."""
+        """Return the number of characters of the id as a string."""
         return -(-cls.SIZE * 8 // _DIGIT_BITS)
 
     @classmethod
     def from_random(cls, random_bytes: bytes) -> Self:
-        """Make a new id of random bytes that the caller drew; this layer has no randomness."""
+        """Make a new id of random bytes of the caller."""
         return cls(bytes(random_bytes))
 
     @classmethod
     def many(cls, raw: bytes) -> Iterator[Self]:
-        """Yield the ids whose bytes follow one another."""
+        """Yield ids from their concatenated bytes."""
         return (cls(raw[at : at + cls.SIZE]) for at in range(0, len(raw), cls.SIZE))
 
     @classmethod
@@ -100,12 +99,17 @@ class ObjectId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an id as people write it: upper or lower case, O for 0, I or L for 1.
+        """Read an id in upper or lower case, with O for 0, and I or L for 1.
 
         Raises
         ------
         InvalidInputError
-            When the text has another length, other characters, or stray bits in its last one.
+            The string has another length or other characters, or stray bits in its last one.
+
+        Examples
+        --------
+        >>> SnapshotId.parse("1cechnkrep0f1rstcmt0")
+        SnapshotId('1CECHNKREP0F1RSTCMT0')
         """
         found = cls.parse_exact(text.upper().translate(_MISREAD)) if text.isascii() else None
         if found is None:
@@ -119,10 +123,10 @@ class ObjectId:
 
     @classmethod
     def parse_exact(cls, text: str) -> Self | None:
-        """Read an object's name; None when it is not the one canonical spelling of an id.
+        """Read an object's name; None unless it is the canonical form of an id.
 
-        Names in other spellings are not Icechunk's objects. Taking them for the id that they
-        resemble would let a collector delete or keep the wrong object.
+        Other names are not Icechunk's objects. Reading them as the id that they resemble would let
+        garbage collection delete or keep the wrong object.
         """
         raw, is_id = decode_many([text], cls.SIZE)
         return cls(raw.tobytes()) if is_id[0] else None
@@ -155,18 +159,7 @@ class NodeId(ObjectId):
 
 
 def encode_many(raw: NDArray[np.uint8]) -> list[str]:
-    """Write many ids as text at once.
-
-    Parameters
-    ----------
-    raw
-        uint8, shape (n, size): one id per row, of 12 or 8 bytes.
-
-    Returns
-    -------
-    list of str
-        n texts, each equal to ``str`` of the id in the same row.
-    """
+    """Return the strings of ids, uint8 of shape (n, 12) or (n, 8)."""
     n, size = raw.shape
     if n == 0:
         return []
@@ -183,19 +176,8 @@ def decode_many(
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Read many objects' names at once, as ``parse_exact`` reads one.
 
-    Parameters
-    ----------
-    names
-        n names, of ids or of anything else.
-    size
-        Bytes of an id.
-
-    Returns
-    -------
-    raw
-        uint8, shape (n, size): the ids, zeros where the name is none.
-    is_id
-        bool, shape (n,): whether the name is the canonical spelling of an id.
+    Returns the ids, uint8 of shape (n, size), zeros for other names; and a mask of the names that
+    are ids.
     """
     length = -(-size * 8 // _DIGIT_BITS)
     raw = np.zeros((len(names), size), dtype=np.uint8)
@@ -214,6 +196,6 @@ def decode_many(
     return raw, is_id
 
 
-# The first snapshot of a repository that 2.x created. Older repositories have a random one, so
-# "the root" always means "the snapshot without a parent", never this constant.
+# The first snapshot of repositories that 2.x created. Older repositories have a random one, so the
+# root is always the snapshot without a parent, not this constant.
 INITIAL_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")

@@ -2,12 +2,11 @@
 
 Rules of this file
 ------------------
-1. A path that users give is absolute and canonical: no empty, ``.`` or ``..`` segment, no trailing
-   slash but the root's, no NUL. Everything else that UTF-8 can say is a legal segment. Existing
-   writers store other absolute paths, too; ``stored_node_path`` takes them as they are, so that one
-   odd node does not hide all others.
-2. The order of nodes in a snapshot is the order of the raw UTF-8 bytes of the whole path. Python
-   compares strings by code point, and UTF-8 keeps that order, so ``<`` on a ``NodePath`` is it.
+1. A path of a user is absolute and canonical: no empty, ``.`` or ``..`` segment, no trailing slash
+   except the root's, no NUL. Everything else in UTF-8 is a legal segment. Existing writers store
+   other absolute paths, too, which ``stored_node_path`` accepts.
+2. The order of nodes in a snapshot is that of the raw UTF-8 bytes of their paths. Python compares
+   strings by code point, which is the same order, so ``<`` on a ``NodePath`` follows it.
 3. The ``to`` column of a transaction log's moves is sorted component by component instead
    (``/a/b`` before ``/a-b``); ``component_order`` is the key for that one list.
 
@@ -27,13 +26,7 @@ ROOT = NodePath("/")
 
 
 def parse_node_path(text: str) -> NodePath:
-    """Check a path and return it as a ``NodePath``.
-
-    Raises
-    ------
-    InvalidInputError
-        When the text is not absolute, not canonical, or not writable as UTF-8.
-    """
+    """Check a path and return it as a ``NodePath``, or raise InvalidInputError."""
     problem = _problem(text)
     if problem is not None:
         raise InvalidInputError(
@@ -46,13 +39,7 @@ def parse_node_path(text: str) -> NodePath:
 
 
 def stored_node_path(text: str) -> NodePath:
-    """Return a path that a file holds, canonical or not.
-
-    Raises
-    ------
-    InvalidInputError
-        When it is not absolute.
-    """
+    """Return an absolute path of a file, canonical or not, or raise InvalidInputError."""
     if not text.startswith("/"):
         raise InvalidInputError(
             f"{text!r} is not a node path: it does not start with '/'",
@@ -63,7 +50,7 @@ def stored_node_path(text: str) -> NodePath:
 
 
 def is_canonical(path: NodePath) -> bool:
-    """Tell whether users can name a path: rule 1."""
+    """Return True if users can write a path: rule 1."""
     return _problem(path) is None
 
 
@@ -75,22 +62,22 @@ def _problem(text: str) -> str | None:
     if text.endswith("/"):
         return "it ends with '/'"
     if "\0" in text:
-        return "it holds a NUL character"
+        return "it contains a NUL character"
     for segment in text[1:].split("/"):
         if segment in ("", ".", ".."):
-            return f"it holds the segment {segment!r}"
+            return f"it contains the segment {segment!r}"
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return "it holds half of a surrogate pair, which UTF-8 cannot express"
+        return "it contains a lone surrogate, which UTF-8 cannot encode"
     return None
 
 
 def join(parent_path: NodePath, child_name: str) -> NodePath:
-    """Return the path of a child; raises InvalidInputError when the name is not one segment."""
+    """Return the path of a child; its name must be one segment."""
     if not child_name or "/" in child_name:
         raise InvalidInputError(
-            f"{child_name!r} is not the name of one node: it is empty or holds '/'",
+            f"{child_name!r} is not the name of one node: it is empty or contains '/'",
             found=child_name,
             allowed="one path segment",
         )
@@ -99,14 +86,14 @@ def join(parent_path: NodePath, child_name: str) -> NodePath:
 
 
 def parent(path: NodePath) -> NodePath | None:
-    """Return the path of the group that holds the node; None for the root."""
+    """Return the path of the group of a node; None for the root."""
     if path == ROOT:
         return None
     return NodePath(path.rpartition("/")[0] or "/")
 
 
 def ancestors(path: NodePath) -> Iterator[NodePath]:
-    """Yield the paths of all groups around a node, the innermost first."""
+    """Yield the paths of all groups above a node, the innermost first."""
     above = parent(path)
     while above is not None:
         yield above
@@ -119,7 +106,7 @@ def name(path: NodePath) -> str:
 
 
 def is_below(path: NodePath, ancestor: NodePath) -> bool:
-    """Tell whether a node lies inside a group at any depth; a node is not below itself."""
+    """Return True if a node is inside a group at any depth; a node is not below itself."""
     if path == ancestor:
         return False
     return ancestor == ROOT or path.startswith(ancestor + "/")

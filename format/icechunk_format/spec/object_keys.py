@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Keys are made here and nowhere else, so that a search for a prefix ends in this file.
-2. A name from a user or a file that would lead out of its prefix is refused.
+1. All keys are made here, so that a search for a prefix ends in this file.
+2. A name of a user or a file that would leave its prefix is refused.
 
 Specification: "File Layout", "Updates to the repo info file"; the ``refs/`` keys belong to spec
 version 1.
@@ -23,11 +23,11 @@ TRANSACTIONS = "transactions/"
 CHUNKS = "chunks/"
 OVERWRITTEN = "overwritten/"
 REFS = "refs/"
-# No prefix of the specification: writes keep here what they need until their commit.
+# Not in the specification: intermediate files of writes, until their commit.
 STAGING = "staging/"
 
-# 3000-01-01T00:00:00Z in milliseconds: backups are named by the time left until then, so that a
-# listing shows the newest first.
+# 3000-01-01T00:00:00Z in milliseconds: names of backups have the time until then, so that a listing
+# begins with the newest.
 _BACKUP_EPOCH_MS = 32_503_680_000_000
 _BACKUP_DIGITS = 14
 _UNSAFE_SEGMENTS = frozenset({"", ".", ".."})
@@ -54,17 +54,11 @@ def chunk_key(chunk_id: ChunkId) -> str:
 
 
 def overwritten_key(name: str) -> str:
-    """Return the key of a backup of ``repo`` or ``config.yaml``.
-
-    Raises
-    ------
-    InvalidInputError
-        When the name is empty or would point out of ``overwritten/``.
-    """
+    """Return the key of a backup of ``repo`` or ``config.yaml``."""
     if not is_backup_name(name):
         raise InvalidInputError(
-            f"{name!r} is not the name of a backup: names have no NUL and no empty, '.' or '..' "
-            "segment",
+            f"{name!r} is not the name of a backup: names must not contain NUL or empty, '.' or "
+            "'..' segments",
             found=name,
             allowed="a relative name such as 'repo.30729294865234.S0CHS5WSF158RN937BP0'",
         )
@@ -72,32 +66,21 @@ def overwritten_key(name: str) -> str:
 
 
 def is_backup_name(name: str) -> bool:
-    """Tell whether a stored ``backup_path`` stays inside ``overwritten/``."""
+    """Return True if a stored ``backup_path`` stays inside ``overwritten/``."""
     return "\0" not in name and _UNSAFE_SEGMENTS.isdisjoint(name.split("/"))
 
 
 def backup_name(now_ms: int, random12: bytes, *, of: str = REPO) -> str:
-    """Return the name below ``overwritten/`` for a copy of an object that is to be replaced.
+    """Return the name below ``overwritten/`` for a copy of an object before it is replaced.
 
-    Parameters
-    ----------
-    now_ms
-        Milliseconds since 1970-01-01T00:00:00Z.
-    random12
-        12 random bytes, so that two writers of one millisecond do not meet.
-    of
-        Which object is backed up: ``repo``, or ``config.yaml`` of spec version 1.
-
-    Raises
-    ------
-    InvalidInputError
-        When the time lies outside the years that the name can hold.
+    ``now_ms`` are milliseconds since 1970-01-01T00:00:00Z, and the random bytes distinguish writers
+    of one millisecond. ``of`` is ``repo``, or ``config.yaml`` of spec version 1.
     """
     left = _BACKUP_EPOCH_MS - now_ms
     if not 0 <= left < 10**_BACKUP_DIGITS:
         raise InvalidInputError(
-            f"the clock says {now_ms} ms since 1970, but backups can only be named for times "
-            f"before the year 3000; set the clock of this machine",
+            f"the clock of this machine shows {now_ms} ms since 1970, but names of backups end "
+            f"with the year 3000; set the clock",
             found=now_ms,
             allowed=f"{_BACKUP_EPOCH_MS - 10**_BACKUP_DIGITS + 1} to {_BACKUP_EPOCH_MS}",
         )

@@ -1,13 +1,13 @@
-"""Parses the rules for splitting chunk refs over manifests, and applies them to an array.
+"""Parses the rules that split chunk refs over manifests, and applies them to an array.
 
 Rules of this file
 ------------------
-1. Rules are tried in order, and every rule whose condition holds for the array's path counts. An
-   axis takes its size from the first dimension rule that matches it; later rules do not change it.
+1. Rules are tried in order, and every rule whose condition matches the array's path applies. An
+   axis takes its size from the first matching dimension rule.
 2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
 3. Patterns are those of Rust's ``regex`` and may match anywhere in a path. A pattern that Python
-   may read in another way raises an error when a result depends on it (`splitting_patterns`).
-4. A condition of an unknown kind is kept. It raises an error only when a result depends on it.
+   may read in another way raises an error if a result depends on it (`splitting_patterns`).
+4. A condition of an unknown kind is kept. It raises an error only if a result depends on it.
 
 Spec: ``manifest.splitting`` of the repository configuration.
 """
@@ -30,11 +30,8 @@ _MAX_DEPTH: Final = 32
 class ArrayCondition:
     """A condition on an array's path.
 
-    Parameters
-    ----------
-    kind
-        ``any_array``; ``path_matches`` or ``name_matches`` with a ``pattern``; ``or`` or ``and``
-        with ``parts``; or the name of a kind that is not known.
+    ``kind`` is ``any_array``; ``path_matches`` or ``name_matches`` with a ``pattern``; ``or`` or
+    ``and`` with ``parts``; or the name of an unknown kind.
     """
 
     kind: str
@@ -42,13 +39,7 @@ class ArrayCondition:
     parts: tuple[ArrayCondition, ...] = ()
 
     def holds(self, node_path: str) -> bool:
-        """Tell whether the array at this path meets the condition.
-
-        Raises
-        ------
-        UnsupportedError
-            The kind of condition is not known, or its pattern not understood.
-        """
+        """Return True if the array at this path meets the condition."""
         if self.kind == "any_array":
             return True
         if self.kind == "path_matches":
@@ -60,22 +51,17 @@ class ArrayCondition:
         if self.kind == "and":
             return all(part.holds(node_path) for part in self.parts)
         raise UnsupportedError(
-            f"the repository splits manifests by the condition {self.kind!r}, which this version "
-            "does not know; upgrade icechunk-spark to write to this repository",
+            f"the repository splits manifests by the unknown condition {self.kind!r}; upgrade "
+            "icechunk-spark to write to this repository",
             found=self.kind,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DimensionRule:
-    """Number of chunks along an axis that go into one manifest.
+    """The number of chunks along an axis in one manifest.
 
-    Parameters
-    ----------
-    by
-        ``axis`` and ``dimension_name`` compare ``value``; ``any`` is for every axis.
-    num_chunks
-        Chunks per manifest, above zero.
+    ``axis`` and ``dimension_name`` compare ``value``; ``any`` matches every axis.
     """
 
     by: Literal["axis", "dimension_name", "any"]
@@ -83,7 +69,7 @@ class DimensionRule:
     num_chunks: int
 
     def holds(self, axis: int, name: str | None) -> bool:
-        """Tell whether the rule is for an axis."""
+        """Return True if the rule matches an axis."""
         if self.by == "axis":
             return axis == self.value
         if self.by == "dimension_name":
@@ -93,7 +79,7 @@ class DimensionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplittingRule:
-    """A condition that selects arrays, and how their axes are split."""
+    """A condition that selects arrays, and the split of their axes."""
 
     condition: ArrayCondition
     dimensions: tuple[DimensionRule, ...]
@@ -113,29 +99,7 @@ def split_cells(
     dimension_names: Sequence[str | None] | None,
     num_chunks: Sequence[int],
 ) -> tuple[int, ...]:
-    """Return how many chunks along each axis go into one manifest.
-
-    Parameters
-    ----------
-    rules
-        The rules of the repository.
-    node_path
-        Path of the array.
-    dimension_names
-        One per axis, None for unnamed ones; None when no axis has a name.
-    num_chunks
-        Number of chunks along each axis.
-
-    Returns
-    -------
-    tuple of int
-        One size per axis, from 1 to the number of chunks (1 where there are none).
-
-    Raises
-    ------
-    UnsupportedError
-        A condition is of a kind that is not known, or a pattern is not understood.
-    """
+    """Return the number of chunks along each axis in one manifest."""
     names = dimension_names or [None] * len(num_chunks)
     sizes: dict[int, int] = {}
     for rule in rules:
@@ -153,13 +117,7 @@ def split_cells(
 
 
 def parse_rules(tree: Any, object_key: str) -> tuple[SplittingRule, ...]:
-    """Read the value of ``split_sizes``.
-
-    Raises
-    ------
-    FormatError
-        It does not have the shape of rules.
-    """
+    """Read the value of ``split_sizes``."""
     return tuple(
         SplittingRule(
             condition=_condition(condition, object_key, 0),
@@ -172,7 +130,7 @@ def parse_rules(tree: Any, object_key: str) -> tuple[SplittingRule, ...]:
 
 
 def rules_tree(rules: Sequence[SplittingRule]) -> dict[str, Any]:
-    """Return rules in the words of the configuration: a map with ``split_sizes``."""
+    """Return rules in the form of the configuration: a map with ``split_sizes``."""
     return {
         "split_sizes": [
             [
@@ -242,7 +200,7 @@ def _condition(tree: Any, object_key: str, depth: int) -> ArrayCondition:
     if kind in ("path_matches", "name_matches"):
         pattern = content.get("regex") if isinstance(content, dict) else None
         if not isinstance(pattern, str):
-            _fail(f"{kind} needs a text 'regex'", object_key)
+            _fail(f"{kind} needs a string 'regex'", object_key)
         return ArrayCondition(kind=kind, pattern=pattern)
     return ArrayCondition(kind=kind)
 

@@ -1,4 +1,4 @@
-"""Reads and writes transaction logs, which say which nodes and chunks a commit changed.
+"""Reads and writes transaction logs, which list the nodes and chunks that a commit changed.
 
 Rebase, diff and amend need them; readers of data do not. A commit may touch millions of chunks, so
 their coordinates are read and written as columns (`tables.bulk_reader`, `tables.bulk_writer`).
@@ -6,7 +6,7 @@ their coordinates are read and written as columns (`tables.bulk_reader`, `tables
 Rules of this file
 ------------------
 1. Lists of node ids are sorted by bytes, ``updated_chunks`` by node id, coordinates
-   lexicographically; what a file has in another order is put in order when it is read.
+   lexicographically; lists in another order are sorted when read.
 2. ``moved_nodes`` is sorted *by path component* of ``to``, unlike the nodes of a snapshot. Files of
    spec version 1 do not have the list.
 3. Chunks of new arrays are in ``updated_chunks`` too, and so are deleted chunks.
@@ -97,14 +97,12 @@ class TransactionLog:
     Parameters
     ----------
     id
-        The id of the snapshot that the commit made.
-    new_groups, new_arrays, deleted_groups, deleted_arrays
-        Nodes by what happened to them.
+        The id of the snapshot of the commit.
     updated_arrays, updated_groups
-        Nodes, not new ones, whose metadata document changed.
+        Existing nodes whose metadata document changed.
     updated_chunks
         Node id to coordinates, uint32 of shape (n, ndim), of references that were added, replaced
-        or deleted. Sorted and distinct after decoding; ``encode`` sees to it as well.
+        or deleted. Sorted and distinct after decoding; ``encode`` sorts them as well.
     moved_nodes
         One entry per moved node, children of moved groups included.
     """
@@ -121,30 +119,23 @@ class TransactionLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the commit changed nothing."""
+        """True if the commit changed nothing."""
         lists = (getattr(self, name) for name in NODE_LISTS)
         return not (any(lists) or self.updated_chunks or self.moved_nodes)
 
     @property
     def relocated_nodes(self) -> frozenset[NodeId]:
-        """Nodes that left their path for another one in a commit with other changes.
+        """Nodes that changed their path in a commit with other changes.
 
-        They are listed as deleted and as created, since only commits of nothing else have moves.
+        They are listed as deleted and as created, since only commits without other changes have
+        moves.
         """
         gone = frozenset(self.deleted_groups + self.deleted_arrays)
         return gone.intersection(self.new_groups + self.new_arrays)
 
 
 def decode(data: bytes, *, object_key: str = "<bytes>") -> TransactionLog:
-    """Read a transaction log file.
-
-    Raises
-    ------
-    FormatError
-        The bytes are not a transaction log, or are damaged.
-    UnsupportedError
-        The file is of a newer version of the format.
-    """
+    """Read a transaction log file."""
     envelope = unwrap(data, file_type=FileType.TRANSACTION_LOG, object_key=object_key)
     return decode_payload(envelope.payload, object_key=object_key)
 
@@ -238,7 +229,7 @@ def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[No
 
 
 class CoordinateBlocks(Protocol):
-    """Chunk coordinates of one array, which come block by block."""
+    """Chunk coordinates of one array, in blocks."""
 
     @property
     def ndim(self) -> int:
@@ -257,7 +248,7 @@ class CoordinateBlocks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _WholeCoordinates:
-    """Coordinates that are in memory already."""
+    """Coordinates in memory."""
 
     coords: NDArray[np.uint32]
 
@@ -277,29 +268,15 @@ class _WholeCoordinates:
 def encode(
     log: TransactionLog, *, spec_version: int = SPEC_V2, level: int = DEFAULT_LEVEL
 ) -> bytes:
-    """Write a transaction log file; equal input gives equal bytes.
-
-    Raises
-    ------
-    InvalidInputError
-        Nodes were moved and ``spec_version`` is 1, which cannot say so; coordinates are not
-        (n, ndim) arrays of 32-bit numbers; or the log is too large for readers.
-    """
+    """Return a transaction log file; equal input gives equal bytes."""
     return EncodedLog(log, spec_version=spec_version).file(level=level)
 
 
 class EncodedLog:
-    """A transaction log that is to be written; its size is known before the file is made.
+    """A transaction log to write, whose size is known before the file is made.
 
-    Parameters
-    ----------
-    chunks
-        Coordinates by node, generated when the file is made; they replace ``log.updated_chunks``.
-
-    Raises
-    ------
-    InvalidInputError
-        As for ``encode``.
+    ``chunks`` are coordinates by node, generated when the file is made, instead of
+    ``log.updated_chunks``.
     """
 
     def __init__(
@@ -398,8 +375,8 @@ def _write_coords(made: Assembly, chunks: CoordinateBlocks) -> int:
 def _checked(coords: NDArray[np.uint32], node_id: NodeId) -> NDArray[np.uint32]:
     if coords.ndim != 2 or coords.dtype != np.uint32:
         raise InvalidInputError(
-            f"updated chunks of node {node_id} are {coords.dtype} of shape {coords.shape}; "
-            "uint32 of shape (n, dimensions) is needed"
+            f"updated chunks of node {node_id} must be uint32 of shape (n, dimensions), found "
+            f"{coords.dtype} of shape {coords.shape}"
         )
     return _ordered(coords)
 

@@ -127,7 +127,7 @@ def test_what_cannot_be_written_is_refused_as_ever(wrong):
     else:
         info = replace(info, flushed_at=2**64)
     grown = replace(repo, snapshots=with_snapshot(read_again(repo).snapshots, info))
-    with pytest.raises(InvalidInputError, match="not listed" if wrong == "parent" else "fit"):
+    with pytest.raises(InvalidInputError, match="does not list" if wrong == "parent" else "fit"):
         repo_info.encode(grown)
 
 

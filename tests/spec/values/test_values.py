@@ -198,7 +198,7 @@ def test_texts_shared_to_multiply_memory_are_refused() -> None:
         (b"abc\3\x10\1", "has no end"),
         (b"\1\xff\0\2\x14\1", "not UTF-8"),
         (b"\x09\x14\1", "before the start"),
-        (b"\x7f\0\1\x14\1", "more bytes than there are"),
+        (b"\x7f\0\1\x14\1", "exceed the buffer"),
     ],
 )
 def test_each_kind_of_damage_is_named(raw: bytes, problem: str) -> None:

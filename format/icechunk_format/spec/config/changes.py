@@ -1,12 +1,12 @@
-"""Applies changes to a stored configuration, and checks them before they are stored.
+"""Applies changes to a stored configuration, after checking them.
 
 A library that cannot read the configuration cannot open the repository, so changes are checked
-against the types and limits of existing libraries, not only against our own.
+against the types and limits of existing libraries as well.
 
 Rules of this file
 ------------------
-1. Changes are a tree like the configuration itself. Maps are merged, None gives a setting back to
-   its default, and a key that is not known is refused with the nearest known one.
+1. Changes are a tree like the configuration itself. Maps are merged, None returns a setting to its
+   default, and an unknown key is refused with the nearest known ones.
 2. All other settings of the stored tree stay as they are, known or not.
 3. ``manifest.splitting`` and single virtual chunk containers are replaced whole.
 
@@ -32,38 +32,24 @@ _U64: Final = 2**64 - 1
 
 
 def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration, `RepositoryConfig.raw`, with changes applied.
-
-    See `Repository.update_config` for the changes.
-
-    Raises
-    ------
-    InvalidInputError
-        A setting is not known, or its value has a wrong type or lies outside of its limits.
-    """
+    """Return a stored configuration, ``RepositoryConfig.raw``, with changes applied."""
     new = _merged(tree, changes, SETTINGS, "")
     try:
         parse_config(new)
     except FormatError as error:
         raise InvalidInputError(
-            f"the configuration cannot be changed so: {error.message}", **error.facts
+            f"the changed configuration is invalid: {error.message}", **error.facts
         ) from error
     return new
 
 
 def changes_in(config: RepositoryConfig) -> dict[str, Any]:
-    """Return the fields replaced in a configuration since it was read, as a tree of changes.
-
-    Raises
-    ------
-    InvalidInputError
-        A field was replaced that only libraries write.
-    """
+    """Return the fields replaced in a configuration since it was read, as a tree of changes."""
     before = parse_config(config.raw)
     if config.previous_file != before.previous_file:
         raise InvalidInputError(
-            f"previous_file was changed to {config.previous_file!r}, but it names a backup and is "
-            "only written by libraries; leave it as it was read",
+            f"previous_file was changed to {config.previous_file!r}, but it names a backup and "
+            "must not be changed",
             setting="previous_file",
         )
     changes: dict[str, Any] = {}
@@ -107,7 +93,7 @@ def _merged(
         if key not in known:
             near = get_close_matches(str(key), known, n=3, cutoff=0.0)
             refuse(
-                "no setting of a repository that this library can change; the nearest are "
+                "this setting does not exist or cannot be changed; the nearest are "
                 + ", ".join(f"{prefix}{name}" for name in near),
                 setting,
                 allowed=tuple(known),
@@ -149,7 +135,7 @@ def _splitting(value: Any, setting: str) -> dict[str, Any]:
         for dimension in rule.dimensions:
             axis = dimension.value
             if dimension.by == "axis" and (type(axis) is not int or not 0 <= axis <= _U64):
-                refuse(f"an axis is a number from 0, found {axis!r}", setting, found=axis)
+                refuse(f"an axis must be an integer from 0, found {axis!r}", setting, found=axis)
             if dimension.by == "dimension_name":
                 _check_pattern(str(axis), setting)
         pending = [rule.condition]
@@ -158,8 +144,8 @@ def _splitting(value: Any, setting: str) -> dict[str, Any]:
             pending += condition.parts
             if condition.kind not in ("any_array", "path_matches", "name_matches", "or", "and"):
                 refuse(
-                    f"{condition.kind!r} is no condition on arrays; any_array, path_matches, "
-                    "name_matches, or, and are",
+                    f"{condition.kind!r} is not a condition on arrays; allowed are any_array, "
+                    "path_matches, name_matches, or, and",
                     setting,
                 )
             if condition.kind.endswith("_matches"):

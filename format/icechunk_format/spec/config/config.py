@@ -2,14 +2,14 @@
 
 Rules of this file
 ------------------
-1. A missing key and a null mean the default. Unknown keys are ignored, but stay in ``raw``, which
-   is what is written back.
+1. A missing key or a null means the default. Unknown keys are ignored, but stay in ``raw``, which
+   is written back.
 2. Values of known keys must have the type of their default; anything else is ``FormatError``. A
    number that existing libraries accept but that zstd or this library cannot use is read as the
    nearest usable one; ``raw`` keeps the number.
 3. In YAML a tag ``!t`` becomes the map ``{t: value}``, the form that FlexBuffers have.
-4. The ``storage`` settings describe the machine that saved them, so they are reported and never
-   applied: in a repository copied from disk to S3 they would turn off conditional writes.
+4. The ``storage`` settings describe the machine that saved them, so they are never applied: in a
+   repository copied from disk to S3 they would turn off conditional writes.
 5. Virtual chunk containers whose prefix does not end with "/" are ignored, as the reference does.
 
 Spec: ``Repo.config``; the defaults are the reference's.
@@ -34,20 +34,20 @@ _MAX_DICTIONARY: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualChunkContainer:
-    """A place outside the repository that chunks may lie in.
+    """A location outside the repository that may hold chunks.
 
     Parameters
     ----------
     name
-        What ``vcc://name/...`` locations call it; None when it has no name.
+        The name in ``vcc://name/...`` locations; None without one.
     url_prefix
-        What absolute locations in it start with; ends with "/".
+        The prefix of absolute locations in it; ends with "/".
     store_kind
-        ``s3``, ``s3_compatible``, ``tigris``, ``gcs``, ``azure``, ``http``,
-        ``local_file_system``, ``in_memory``, or a kind that is not known.
+        ``s3``, ``s3_compatible``, ``tigris``, ``gcs``, ``azure``, ``http``, ``local_file_system``,
+        ``in_memory``, or an unknown kind.
     store_options
-        Options of the store as stored; credentials are never among them. The folder of
-        ``local_file_system`` is the option ``path``.
+        Options of the storage as stored, never credentials. ``local_file_system`` has the option
+        ``path``, its folder.
     """
 
     name: str | None = None
@@ -58,7 +58,7 @@ class VirtualChunkContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryConfig:
-    """The settings of a repository that matter to readers and writers of its files.
+    """The settings of a repository that affect readers and writers of its files.
 
     Parameters
     ----------
@@ -69,13 +69,11 @@ class RepositoryConfig:
     virtual_chunk_containers
         Sorted by prefix.
     splitting
-        How references are split over manifests.
-    location_compression
-        When locations of virtual chunks are compressed.
+        The rules that split references over manifests.
     num_updates_per_repo_info_file
-        How many entries of the operations log one ``repo`` object keeps.
+        Entries of the operations log that one ``repo`` object keeps.
     previous_file
-        Name of the backup that the configuration replaced, if it says so.
+        Name of the backup that the configuration replaced, if recorded.
     raw
         The whole tree as stored.
     """
@@ -95,48 +93,30 @@ class RepositoryConfig:
         dimension_names: Sequence[str | None] | None,
         num_chunks: Sequence[int],
     ) -> tuple[int, ...]:
-        """Return how many chunks per axis go into one manifest; see ``splitting.split_cells``."""
+        """Return the chunks per axis of one manifest; see ``splitting.split_cells``."""
         return split_cells(self.splitting, node_path, dimension_names, num_chunks)
 
     def effective(self) -> dict[str, Any]:
-        """Return the whole tree with defaults in place of what is missing or null."""
+        """Return the whole tree, with defaults for missing and null settings."""
         return _merged(DEFAULTS, self.raw)
 
 
 def decode_flexbuffer_config(data: bytes, *, object_key: str = "repo") -> RepositoryConfig:
-    """Read the configuration that a ``repo`` object holds.
-
-    Raises
-    ------
-    FormatError
-        The bytes are damaged, or a known setting has a wrong type or value.
-    """
+    """Read the configuration in a ``repo`` object."""
     tree = decode_flexbuffer(data, object_key=object_key, field="config", file_type="configuration")
     return parse_config(tree, object_key=object_key)
 
 
 def decode_yaml_config(data: bytes, *, object_key: str = "config.yaml") -> RepositoryConfig:
-    """Read the file ``config.yaml`` of spec version 1.
-
-    Raises
-    ------
-    FormatError
-        The text is not YAML of that form, or a known setting has a wrong type or value.
-    """
+    """Read the file ``config.yaml`` of spec version 1."""
     tree = decode_yaml(data, object_key=object_key)
     return parse_config(tree, object_key=object_key)
 
 
 def parse_config(tree: object, *, object_key: str = "<tree>") -> RepositoryConfig:
-    """Read a configuration that is a tree already.
-
-    Raises
-    ------
-    FormatError
-        A known setting has a wrong type or value.
-    """
+    """Read a configuration tree."""
     if not isinstance(tree, Mapping | None):
-        bad_tree(f"a configuration is a map, found {type(tree).__name__}", object_key)
+        bad_tree(f"a configuration must be a map, found {type(tree).__name__}", object_key)
     given = dict(tree or {})
     _check_types(DEFAULTS, given, object_key, "")
     full = _merged(DEFAULTS, given)
@@ -173,7 +153,7 @@ def parse_config(tree: object, *, object_key: str = "<tree>") -> RepositoryConfi
 def _check_types(
     defaults: Mapping[str, Any], given: Mapping[str, Any], object_key: str, prefix: str
 ) -> None:
-    """Raise unless every known setting that is given has the type of its default."""
+    """Raise unless every known setting has the type of its default."""
     for key, default in defaults.items():
         value = given.get(key)
         if value is None:
@@ -203,11 +183,11 @@ def _containers(tree: Mapping[str, Any], object_key: str) -> tuple[VirtualChunkC
     for key, item in tree.items():
         setting = f"virtual_chunk_containers.{key}"
         if not isinstance(item, dict):
-            bad_tree(f"a container is a map, found {item!r}", object_key, setting)
+            bad_tree(f"a container must be a map, found {item!r}", object_key, setting)
         prefix = key if item.get("url_prefix") is None else item["url_prefix"]
         name = item.get("name")
         if not isinstance(prefix, str) or not (name is None or isinstance(name, str)):
-            bad_tree("name and url_prefix of a container are texts", object_key, setting)
+            bad_tree("name and url_prefix of a container must be strings", object_key, setting)
         if not prefix.endswith("/"):
             continue
         kind, options = _store(item.get("store"), object_key, setting)
@@ -221,12 +201,12 @@ def _store(tree: Any, object_key: str, setting: str) -> tuple[str, Mapping[str, 
     if isinstance(tree, str):
         return tree, {}
     if not isinstance(tree, dict) or len(tree) != 1:
-        bad_tree(f"a store is one kind with options, found {tree!r}", object_key, setting)
+        bad_tree(f"a store must be one kind with options, found {tree!r}", object_key, setting)
     ((kind, options),) = tree.items()
     if isinstance(options, str):
         return kind, {"path": options}
     if options is None:
         return kind, {}
     if not isinstance(options, dict):
-        bad_tree(f"options of a store are a map, found {options!r}", object_key, setting)
+        bad_tree(f"options of a store must be a map, found {options!r}", object_key, setting)
     return kind, options

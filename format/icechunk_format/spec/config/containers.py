@@ -1,11 +1,11 @@
 """Adds, replaces and removes virtual chunk containers in a stored configuration.
 
-Libraries that parse configurations strictly cannot open a repository with a container that lacks a
-field or has one of a wrong type, so exactly the fields that they know are written.
+Libraries with strict parsers cannot open a repository with a container that lacks a field or has
+one of a wrong type, so exactly their fields are written.
 
 Rules of this file
 ------------------
-1. A container is replaced whole; its keys beside name, prefix and store are kept.
+1. A container is replaced whole; keys other than name, prefix and store are kept.
 2. No credential is stored: an option that looks like one is refused.
 
 Spec: ``Repo.config``, ``virtual_chunk_containers``.
@@ -23,7 +23,7 @@ from icechunk_format.spec.config.settings import Setting, checked, refuse
 CONTAINERS: Final = "virtual_chunk_containers"
 
 _U32: Final = 2**32 - 1
-# The fields that existing libraries know, with the values that they write for an empty store.
+# The fields of existing libraries, with the values that they write for an empty store.
 _S3_OPTIONS: Final = {
     "region": Setting(str),
     "endpoint_url": Setting(str),
@@ -35,26 +35,16 @@ _S3_OPTIONS: Final = {
     "checksum_algorithm": Setting(str, words=("crc32", "crc32c", "crc64_nvme", "sha1", "sha256")),
 }
 _S3_KINDS: Final = ("s3", "s3_compatible", "tigris")
-_TEXT_MAP_KINDS: Final = ("gcs", "azure", "http")
-_STORE_KINDS: Final = (*_S3_KINDS, *_TEXT_MAP_KINDS, "local_file_system", "in_memory")
+_STRING_MAP_KINDS: Final = ("gcs", "azure", "http")
+_STORE_KINDS: Final = (*_S3_KINDS, *_STRING_MAP_KINDS, "local_file_system", "in_memory")
 _SECRET_WORDS: Final = ("secret", "key", "token", "password", "credential", "sas", "authorization")
 
 
 def changed_containers(tree: Mapping[str, Any], changes: Any) -> dict[str, Any]:
-    """Return the stored containers with some of them replaced, added, or removed by None.
+    """Return stored containers with some replaced, added, or removed by None.
 
-    Parameters
-    ----------
-    tree
-        ``virtual_chunk_containers`` as stored.
-    changes
-        A list of ``VirtualChunkContainer``; or a map from URL prefix to such a value, to its tree,
-        or to None.
-
-    Raises
-    ------
-    InvalidInputError
-        A container is not one that existing libraries can read.
+    ``changes`` is a list of ``VirtualChunkContainer``; or a map from URL prefix to such a value, to
+    its tree, or to None.
     """
     if isinstance(changes, Mapping):
         items = list(changes.items())
@@ -84,7 +74,7 @@ def changed_containers(tree: Mapping[str, Any], changes: Any) -> dict[str, Any]:
     names = [item.get("name") for item in new.values() if isinstance(item, Mapping)]
     for name in names:
         if name is not None and names.count(name) > 1:
-            refuse(f"two containers are called {name!r}; names are unique", CONTAINERS)
+            refuse(f"two containers have the name {name!r}; names must be unique", CONTAINERS)
     return new
 
 
@@ -98,11 +88,13 @@ def _container(prefix: str, item: Any, setting: str) -> VirtualChunkContainer:
             refuse(error.facts["problem"], setting)
         extra = set(item) - {"name", "url_prefix", "store"}
         if extra:
-            refuse(f"a container has name, url_prefix and store, found {min(extra)!r}", setting)
+            refuse(
+                f"a container has only name, url_prefix and store, found {min(extra)!r}", setting
+            )
     if found.url_prefix != prefix:
-        refuse(f"its url_prefix {found.url_prefix!r} is another one", setting)
+        refuse(f"its url_prefix is {found.url_prefix!r}", setting)
     if found.name is not None and (not found.name or "/" in found.name):
-        refuse(f"{found.name!r} cannot be its name: names are not empty and hold no '/'", setting)
+        refuse(f"its name {found.name!r} must not be empty or contain '/'", setting)
     return found
 
 
@@ -111,26 +103,26 @@ def _container_tree(container: VirtualChunkContainer, setting: str) -> dict[str,
     store: Any
     if kind in _S3_KINDS:
         store = {kind: _s3_options(options, setting)}
-    elif kind in _TEXT_MAP_KINDS:
+    elif kind in _STRING_MAP_KINDS:
         for name, value in options.items():
             if not isinstance(value, str):
-                refuse(f"options of {kind} are texts, found {name!r}", setting)
+                refuse(f"options of {kind} must be strings; {name!r} is not", setting)
             if any(word in name.lower() for word in _SECRET_WORDS):
                 refuse(
-                    f"{name!r} looks like a credential, and none is ever stored in a repository; "
-                    "give it to the reader",
+                    f"{name!r} looks like a credential, which a repository must not store; give it "
+                    "to the reader",
                     setting,
                 )
         store = {kind: options}
     elif kind == "local_file_system":
         path = options.pop("path", None)
         if not isinstance(path, str) or options:
-            refuse("local_file_system has one option, the text path", setting)
+            refuse("local_file_system has one option, the string path", setting)
         store = {kind: path}
     elif kind == "in_memory" and not options:
         store = kind
     else:
-        refuse(f"{kind!r} is no kind of store; there are {', '.join(_STORE_KINDS)}", setting)
+        refuse(f"{kind!r} is not a kind of store; allowed are {', '.join(_STORE_KINDS)}", setting)
     return {"name": container.name, "url_prefix": container.url_prefix, "store": store}
 
 
@@ -138,11 +130,11 @@ def _s3_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
     for name, value in options.items():
         if name not in _S3_OPTIONS:
             refuse(
-                f"{name!r} is no option of an S3 store that is stored; there are "
+                f"{name!r} is not a stored option of an S3 store; allowed are "
                 + ", ".join(_S3_OPTIONS),
                 setting,
             )
-        # Numbers and texts may be null, flags not.
+        # Numbers and strings may be null, flags may not.
         if value is not None or _S3_OPTIONS[name].type is bool:
             checked(value, _S3_OPTIONS[name], f"{setting}.{name}")
     return {**{name: option.default for name, option in _S3_OPTIONS.items()}, **options}

@@ -15,7 +15,7 @@ _U64: Final = 2**64 - 1
 
 
 class Setting(NamedTuple):
-    """A setting: its type, its default (None for null), and limits of a number or allowed words."""
+    """A setting: its type, its default (None for null), limits of a number, allowed words."""
 
     type: type
     default: Any = None
@@ -25,13 +25,13 @@ class Setting(NamedTuple):
 
 
 def refuse(problem: str, setting: str, **facts: Any) -> Never:
-    """Raise InvalidInputError for the value that was given for a setting."""
+    """Raise InvalidInputError for the value of a setting."""
     raise InvalidInputError(f"{setting}: {problem}", setting=setting, **facts)
 
 
 def checked(value: Any, allowed: Setting, setting: str) -> Any:
-    """Return a value for a setting, if the setting can have it."""
-    # True is an int in Python, and no number here.
+    """Return a value if the setting allows it."""
+    # True is an int in Python, but not a number here.
     if type(value) is not allowed.type:
         refuse(f"{allowed.type.__name__} is expected, found {value!r}", setting, found=value)
     if isinstance(value, int) and allowed.type is int and not allowed.low <= value <= allowed.high:

@@ -1,12 +1,12 @@
-"""Writes changes into ``config.yaml``; sections that did not change keep their bytes.
+"""Writes changes into ``config.yaml``; unchanged sections keep their bytes.
 
 Rules of this file
 ------------------
-1. A top-level section whose value did not change stays as it is in the text, comments included.
-2. In a section that did change, single settings that did not keep their tags, so that an enum
-   value of a newer library survives beside one that was changed.
-3. YAML spells enum values as tags: ``{"s3": {...}}`` of FlexBuffers is ``!s3`` here. Only positions
-   that the format has enums in are written so.
+1. An unchanged top-level section keeps its text, comments included.
+2. In a changed section, unchanged settings keep their tags, so that an enum value of a newer
+   library survives beside a changed one.
+3. YAML writes enum values as tags: ``{"s3": {...}}`` of FlexBuffers is ``!s3``. Only enums of the
+   format are written so.
 
 Spec: ``config.yaml`` of version 1.
 """
@@ -32,17 +32,9 @@ def encode_yaml_config(
 ) -> bytes:
     """Return a ``config.yaml`` with new content, changed as little as possible.
 
-    Parameters
-    ----------
-    old
-        The file as stored; empty where there is none.
-    tree
-        The new content: ``RepositoryConfig.raw`` with changes.
-
-    Raises
-    ------
-    FormatError
-        The old file cannot be read; or it cannot be changed without loss.
+    ``old`` is the stored file, empty without one, and ``tree`` the changed
+    ``RepositoryConfig.raw``. Raises FormatError if the old file cannot be read, or cannot be
+    changed without loss.
     """
     root = compose_yaml(old, object_key=object_key)
     before = decode_yaml_config(old, object_key=object_key).raw
@@ -76,7 +68,7 @@ def encode_yaml_config(
     data = new.encode()
     if decode_yaml_config(data, object_key=object_key).raw != dict(tree):
         raise FormatError(
-            "it cannot be changed without changing what else it says; write it anew as plain YAML "
+            "it cannot be changed without changing other settings; write it again as plain YAML "
             "with one setting per line",
             object_key=object_key,
             file_type="configuration",
@@ -91,7 +83,7 @@ def _section(key: yaml.Node, value: yaml.Node) -> str:
 
 
 def _changed(node: yaml.Node, old: Any, new: Any, path: tuple[str, ...]) -> yaml.Node:
-    """Return a node for a new value that keeps all nodes below it whose value did not change."""
+    """Return a node for a new value, with all unchanged nodes below it."""
     if old == new:
         return node
     is_plain_map = isinstance(node, yaml.MappingNode) and node.tag == _MAP
@@ -148,7 +140,7 @@ def _enum(value: Any) -> yaml.Node:
         return _node(value, ())
     ((tag, content),) = value.items()
     if isinstance(content, list):
-        # The parts of "or" and "and" are conditions themselves.
+        # The parts of "or" and "and" are conditions.
         node = _sequence([_enum(item) for item in content])
     else:
         node = _node(content, ())
@@ -159,7 +151,7 @@ def _enum(value: Any) -> yaml.Node:
 
 
 class _ConfigDumper(yaml.SafeDumper):
-    """YAML in which a tagged plain word stays plain: ``!Axis 0`` is a number, ``!Axis '0'`` not."""
+    """Leaves a tagged plain word plain: ``!Axis 0`` is a number, ``!Axis '0'`` is not."""
 
     def choose_scalar_style(self) -> str:
         event: Any = self.event

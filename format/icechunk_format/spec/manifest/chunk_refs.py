@@ -5,22 +5,21 @@ A manifest can hold millions of references, so a reference is a row of these col
 ================  ==========  ==========================================================
 column            dtype       meaning
 ================  ==========  ==========================================================
-``coords``        uint32      (n, ndim), sorted; the place in the array's chunk grid
+``coords``        uint32      (n, ndim), sorted; the index in the array's chunk grid
 ``kind``          uint8       ``KIND_NATIVE``, ``KIND_INLINE`` or ``KIND_VIRTUAL``
 ``chunk_id``      uint8       (n, 12); native rows, else zeros
 ``offset``        uint64      bytes into the object; native and virtual rows, else zero
 ``length``        uint64      bytes of the chunk, in rows of all kinds
-``last_modified`` uint32      seconds since 1970 of a virtual chunk's object; 0 = not known
+``last_modified`` uint32      seconds since 1970 of a virtual chunk's object; 0 = unknown
 ================  ==========  ==========================================================
 
 Inline bytes, locations and etags are in ``texts``. Writers make columns with `new_chunk_refs`.
 
 Rules of this file
 ------------------
-1. Rows are sorted by coordinate and coordinates are distinct; the caller of the constructor ensures
-   it.
+1. Rows are sorted by distinct coordinates, which the caller of the constructor ensures.
 2. Values never change; operations return new ones, which may share buffers. Pickling drops bytes
-   that the rows do not use, so a task carries its own references only.
+   that the rows do not use, so a task holds only its own references.
 
 Spec: "ChunkRef".
 """
@@ -46,21 +45,16 @@ CHUNK_ID_SIZE: Final = 12
 
 _KIND_NAMES: Final = {KIND_NATIVE: "native", KIND_INLINE: "inline", KIND_VIRTUAL: "virtual"}
 _COLUMNS: Final = ("coords", "kind", "chunk_id", "offset", "length", "last_modified")
-# A selection that uses less than this share of a large buffer gets a buffer of its own.
+# A selection of less than this share of a large buffer gets a buffer of its own.
 _SPARSE_SHARE: Final = 4
 _LARGE_BUFFER: Final = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ChunkRefs:
-    """References of one array, sorted by coordinate.
+    """References of one array, sorted by coordinate; the columns become read-only.
 
-    Parameters
-    ----------
-    coords, kind, chunk_id, offset, length, last_modified
-        The columns of the table above; ``coords`` strictly ascending. They become read-only.
-    texts
-        Inline bytes, locations and etags; None when all rows are native.
+    ``texts`` has inline bytes, locations and etags; it is None if all rows are native.
     """
 
     coords: NDArray[np.uint32]
@@ -92,7 +86,7 @@ class ChunkRefs:
 
     @classmethod
     def empty(cls, ndim: int) -> ChunkRefs:
-        """Return no references, of an array of ``ndim`` dimensions."""
+        """Return an empty list of references of an array with ``ndim`` dimensions."""
         return cls.blank(np.empty((0, ndim), dtype=np.uint32), KIND_NATIVE)
 
     def __len__(self) -> int:
@@ -111,7 +105,7 @@ class ChunkRefs:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the references take, shared buffers included."""
+        """Memory of the references, shared buffers included."""
         total = sum(int(getattr(self, name).nbytes) for name in _COLUMNS)
         total += 0 if self.texts is None else self.texts.nbytes
         return total + (0 if self._order is None else self._order.nbytes)
@@ -129,32 +123,26 @@ class ChunkRefs:
         return bounds.astype(np.uint32).reshape(self.ndim, 2)
 
     def find(self, coords: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the row of each coordinate, shape (m, ndim); -1 where there is none."""
+        """Return the row of each coordinate, shape (m, ndim); -1 if it is absent."""
         return self.order.find(coords)
 
     def select_box(self, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows whose coordinates lie in [lo, hi) on every axis, ascending."""
+        """Return the rows whose coordinates are in [lo, hi) on every axis, ascending."""
         return self.order.select_box(lo, hi)
 
     def _texts_of(self, rows: NDArray[Any], kind: int) -> RefTexts:
-        """Return the texts after checking that these rows are all of one kind."""
+        """Return the texts after checking that these rows are of one kind."""
         is_odd = self.kind[rows] != kind
         if is_odd.any():
             row = int(np.asarray(rows)[is_odd][0])
             raise InvalidInputError(
-                f"row {row} is a {_KIND_NAMES[int(self.kind[row])]} chunk; "
-                f"{_KIND_NAMES[kind]} ones were asked for"
+                f"row {row} is a {_KIND_NAMES[int(self.kind[row])]} chunk, "
+                f"expected a {_KIND_NAMES[kind]} one"
             )
         return RefTexts.none(len(self)) if self.texts is None else self.texts
 
     def inline(self, row: int) -> bytes:
-        """Return the bytes of an inline chunk.
-
-        Raises
-        ------
-        InvalidInputError
-            The row is of another kind.
-        """
+        """Return the bytes of an inline chunk."""
         return self._texts_of(np.array([row]), KIND_INLINE).raw(row)
 
     def location(self, row: int) -> str:
@@ -162,15 +150,7 @@ class ChunkRefs:
         return self.locations(np.array([row]))[0]
 
     def locations(self, rows: NDArray[np.integer[Any]]) -> list[str]:
-        """Return the locations of virtual chunks.
-
-        Raises
-        ------
-        InvalidInputError
-            A row is of another kind.
-        FormatError
-            A stored location is damaged.
-        """
+        """Return the locations of virtual chunks."""
         return self._texts_of(rows, KIND_VIRTUAL).strings(rows)
 
     def location_ranges(
@@ -178,38 +158,21 @@ class ChunkRefs:
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """Return locations as bytes: a buffer, and int64 starts and lengths of shape (m,).
 
-        For callers that build a column of text without a Python string per row. Errors are those
-        of ``locations``, except that the bytes are not checked to be UTF-8.
+        For callers that build a string column without a Python string per row. The bytes are not
+        checked to be UTF-8.
         """
         return self._texts_of(rows, KIND_VIRTUAL).located(rows)
 
     def etag(self, row: int) -> str | None:
-        """Return the etag that a virtual chunk's object should have; None when not known."""
+        """Return the expected etag of a virtual chunk's object; None if unknown."""
         return self.etags(np.array([row]))[0]
 
     def etags(self, rows: NDArray[np.integer[Any]]) -> list[str | None]:
-        """Return etags, None where not known.
-
-        Raises
-        ------
-        FormatError
-            A stored etag is damaged.
-        """
+        """Return etags, None if unknown."""
         return [None] * len(rows) if self.texts is None else self.texts.etags(rows)
 
     def take(self, rows: NDArray[Any]) -> ChunkRefs:
-        """Return some rows.
-
-        Parameters
-        ----------
-        rows
-            Ascending row numbers, or a mask of shape (n,).
-
-        Raises
-        ------
-        InvalidInputError
-            The rows are not in ascending order, or repeat.
-        """
+        """Return the rows of ascending row numbers, or of a mask of shape (n,)."""
         taken = self._rows(rows)
         if not is_sorted(taken.coords):
             raise InvalidInputError("rows must be distinct and ascending to be taken")
@@ -224,14 +187,11 @@ class ChunkRefs:
         )
 
     def moved(self, coords: NDArray[Any]) -> ChunkRefs:
-        """Return the same references at other coordinates, distinct integers of shape (n, ndim)."""
+        """Return the references at other coordinates, distinct integers of shape (n, ndim)."""
         return replace(self, coords=coords.astype(np.uint32)).sorted()
 
     def sorted(self) -> ChunkRefs:
-        """Return rows in ascending order of coordinate, the first of each coordinate only.
-
-        Rows that are in order already are returned as they are.
-        """
+        """Return rows in ascending order of coordinate, only the first of equal ones."""
         return self if is_sorted(self.coords) else self._rows(sorting_rows(self.coords))
 
     def compact(self) -> ChunkRefs:
@@ -242,28 +202,16 @@ class ChunkRefs:
         return self.with_texts(self.texts.compact() if has_texts else None)
 
     def with_plain_locations(self) -> ChunkRefs:
-        """Return the same references with no location compressed.
-
-        Raises
-        ------
-        FormatError
-            A stored location is damaged.
-        """
+        """Return the references without compressed locations."""
         return self if self.texts is None else self.with_texts(self.texts.plain())
 
     def with_texts(self, texts: RefTexts | None) -> ChunkRefs:
-        """Return the same references over other texts, of the same rows."""
+        """Return the references with other texts of the same rows."""
         return replace(self, texts=texts)
 
     @classmethod
     def concat(cls, parts: Sequence[ChunkRefs]) -> ChunkRefs:
-        """Join references of one array whose coordinates are distinct; the result is sorted.
-
-        Raises
-        ------
-        InvalidInputError
-            There are no parts, their dimensions differ, or a coordinate repeats.
-        """
+        """Join references of one array whose coordinates are distinct; the result is sorted."""
         if not parts:
             raise InvalidInputError("at least one part is needed to join references")
         if len({part.ndim for part in parts}) > 1:
@@ -280,12 +228,11 @@ class ChunkRefs:
         ).distinct()
 
     def distinct(self) -> ChunkRefs:
-        """Return rows in ascending order of coordinate; raises where a coordinate repeats."""
+        """Return rows in ascending order of coordinate, which must not repeat."""
         ordered = self.sorted()
         if len(ordered) != len(self):
             raise InvalidInputError(
-                f"{len(self) - len(ordered)} chunk coordinates are given more than once; "
-                "each chunk has one reference"
+                f"{len(self) - len(ordered)} chunk coordinates repeat; each chunk has one reference"
             )
         return ordered
 
@@ -298,15 +245,9 @@ class ChunkRefs:
     ) -> ChunkRefs:
         """Return ``base`` after a transaction.
 
-        Parameters
-        ----------
-        base
-            The references before.
-        changes
-            References that were set; they replace those at the same coordinates.
-        deleted
-            Coordinates, shape (m, ndim), that were deleted *before* ``changes`` were set. Those
-            that ``base`` does not have are ignored.
+        ``deleted`` are coordinates, shape (m, ndim), that were deleted *before* ``changes`` were
+        set; those absent from ``base`` are ignored. ``changes`` replace references at the same
+        coordinates.
         """
         is_kept = np.ones(len(base), dtype=np.bool_)
         for gone in (deleted, None if changes is None else changes.coords):

@@ -1,4 +1,4 @@
-"""Reads chunk manifests, which say where every chunk of one or several arrays is.
+"""Reads chunk manifests, which hold the references of one or several arrays.
 
 A manifest is a few tables around one vector of ``ChunkRef`` tables per array. `tables.bulk_reader`
 reads the vector as columns, which become ``ChunkRefs``. The writing side is `manifest.encode`.
@@ -7,7 +7,7 @@ Rules of this file
 ------------------
 1. The kind of a reference follows from the fields that are present, in this order of precedence:
    ``chunk_id``, ``compressed_location``, ``location``, ``inline``. A table with none of them is
-   damage.
+   damaged.
 2. References out of order are sorted, because lookups are binary searches. Of several references
    with one coordinate the first is kept.
 3. Columns and texts are copied out, so that the decompressed file is freed; texts that fill most of
@@ -93,43 +93,27 @@ class Manifest:
     _by_node: dict[NodeId, ArrayManifest] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # In a damaged file with two entries for a node, the first one counts.
+        # Of two entries for a node in a damaged file, the first counts.
         by_node = {entry.node_id: entry for entry in reversed(self.arrays)}
         object.__setattr__(self, "_by_node", by_node)
 
     def array(self, node_id: NodeId) -> ArrayManifest | None:
-        """Return the references of one array; None when the manifest has none of it."""
+        """Return the references of one array; None if the manifest has none of it."""
         return self._by_node.get(node_id)
 
     @property
     def nbytes(self) -> int:
-        """Memory that the references take."""
+        """Memory of the references."""
         return sum(entry.refs.nbytes for entry in self.arrays)
 
     @property
     def num_chunk_refs(self) -> int:
-        """Number of references of all arrays together."""
+        """Number of references of all arrays."""
         return sum(len(entry.refs) for entry in self.arrays)
 
 
 def decode(data: bytes, *, object_key: str = "<bytes>") -> Manifest:
-    """Read a manifest file.
-
-    Parameters
-    ----------
-    data
-        The whole object, with its header.
-    object_key
-        Its key, for error texts.
-
-    Raises
-    ------
-    FormatError
-        The bytes are not a manifest, or are damaged. Locations and etags are checked when they
-        are asked for.
-    UnsupportedError
-        The file is of a newer version of the format.
-    """
+    """Read a manifest file; locations and etags are checked on access."""
     envelope = unwrap(data, file_type=FileType.MANIFEST, object_key=object_key)
     return decode_payload(envelope.payload, object_key=object_key)
 
@@ -155,7 +139,7 @@ def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> Manifest:
 
 
 def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
-    """Return the dictionary for compressed locations; None when there can be no such locations."""
+    """Return the dictionary of compressed locations; None without compression."""
     algorithm = int(
         root.scalars(
             ManifestSlot.COMPRESSION_ALGORITHM,
@@ -168,8 +152,8 @@ def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
         return None
     if algorithm != CompressionAlgorithm.ZSTD_DICTIONARY:
         raise UnsupportedError(
-            f"a manifest compresses locations with algorithm {algorithm}; known are 0 (none) and "
-            "1 (zstd with a dictionary). Upgrade icechunk-spark to read this repository",
+            f"a manifest compresses locations with the unknown algorithm {algorithm}; supported "
+            "are 0 (none) and 1 (zstd with a dictionary). Upgrade icechunk-spark to read it",
             found=algorithm,
             allowed=tuple(CompressionAlgorithm),
         )
@@ -222,7 +206,7 @@ class _RefsDecoder:
     def _texts(
         self, tables: Tables, has_id: NDArray[np.bool_], kind: NDArray[np.uint8]
     ) -> RefTexts:
-        """Fill in ``kind`` and return the texts, still as ranges of the file."""
+        """Fill in ``kind``, and return the texts as ranges of the file."""
         is_open = ~has_id
         starts = np.zeros(len(tables), dtype=np.int64)
         lengths = np.zeros(len(tables), dtype=np.uint32)
@@ -236,7 +220,7 @@ class _RefsDecoder:
             if not rows.size:
                 continue
             found = tables.ranges(slot, name)
-            # As a rule all references are of one kind: columns are then taken whole.
+            # Usually all references are of one kind, and columns are taken whole.
             chosen = slice(None) if rows.size == len(tables) else rows
             starts[chosen], lengths[chosen] = found.starts[chosen], found.lengths[chosen]
             kind[chosen] = meaning

@@ -1,16 +1,16 @@
 """Writes chunk manifests from columns.
 
 The references of an array are split into groups whose tables have the same fields. Each group is
-one structured array (`tables.bulk_writer`), filled column by column. Coordinates lie right behind
-their table, so their offset is the same in all tables.
+one structured array (`tables.bulk_writer`), filled column by column. Coordinates follow their table
+directly, so their offset is the same in all tables.
 
 Rules of this file
 ------------------
-1. Arrays are sorted by node id and references by coordinate, for readers use binary search.
-2. A field is written where some row of a group needs it. ``offset`` is zero for nearly all native
-   chunks, and then absent.
-3. Many virtual references get a dictionary for their locations. References that come with one
-   keep it, and new ones are compressed with it; different dictionaries are replaced by a new one.
+1. Arrays are sorted by node id and references by coordinate, since readers use binary search.
+2. A field is written if a row of a group needs it. ``offset`` is zero for nearly all native chunks,
+   and then absent.
+3. Many virtual references get a dictionary for their locations. References with a dictionary keep
+   it for new ones; different dictionaries are replaced by a new one.
 4. Equal neighbouring locations are stored once.
 
 Spec: "Chunk Manifest Files".
@@ -84,7 +84,7 @@ def _root_layout(*, has_dictionary: bool) -> TableLayout:
 
 @lru_cache(maxsize=256)
 def _ref_layout(group: int, ndim: int, *, has_offset: bool, has_last_modified: bool) -> TableLayout:
-    """Lay out the tables of a group of references; for small files this costs more than filling."""
+    """Return the layout of a group of references; cached, since small files need it often."""
     kind = group & ~(_COMPRESSED | _WITH_ETAG)
     fields: dict[str, Field] = {"index": offset_field(ChunkRefSlot.INDEX)}
     if kind == KIND_INLINE:
@@ -113,31 +113,11 @@ def encode(
     location_compression: LocationCompression | None = DEFAULT_LOCATION_COMPRESSION,
     level: int = DEFAULT_LEVEL,
 ) -> bytes:
-    """Write a manifest file.
+    """Return a manifest file; equal input gives equal bytes.
 
-    Parameters
-    ----------
-    manifest
-        What to write; arrays in any order.
-    spec_version
-        1 or 2. Version 1 knows no location compression.
-    location_compression
-        When to compress locations; None for never.
-    level
-        The zstd level of the file.
-
-    Returns
-    -------
-    bytes
-        The whole object. Equal input gives equal bytes.
-
-    Raises
-    ------
-    InvalidInputError
-        The manifest is too large for readers (2 GiB before compression) and must be split, two
-        entries are of one array, or a parameter is out of range.
-    FormatError
-        A compressed location of ``manifest`` is damaged and would have to be rewritten.
+    ``location_compression`` of None compresses no locations; spec version 1 has no such
+    compression. Raises InvalidInputError if the manifest exceeds 2 GiB before compression and must
+    be split.
     """
     payload = encode_payload(
         manifest,
@@ -263,11 +243,11 @@ def _with_compression(
 
 def _samples(all_refs: list[ChunkRefs], count: int) -> list[bytes]:
     """Return plain locations spread evenly over all virtual references."""
-    places = [(refs, np.flatnonzero(refs.kind == KIND_VIRTUAL)) for refs in all_refs]
-    total = sum(len(rows) for _, rows in places)
+    virtual = [(refs, np.flatnonzero(refs.kind == KIND_VIRTUAL)) for refs in all_refs]
+    total = sum(len(rows) for _, rows in virtual)
     step = max(1, total // max(1, count))
     samples: list[bytes] = []
-    for refs, rows in places:
+    for refs, rows in virtual:
         if refs.texts is not None:
             samples += [refs.texts.raw(row) for row in rows[::step].tolist()]
     return samples[:count]

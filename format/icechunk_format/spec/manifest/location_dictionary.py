@@ -1,14 +1,14 @@
 """Compresses locations of virtual chunks one by one, with a zstd dictionary of their manifest.
 
-Locations of one data set differ in a few characters. Each is a zstd frame of its own: the shared
-dictionary makes it small, and it is read without the others.
+Locations of one data set differ in a few characters. Each is a zstd frame of its own, small by the
+shared dictionary and read without the others.
 
 Rules of this file
 ------------------
-1. A location has at most 1024 bytes. The size that a frame states is checked before memory is
-   taken for it, and a frame that does not state one may not expand beyond the limit.
-2. Frames that neighbours share are done once; all frames of a call are decompressed in one batch.
-3. Training may fail on few or equal samples. That is no error: the locations stay as they are.
+1. A location has at most 1024 bytes. The size in a frame is checked before allocation, and a frame
+   without one may not expand beyond the limit.
+2. Equal neighbouring frames are processed once; all frames of a call are decompressed in one batch.
+3. Training may fail on few or equal samples. That is not an error: the locations stay plain.
 
 Spec: "ChunkRef", ``compressed_location``.
 """
@@ -32,16 +32,14 @@ MAX_LOCATION_SIZE: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationCompression:
-    """When and how a writer compresses locations; the defaults are the reference's.
+    """Conditions and parameters of compressed locations; the defaults are the reference's.
 
     Parameters
     ----------
     min_num_chunks
         Manifests with fewer virtual references keep plain locations.
     dictionary_max_training_samples
-        How many locations a dictionary is trained with.
-    dictionary_max_size_bytes
-        How large a dictionary may become.
+        Locations that train a dictionary.
     compression_level
         The zstd level of dictionary and frames.
     """
@@ -53,14 +51,7 @@ class LocationCompression:
 
 
 def train_dictionary(samples: Sequence[bytes], *, max_size: int, level: int) -> bytes | None:
-    """Make a dictionary of what the samples have in common.
-
-    Returns
-    -------
-    bytes or None
-        A dictionary in zstd's standard form of at most ``max_size`` bytes; None when these
-        samples give none.
-    """
+    """Return a zstd dictionary of at most ``max_size`` bytes; None if the samples give none."""
     if not samples or sum(map(len, samples)) == 0:
         return None
     try:
@@ -77,18 +68,7 @@ def compress(
     *,
     level: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Compress ranges of ``data`` to one frame each, with dictionary id and content size.
-
-    Returns
-    -------
-    (frames, starts, lengths)
-        The bytes of all frames, and int64 columns of shape (n,) that say where each row's is.
-
-    Raises
-    ------
-    InvalidInputError
-        A location is longer than readers accept.
-    """
+    """Compress ranges of ``data`` to frames; return their bytes, starts and lengths per row."""
     if lengths.size and int(np.max(lengths)) > MAX_LOCATION_SIZE:
         raise InvalidInputError(
             f"a location of {int(np.max(lengths))} bytes cannot be compressed; "
@@ -118,18 +98,7 @@ def decompress(
     *,
     object_key: str,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Decompress the frames that lie at ranges of ``data``.
-
-    Returns
-    -------
-    (locations, starts, lengths)
-        The bytes of all locations, and int64 columns of shape (n,) that say where each row's is.
-
-    Raises
-    ------
-    FormatError
-        The dictionary or a frame is damaged, or a location is longer than 1024 bytes.
-    """
+    """Decompress the frames at ranges of ``data``; return bytes, starts and lengths per row."""
     if not starts.size:
         return np.empty(0, dtype=np.uint8), starts, lengths
     where = {
@@ -145,7 +114,7 @@ def decompress(
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     ]
     try:
-        # A frame that does not state its size has -1.
+        # A frame without a size has -1.
         sizes = list(map(zstandard.frame_content_size, frames))
         if max(sizes) > MAX_LOCATION_SIZE:
             raise FormatError(
@@ -163,7 +132,7 @@ def decompress(
                 decompressed_sizes=np.array(sizes, dtype="<u8").tobytes(),
             )
             return _expand([made[i] for i in range(len(made))], is_new)
-        # Frames of other writers may leave their size out; nothing else is known to do so.
+        # Frames of other writers may omit their size.
         decompress_one = partial(decompressor.decompress, max_output_size=MAX_LOCATION_SIZE)
         return _expand(list(map(decompress_one, frames)), is_new)
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
@@ -175,7 +144,7 @@ def decompress(
 def _expand(
     items: Sequence[Any], is_new: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Join what the library returned per distinct item, and give each row its item."""
+    """Join the results for distinct items, and give each row its item."""
     content, starts, sizes = joined(items)
     run_of_row = np.cumsum(is_new) - 1
     return content, starts[run_of_row], sizes[run_of_row]

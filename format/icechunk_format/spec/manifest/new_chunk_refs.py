@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Wrong shapes, ranges, repeats and empty chunks are ``InvalidInputError`` here, so that the result
-   can be stored without further checks.
+1. Wrong shapes, ranges, repeats and empty chunks are ``InvalidInputError``, so that the result can
+   be stored without further checks.
 2. Rows may come in any order; the result is sorted by coordinate.
 
 Spec: "ChunkRef".
@@ -39,25 +39,14 @@ def native_refs(
 ) -> ChunkRefs:
     """Make references to chunks in the repository's own objects.
 
-    Parameters
-    ----------
-    coords
-        Integers, shape (n, ndim), distinct; any order.
-    chunk_ids
-        uint8, shape (n, 12).
-    lengths, offsets
-        Bytes, shape (n,); lengths above zero, offsets default to zero.
-
-    Raises
-    ------
-    InvalidInputError
-        Shapes disagree, a coordinate repeats or is out of range, or a length is zero.
+    ``coords`` are integers, shape (n, ndim), in any order; ``chunk_ids`` uint8, shape (n, 12);
+    ``lengths`` and ``offsets`` bytes, shape (n,).
     """
     at = checked_coords(coords)
     sizes = _column("lengths", lengths, np.uint64, (len(at),))
     if (sizes == 0).any():
         raise InvalidInputError(
-            "a native chunk of 0 bytes cannot be referenced; leave out chunks that hold only fill"
+            "a native chunk of 0 bytes cannot be referenced; omit chunks that hold only fill values"
         )
     return replace(
         ChunkRefs.blank(at, KIND_NATIVE),
@@ -68,18 +57,12 @@ def native_refs(
 
 
 def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
-    """Make references that hold their chunks' encoded bytes themselves.
-
-    Raises
-    ------
-    InvalidInputError
-        As in ``native_refs``; a chunk without bytes is refused.
-    """
+    """Make references that hold the encoded bytes of their chunks."""
     at = checked_coords(coords)
     _check_count(len(at), len(chunks), "inline chunks")
     if not all(chunks):
         raise InvalidInputError(
-            "an inline chunk of 0 bytes cannot be stored; leave out chunks that hold only fill"
+            "an inline chunk of 0 bytes cannot be stored; omit chunks that hold only fill values"
         )
     buffer, starts, sizes = joined(chunks)
     return replace(
@@ -103,27 +86,16 @@ def virtual_refs(
 
     Parameters
     ----------
-    coords
-        Integers, shape (n, ndim), distinct; any order.
     locations
         Absolute URLs, one per row; or the distinct ones, with ``location_of_row``.
-    offsets, lengths
-        Bytes, shape (n,).
     location_of_row
-        Integers, shape (n,): which of ``locations`` a row means.
-    etags
-        One per row, None where unknown.
+        Integers, shape (n,): the index in ``locations`` for each row.
     last_modified
-        Seconds since 1970, shape (n,), 0 where unknown.
-
-    Raises
-    ------
-    InvalidInputError
-        As in ``native_refs``; or a location is empty.
+        Seconds since 1970, shape (n,), 0 if unknown.
     """
     at = checked_coords(coords)
     if not all(locations):
-        raise InvalidInputError("a virtual chunk needs a location, but an empty one was given")
+        raise InvalidInputError("the location of a virtual chunk must not be empty")
     buffer, starts, sizes = joined([location.encode("utf-8") for location in locations])
     if location_of_row is not None:
         _check_count(len(at), len(location_of_row), "location numbers")
@@ -156,21 +128,18 @@ def virtual_refs(
 def _column(
     name: str, values: ArrayLike | None, dtype: type, shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """Return a copy in ``dtype``, refusing other shapes and what would change by conversion.
-
-    ``None`` stands for zeros.
-    """
+    """Return values as ``dtype``, zeros for None, refusing other shapes and lossy conversions."""
     given = np.zeros(shape, dtype=dtype) if values is None else np.asarray(values)
     if given.shape != shape:
-        raise InvalidInputError(f"{name} has shape {given.shape}; {shape} is needed")
+        raise InvalidInputError(f"{name} must have shape {shape}, found {given.shape}")
     limits = np.iinfo(dtype)
     if given.size and given.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} must be integers, found {given.dtype}")
     if given.size and not limits.min <= int(np.min(given)) <= int(np.max(given)) <= limits.max:
-        raise InvalidInputError(f"{name} must lie between {limits.min} and {limits.max}")
+        raise InvalidInputError(f"{name} must be from {limits.min} to {limits.max}")
     return np.array(given, dtype=dtype)
 
 
 def _check_count(expected: int, found: int, what: str) -> None:
     if expected != found:
-        raise InvalidInputError(f"{found} {what} were given for {expected} coordinates")
+        raise InvalidInputError(f"expected {expected} {what}, one per coordinate, found {found}")

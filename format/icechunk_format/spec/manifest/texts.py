@@ -5,10 +5,10 @@ frames of a zstd dictionary; only those of the requested rows are decompressed.
 
 Rules of this file
 ------------------
-1. Ranges lie inside the buffer; the caller of the constructor has checked that.
+1. Ranges are inside the buffer, which the caller of the constructor has checked.
 2. The content of a range is checked on access: a location that is not text, or cannot be
    decompressed, is a ``FormatError``.
-3. Selections share the buffer. ``compact`` copies the bytes that are used, each once.
+3. Selections share the buffer. ``compact`` copies the used bytes, each once.
 
 Spec: "ChunkRef"; the fields ``inline``, ``location``, ``compressed_location``, ``checksum_etag``.
 """
@@ -37,19 +37,16 @@ class RefTexts:
 
     Parameters
     ----------
-    buffer
-        uint8: what the ranges point into.
     starts, lengths
-        int64 and uint32, shape (n,): the text of each row; length 0 where it has none.
+        The text of each row; length 0 without one.
     is_compressed
-        bool, shape (n,): the text is a frame of ``dictionary``. None when no row's is.
+        Whether a text is a frame of ``dictionary``. None if none is.
     etag_starts, etag_lengths
-        int64 and uint32, shape (n,): the etag; a start of -1 where it has none. None when no row
-        has one.
+        The etag of each row; a start of -1 without one. None if no row has one.
     dictionary
-        The zstd dictionary of compressed rows, as the manifest holds it.
+        The zstd dictionary of compressed rows, as the manifest stores it.
     object_key
-        Where the rows were read, for error texts.
+        Key of the manifest, for messages.
     """
 
     buffer: NDArray[np.uint8]
@@ -63,7 +60,7 @@ class RefTexts:
 
     @classmethod
     def none(cls, n: int) -> RefTexts:
-        """Return the texts of ``n`` rows that have none."""
+        """Return ``n`` rows without texts."""
         return cls(
             buffer=np.empty(0, dtype=np.uint8),
             starts=np.zeros(n, dtype=np.int64),
@@ -75,7 +72,7 @@ class RefTexts:
 
     @property
     def nbytes(self) -> int:
-        """Memory taken by the buffer, the columns and the dictionary."""
+        """Memory of the buffer, the columns and the dictionary."""
         columns = (
             self.buffer,
             self.starts,
@@ -88,23 +85,17 @@ class RefTexts:
         return taken + len(self.dictionary or b"")
 
     def raw(self, row: int) -> bytes:
-        """Return the text of a row as it is stored."""
+        """Return the stored text of a row."""
         start = int(self.starts[row])
         return self.buffer[start : start + int(self.lengths[row])].tobytes()
 
     def located(self, rows: NDArray[Any]) -> Located:
-        """Return texts decompressed: a buffer, and int64 starts and lengths of shape (m,).
-
-        Raises
-        ------
-        FormatError
-            A compressed text is damaged, or there is no dictionary for it.
-        """
+        """Return texts decompressed: a buffer, and int64 starts and lengths of shape (m,)."""
         starts, lengths = self.starts[rows], self.lengths[rows].astype(np.int64)
         if self.is_compressed is None:
             return self.buffer, starts, lengths
-        packed = np.flatnonzero(self.is_compressed[rows])
-        if not packed.size:
+        frames = np.flatnonzero(self.is_compressed[rows])
+        if not frames.size:
             return self.buffer, starts, lengths
         if self.dictionary is None:
             raise FormatError(
@@ -116,34 +107,22 @@ class RefTexts:
         texts, at, sizes = location_dictionary.decompress(
             self.dictionary,
             self.buffer,
-            starts[packed],
-            lengths[packed],
+            starts[frames],
+            lengths[frames],
             object_key=self.object_key,
         )
-        if packed.size == len(starts):
+        if frames.size == len(starts):
             return texts, at, sizes
-        starts[packed] = at + self.buffer.size
-        lengths[packed] = sizes
+        starts[frames] = at + self.buffer.size
+        lengths[frames] = sizes
         return np.concatenate([self.buffer, texts]), starts, lengths
 
     def strings(self, rows: NDArray[Any]) -> list[str]:
-        """Return texts decompressed, as strings.
-
-        Raises
-        ------
-        FormatError
-            As in ``located``, or a text is not UTF-8.
-        """
+        """Return texts decompressed, as strings."""
         return self._decoded(*self.located(rows), "location")
 
     def etags(self, rows: NDArray[Any]) -> list[str | None]:
-        """Return etags, None where a row has none.
-
-        Raises
-        ------
-        FormatError
-            An etag is not UTF-8.
-        """
+        """Return etags, None for rows without one."""
         if self.etag_starts is None or self.etag_lengths is None:
             return [None] * len(self.starts[rows])
         starts, lengths = self.etag_starts[rows], self.etag_lengths[rows].astype(np.int64)
@@ -167,7 +146,7 @@ class RefTexts:
         lengths: NDArray[np.int64],
         field: str,
     ) -> list[str]:
-        """Turn ranges into text, once per run of equal ranges."""
+        """Return ranges as strings, decoded once per run of equal ranges."""
         is_new = is_run_start(starts, lengths)
         try:
             texts = cut_texts(buffer, starts[is_new], (starts + lengths)[is_new])
@@ -194,16 +173,16 @@ class RefTexts:
         )
 
     def used_bytes(self) -> int:
-        """Count the bytes of all ranges, once for neighbours that are the same range."""
+        """Count the bytes of all ranges, once for equal neighbouring ranges."""
         ranges = [(self.starts, self.lengths.astype(np.int64))]
         if self.etag_starts is not None:
             ranges.append(self.etag_ranges())
         return sum(int(sizes[is_run_start(starts, sizes)].sum()) for starts, sizes in ranges)
 
     def compact(self) -> RefTexts:
-        """Return the same rows over a buffer that holds only what they use.
+        """Return the rows over a buffer that holds only their ranges.
 
-        Rows that share ranges so that copying would take more than the buffer stay as they are.
+        Rows are returned unchanged if they share ranges so that the copy would exceed the buffer.
         """
         if self.used_bytes() > self.buffer.size:
             return self
@@ -229,13 +208,7 @@ class RefTexts:
         )
 
     def plain(self) -> RefTexts:
-        """Return the same rows without compression.
-
-        Raises
-        ------
-        FormatError
-            As in ``located``.
-        """
+        """Return the rows without compression."""
         if self.is_compressed is None:
             return replace(self, dictionary=None)
         rows = np.flatnonzero(self.is_compressed)
@@ -255,9 +228,9 @@ class RefTexts:
     def compressed(
         self, rows: NDArray[np.intp], dictionary: bytes, *, compression_level: int
     ) -> RefTexts:
-        """Return the same rows with the plain locations of some compressed with a dictionary.
+        """Return the rows with some plain locations compressed with a dictionary.
 
-        Rows that are compressed already must have been compressed with the same dictionary.
+        Rows that are already compressed must have the same dictionary.
         """
         frames, at, sizes = location_dictionary.compress(
             dictionary,
@@ -294,7 +267,7 @@ def cut_texts(
         raw = buffer.data
         bounds = zip(starts.tolist(), ends.tolist(), strict=True)
         return [str(raw[start:end], "utf-8") for start, end in bounds]
-    # The ranges lie close together, so their whole span is decoded once and cut as text.
+    # The ranges are close together, so their whole span is decoded once and then cut.
     span = buffer[first:last].tobytes()
     bounds = zip((starts - first).tolist(), (ends - first).tolist(), strict=True)
     if span.isascii():
@@ -304,18 +277,9 @@ def cut_texts(
 
 
 def join_texts(parts: Sequence[tuple[RefTexts | None, int]]) -> RefTexts | None:
-    """Join the texts of several lists of references.
+    """Join lists of texts, each with its number of rows; None for rows without any.
 
-    Parameters
-    ----------
-    parts
-        Texts, or None for rows without any, and the number of rows.
-
-    Returns
-    -------
-    RefTexts or None
-        None when no part has texts. Compression is kept where all compressed parts share one
-        dictionary, else undone.
+    Compression is kept if all compressed parts share one dictionary, else undone.
     """
     held = [texts for texts, _ in parts if texts is not None]
     if not held:

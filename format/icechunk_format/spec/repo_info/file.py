@@ -1,12 +1,11 @@
-"""Reads and writes the repo info file, the one mutable object, where every read starts.
+"""Reads and writes the repo info file, the one mutable object and the start of every read.
 
 Rules of this file
 ------------------
-1. The stored lists refer to snapshots by their place in the sorted list; the value refers to them
-   by id. Indices exist only inside ``decode`` and ``encode``.
-2. ``parent_offset`` has a trap: absent means index 0, and only an explicit -1 means "no parent".
-3. Parts that this library does not interpret are kept: the configuration stays bytes, feature flags
-   stay numbers, an absent flag list stays absent. ``extra`` bytes are dropped, as by every writer.
+1. The file refers to snapshots by their index in the sorted list, ``RepoInfo`` by id.
+2. An absent ``parent_offset`` is index 0; only an explicit -1 means "no parent".
+3. Uninterpreted parts are kept: the configuration as bytes, feature flags as numbers, an absent
+   list of flags as absent. ``extra`` bytes are dropped, as by every writer.
 4. A log entry of an unknown kind cannot be written again. Its backup holds this entry and all older
    ones, so ``encode`` ends the log there, and ``repo_before_updates`` points to that backup.
 
@@ -51,7 +50,7 @@ from icechunk_format.spec.values.metadata_items import (
     write_items,
 )
 
-# Each commit writes the file anew. Level 1 takes half of the time of level 3, for 1 % more bytes.
+# Each commit writes the whole file. Level 1 takes half the time of level 3, for 1 % more bytes.
 _LEVEL: Final = 1
 
 __all__ = ["RepoInfo", "SnapshotInfo", "decode", "encode"]
@@ -85,15 +84,7 @@ SNAPSHOT_INFO = TableSchema(
 
 
 def decode(data: bytes, *, object_key: str = object_keys.REPO) -> RepoInfo:
-    """Read a repo info file or a backup of one.
-
-    Raises
-    ------
-    FormatError
-        When the bytes are damaged or contradict themselves.
-    UnsupportedError
-        When the repository has a newer spec version or an unknown status.
-    """
+    """Read a repo info file or a backup of one."""
     envelope = unwrap(data, file_type=FileType.REPO_INFO, object_key=object_key)
     root = read_root(
         envelope.payload, REPO, object_key=object_key, file_type=FileType.REPO_INFO.label
@@ -149,7 +140,7 @@ def _read_snapshot_infos(
 
 def _check_distinct(root: Table, repeated: int) -> None:
     if repeated:
-        raise root.error("snapshots", f"{repeated} ids are listed twice; ids are unique")
+        raise root.error("snapshots", f"{repeated} ids are listed twice; ids must be unique")
 
 
 def _read_snapshot_info(
@@ -159,7 +150,7 @@ def _read_snapshot_info(
     if not NONE <= parent < len(ids):
         raise table.error(
             "parent_offset",
-            f"{parent} is no index into the {len(ids)} snapshots, and not -1 for none",
+            f"{parent} is not an index into the {len(ids)} snapshots, nor -1 for none",
         )
     pruned: Sequence[SnapshotId] = ()
     if table.has("pruned_ancestor_tx_logs"):
@@ -186,10 +177,10 @@ def _read_refs(root: Table, field_name: str, ids: Sequence[SnapshotId]) -> dict[
         name, index = table.text("name"), table.number("snapshot_index")
         if index >= len(ids):
             raise table.error(
-                "snapshot_index", f"{index} is no index into the {len(ids)} snapshots"
+                "snapshot_index", f"{index} is not an index into the {len(ids)} snapshots"
             )
         if name in refs:
-            raise table.error("name", f"{name!r} is listed twice; names are unique")
+            raise table.error("name", f"{name!r} is listed twice; names must be unique")
         refs[name] = ids[index]
     return dict(sorted(refs.items()))
 
@@ -200,20 +191,10 @@ def _read_flags(root: Table, field_name: str) -> tuple[int, ...] | None:
 
 
 def encode(repo: RepoInfo) -> bytes:
-    """Write a repo info file.
+    """Return a repo info file.
 
-    Parameters
-    ----------
-    repo
-        The state to write; lists are sorted as the format wants them.
-
-    Raises
-    ------
-    InvalidInputError
-        When a ref or a parent names a snapshot that is not listed, or the newest log entry has a
-        backup (the format reserves that for older ones), or a value does not fit its field.
-    UnsupportedError
-        When the newest log entry is of a kind that this library does not know.
+    Raises InvalidInputError if a ref or a parent is not listed, or the newest log entry has a
+    backup, which the format reserves for older ones.
     """
     writer = TableWriter()
     listed, infos = _rows_to_write(repo)
@@ -245,30 +226,30 @@ def encode(repo: RepoInfo) -> bytes:
 
 
 def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
-    """Return the log entries that can be written, and the backup that holds the others."""
+    """Return the log entries that can be written, and the backup with the others."""
     updates = repo.latest_updates
     if updates and updates[0].backup_path is not None:
         raise InvalidInputError(
-            f"the newest log entry has the backup {updates[0].backup_path!r}; only entries below "
-            "it may have one, because others refuse such a repository",
+            f"the newest log entry has the backup {updates[0].backup_path!r}; only older entries "
+            "may have one, because other libraries refuse such a repository",
             found=updates[0].backup_path,
             allowed=None,
         )
-    for position, update in enumerate(updates):
+    for index, update in enumerate(updates):
         if not isinstance(update.details, UnknownUpdate):
             continue
         if update.backup_path is None:
             raise UnsupportedError(
-                f"a newer library recorded an operation {update.details!r} that this one cannot "
-                "write again; upgrade icechunk-spark to change this repository",
+                f"a newer library recorded the operation {update.details!r}, which this one cannot "
+                "write; upgrade icechunk-spark to change this repository",
                 found=repr(update.details),
             )
-        return updates[:position], update.backup_path
+        return updates[:index], update.backup_path
     return updates, repo.repo_before_updates
 
 
 def _rows_to_write(repo: RepoInfo) -> tuple[SnapshotList | None, Sequence[SnapshotInfo]]:
-    """Return the snapshots as columns, or else as objects that are sorted by id."""
+    """Return the snapshots as columns, or else as objects sorted by id."""
     held = repo.snapshots
     if isinstance(held, SnapshotList) and held.columns.spec_version == repo.spec_version:
         return held, ()
@@ -285,12 +266,12 @@ def _row_lookup(infos: Sequence[SnapshotInfo]) -> _Lookup:
 
 
 def _rows(rows_of: _Lookup, named: Mapping[str, SnapshotId]) -> list[int]:
-    """Return the row of each snapshot that something names."""
+    """Return the rows of snapshots, each given with the name of its referrer."""
     rows = rows_of(list(named.values()))
     for (of, snapshot_id), row in zip(named.items(), rows, strict=True):
         if row < 0:
             raise InvalidInputError(
-                f"{of} names snapshot {snapshot_id}, which is not listed in the repository",
+                f"{of} refers to snapshot {snapshot_id}, which the repository does not list",
                 found=str(snapshot_id),
                 allowed="a listed snapshot",
             )
@@ -340,7 +321,7 @@ def _write_flags(writer: TableWriter, flags: Iterable[int] | None) -> int | None
     ordered = sorted(flags)
     if ordered and not 0 <= ordered[0] <= ordered[-1] < 2**16:
         raise InvalidInputError(
-            f"feature flags are numbers from 0 to 65535, but {ordered} were given",
+            f"feature flags must be numbers from 0 to 65535, found {ordered}",
             found=ordered,
             allowed=(0, 2**16 - 1),
         )

@@ -5,11 +5,11 @@ one, and a few as columns.
 
 Rules of this file
 ------------------
-1. Only common rows are handled here: refs, and log entries of commits. The caller reads and writes
-   all other rows one at a time. Snapshots are in `snapshot_list`.
-2. None is returned for a list with any fault. The caller then reads it table by table, which finds
-   the first fault and names its place.
-3. Memory is bounded by the file: None is also returned where rows share texts so often that copies
+1. Only common rows are handled: refs, and log entries of commits. The caller reads and writes other
+   rows one at a time. Snapshots are in `snapshot_list`.
+2. None is returned for a list with any fault. The caller then reads it table by table, which
+   locates the first fault.
+3. Memory is bounded by the file: None is also returned if rows share strings so often that copies
    would take several times its size.
 
 Specification: "Repo Info File", tables ``Ref``, ``Update`` and ``NewCommitUpdate``.
@@ -54,7 +54,7 @@ _UPDATE_LAYOUT: Final = TableLayout(
 _COMMIT_LAYOUT: Final = TableLayout(
     {"branch": offset_field(0), "new_snap_id": bytes_field(1, SnapshotId.SIZE)}
 )
-# An entry with its details right behind it: distances that are the same in all rows compress well.
+# An entry directly followed by its details: distances that are equal in all rows compress well.
 _COMMIT_UPDATE: Final = np.dtype(
     {
         "names": ["update", "commit"],
@@ -66,13 +66,13 @@ _COMMIT_UPDATE: Final = np.dtype(
 
 
 Commit: TypeAlias = tuple[str, SnapshotId, int, str]
-"""A log entry of a commit that has a backup: branch, snapshot, time and backup."""
+"""A log entry of a commit with a backup: branch, snapshot, timestamp and backup."""
 
 
 def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
-    """Read the log entries of one kind, that of commits; None in place of each other entry.
+    """Read the log entries of commits, with None for each other entry.
 
-    None instead of a list where the caller has to read all.
+    None instead of a list if the caller must read all entries.
     """
     span = root.vector("latest_updates", 4)
     if span is None or span[1] < MIN_ROWS:
@@ -105,7 +105,7 @@ def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
 
 
 def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | None:
-    """Read names and indices (not checked) of refs; None where the caller has to read them."""
+    """Read names and unchecked indices of refs; None if the caller must read them."""
     span = root.vector(field_name, 4)
     if span is None or span[1] < MIN_ROWS:
         return None
@@ -122,12 +122,12 @@ def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | Non
 
 
 def is_shared_too_often(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> bool:
-    """Tell whether copies of ranges would take several times the file: see rule 3."""
+    """Return True if copies of ranges would take several times the file: rule 3."""
     return int(ranges.lengths.sum()) * element_size > _MAX_SHARING * reader.data.size
 
 
 def texts_of(reader: VectorReader, ranges: Ranges) -> list[str] | None:
-    """Return texts; None when one is not UTF-8, or they are shared far too often."""
+    """Return strings; None if one is not UTF-8, or they are shared too often."""
     if is_shared_too_often(reader, ranges):
         return None
     try:
@@ -139,7 +139,7 @@ def texts_of(reader: VectorReader, ranges: Ranges) -> list[str] | None:
 def write_refs(
     writer: TableWriter, names: Sequence[str], indices: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Write branches or tags, each a name and the place of a snapshot; returns their handles."""
+    """Write branches or tags, each a name and the index of a snapshot; return their handles."""
     rows = np.zeros(len(names), dtype=_REF_LAYOUT.dtype)
     rows["snapshot_index"] = indices
     return write_rows(writer, rows, _REF_LAYOUT, name=writer.text_list(names))
@@ -148,9 +148,9 @@ def write_refs(
 def write_commits(
     writer: TableWriter, kind: int, commits: Sequence[Commit]
 ) -> NDArray[np.int64] | None:
-    """Write log entries of commits; returns their handles.
+    """Write log entries of commits; return their handles.
 
-    None, with nothing written, when a number does not fit.
+    None, with nothing written, if a number does not fit.
     """
     branches, snapshot_ids, updated_at, backups = zip(*commits, strict=True)
     try:
@@ -162,22 +162,22 @@ def write_commits(
     update_vtable = writer.block(_UPDATE_LAYOUT.vtable, alignment=2)
     commit_vtable = writer.block(_COMMIT_LAYOUT.vtable, alignment=2)
     rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)
-    places = _places_of(writer, rows)
+    row_handles = _row_handles(writer, rows)
     update, commit = rows["update"], rows["commit"]
     update["update_type_type"] = kind
     update["update_type"] = _UPDATE_LAYOUT.dtype.itemsize - _UPDATE_LAYOUT.offsets["update_type"]
     update["updated_at"] = times
     commit["new_snap_id"] = SnapshotId.rows(snapshot_ids)
-    _point(update, places, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
+    _point(update, row_handles, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
     _point(
         commit,
-        places - _UPDATE_LAYOUT.dtype.itemsize,
+        row_handles - _UPDATE_LAYOUT.dtype.itemsize,
         _COMMIT_LAYOUT,
         vtable=commit_vtable,
         branch=[names[branch] for branch in branches],
     )
     writer.block(rows.tobytes(), alignment=8)
-    return places
+    return row_handles
 
 
 def write_rows(
@@ -186,30 +186,30 @@ def write_rows(
     layout: TableLayout,
     **targets: Sequence[int] | NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Write tables of one layout whose named fields point to handles; returns their handles."""
+    """Write tables of one layout whose named fields point to handles; return their handles."""
     vtable = writer.block(layout.vtable, alignment=2)
-    places = _places_of(writer, rows)
-    _point(rows, places, layout, vtable=vtable, **targets)
+    row_handles = _row_handles(writer, rows)
+    _point(rows, row_handles, layout, vtable=vtable, **targets)
     writer.block(rows.tobytes(), alignment=8)
-    return places
+    return row_handles
 
 
-def _places_of(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the handles of rows that are placed next."""
+def _row_handles(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the handles of the rows that are written next."""
     first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
     return first - step * np.arange(len(rows), dtype=np.int64)
 
 
 def _point(
     rows: NDArray[Any],
-    places: NDArray[np.int64],
+    row_handles: NDArray[np.int64],
     layout: TableLayout,
     *,
     vtable: int,
     **targets: Sequence[int] | NDArray[np.int64],
 ) -> None:
-    """Set the offsets from tables at these handles to their vtable and to their other parts."""
-    rows["vtable"] = vtable - places
+    """Set the offsets from tables at these handles to their vtable and their other parts."""
+    rows["vtable"] = vtable - row_handles
     for name, handles in targets.items():
-        at = places - layout.offsets[name]
+        at = row_handles - layout.offsets[name]
         rows[name] = at - np.asarray(handles, dtype=np.int64)

@@ -1,13 +1,13 @@
-"""`SnapshotList`, the snapshots of a repository as columns.
+"""The snapshots of a repository as columns.
 
 Every commit reads and writes the whole list. Ten thousand snapshots take a few milliseconds as
-columns and a tenth of a second as objects, so an object is made where it is asked for.
+columns and a tenth of a second as objects, so objects are made on demand.
 
 Rules of this file
 ------------------
 1. Rows are sorted by id, and a list never changes: `with_snapshot` returns another one.
-2. Messages and values of metadata lie in one block of bytes, as the file stores them: each with its
-   length before it and zeros behind it. Writing copies the block.
+2. Messages and values of metadata are in one block of bytes, as the file stores them: each after
+   its length and before zeros. Writing copies the block.
 3. Pruned logs lie in the same block, shorter lists first: after an expiry that keeps tags each list
    begins like the one before it, and all are as many ids as the square of the tags.
 
@@ -35,11 +35,11 @@ from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
 from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
-# One object costs as much as the columns of a hundred; who asks for many gets all at once.
+# One object costs as much as the columns of a hundred; after this many, all are made at once.
 _ASKED_SINGLY: Final = 64
 _MADE_AT_ONCE: Final = 4096
 NONE: Final = -1
-"""In columns of rows and of places: no parent, no logs."""
+"""In columns of rows and of offsets: no parent, no logs."""
 _LENGTH: Final = 4
 
 
@@ -49,27 +49,22 @@ class SnapshotColumns:
 
     Parameters
     ----------
-    ids
-        uint8, shape (n, 12).
     parents
-        int32, shape (n,): the row of the parent, or -1.
-    flushed_at
-        uint64, shape (n,).
+        The row of the parent, or -1.
     texts
-        uint8: the block of rule 2.
+        The block of rule 2.
     messages
-        int64, shape (n,): where in the block.
+        Offsets in the block.
     item_counts
-        int64, shape (n,): how many items of metadata a row has.
+        The number of metadata items of each row.
     item_names, item_values
-        int64, shape (m,): numbers of names, which ascend within a row; and where in the block.
+        Indices into ``names``, ascending within a row; and offsets in the block.
     names
         Distinct names of items, sorted.
     pruned
-        int64, shape (n,): where in the block the number of pruned logs and their ids are; -1 for
-        rows without.
+        Offsets in the block of the number of pruned logs and their ids; -1 without any.
     spec_version, origin
-        Encoding of the values, and the key of the object that they were read from.
+        Encoding of the values, and the key of their object.
     """
 
     ids: NDArray[np.uint8]
@@ -89,7 +84,7 @@ class SnapshotColumns:
 class SnapshotList(SnapshotLines):
     """Summaries of snapshots by id, sorted by id.
 
-    Threads may share it: what it remembers is replaced in one step.
+    Threads may share it: its cache is replaced in one step.
     """
 
     def __init__(self, columns: SnapshotColumns) -> None:
@@ -120,7 +115,7 @@ class SnapshotList(SnapshotLines):
         return self._objects[snapshot_id]
 
     def rows_of(self, ids: Sequence[SnapshotId]) -> list[int]:
-        """Return the row of each snapshot, -1 where it is not in the list."""
+        """Return the row of each snapshot, -1 if it is not in the list."""
         found: list[int] = rows_of_ids(self.columns.ids, SnapshotId.rows(ids)).tolist()
         return found
 
@@ -194,7 +189,7 @@ class SnapshotList(SnapshotLines):
 
 
 def _cut(texts: NDArray[np.uint8], heads: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return first and last place of the texts whose lengths lie at these places of the block."""
+    """Return first and last offset of the strings whose lengths are at these offsets."""
     ends = heads + _LENGTH + texts.view("<u4")[heads // _LENGTH]
     return list(zip((heads + _LENGTH).tolist(), ends.tolist(), strict=True))
 
@@ -210,13 +205,7 @@ def with_logs(
     starts: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy pruned logs behind a block; return the block, and the column of rule 3.
-
-    Parameters
-    ----------
-    source, starts, counts
-        Where the ids of each row start, and how many they are.
-    """
+    """Copy pruned logs behind a block; return the block, and the column of rule 3."""
     rows = np.argsort(counts, kind="stable")[int((counts == 0).sum()) :]
     content, heads = pack_ranges(source, starts[rows], counts[rows] * SnapshotId.SIZE)
     content.view("<u4")[heads // _LENGTH] = counts[rows]
@@ -229,10 +218,10 @@ def with_logs(
 
 
 def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | None:
-    """Return a list of snapshots that are sorted by id.
+    """Return a list of snapshots sorted by id.
 
-    None where a parent is not among them, or a number does not fit: writing them one at a time
-    then finds the first fault, and names it. Metadata is translated to the spec version.
+    None if a parent is not among them, or a number does not fit: writing them one at a time then
+    locates the first fault. Metadata is translated to the spec version.
     """
     rows = {info.id.raw: row for row, info in enumerate(infos)}
     raw = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, SnapshotId.SIZE)
@@ -271,7 +260,7 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | 
 def with_snapshot(
     snapshots: Mapping[SnapshotId, SnapshotInfo], info: SnapshotInfo
 ) -> Mapping[SnapshotId, SnapshotInfo]:
-    """Return snapshots and one more, which they do not have; a list stays one where it can."""
+    """Return snapshots and a new one; a ``SnapshotList`` stays one if possible."""
     if isinstance(snapshots, SnapshotList):
         grown = _inserted(snapshots, info)
         if grown is not None:
@@ -282,7 +271,7 @@ def with_snapshot(
 def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | None:
     held = snapshots.columns
     parents_row = [] if info.parent_id is None else snapshots.rows_of([info.parent_id])
-    # Its parent is another row, so the one row is made as a root.
+    # Its parent is another row, so the row is made as a root.
     alone = list_of([replace(info, parent_id=None)], held.spec_version)
     if NONE in parents_row or alone is None:
         return None
@@ -311,7 +300,7 @@ def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | Non
 
 
 def _renumbered(held: SnapshotColumns, names: tuple[str, ...]) -> NDArray[np.int64]:
-    """Return the numbers of the items' names among more names."""
+    """Return the indices of the items' names among more names."""
     if held.names == names:
         return held.item_names
     numbers = np.array([names.index(name) for name in held.names], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""`RepoInfo`, the state of a repository that the repo info file stores: refs, history and log.
+"""The state of a repository in the repo info file: refs, history and log.
 
-Snapshots are named by id here; the file names them by their places in a list.
+``RepoInfo`` refers to snapshots by id; the file does by their index in a list.
 
 Specification: "Repo Info File".
 """
@@ -27,7 +27,7 @@ from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 
 class SnapshotIds(Sequence[SnapshotId]):
-    """Ids over the bytes of all, uint8 of shape (n, 12): each is made where it is asked for."""
+    """Ids over their bytes, uint8 of shape (n, 12); each object is made on access."""
 
     __slots__ = ("raw",)
 
@@ -61,18 +61,14 @@ class SnapshotIds(Sequence[SnapshotId]):
 @shown_by("history.info")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotInfo:
-    """Summary of a snapshot: all of it but its nodes.
+    """Summary of a snapshot, without its nodes.
 
     Parameters
     ----------
-    id
-        Id of the snapshot.
     parent_id
-        Id of its parent; None for the root of a history.
+        None for the root of a history.
     flushed_at
         Microseconds since 1970-01-01T00:00:00Z.
-    message
-        Commit message.
     metadata_items
         Commit metadata as stored; ``metadata`` decodes it.
     pruned_ancestor_tx_logs
@@ -88,7 +84,7 @@ class SnapshotInfo:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Commit metadata as JSON values; raises FormatError when a value is damaged."""
+        """Commit metadata as JSON values; FormatError if a value is damaged."""
         return self.metadata_items.decode()
 
 
@@ -116,16 +112,12 @@ class RepoInfo:
 
     Parameters
     ----------
-    spec_version
-        Spec version of the repository.
     tags, branches
         Name to snapshot.
     deleted_tags
-        Names of deleted tags, sorted; they can never be used again.
+        Names of deleted tags, sorted; they cannot be reused.
     snapshots
         Id to summary, for all snapshots, sorted by id.
-    status
-        Whether the repository takes changes.
     latest_updates
         The newest part of the operations log, newest first.
     repo_before_updates
@@ -135,7 +127,7 @@ class RepoInfo:
     config
         Configuration as the stored FlexBuffer; None for the defaults.
     enabled_feature_flags, disabled_feature_flags
-        Numbers of flags that were set, ascending; None when none ever was.
+        Numbers of set flags, ascending; None if none was ever set.
     """
 
     spec_version: int = SPEC_V2
@@ -153,11 +145,11 @@ class RepoInfo:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the repository as JSON; raises FormatError when a value is damaged."""
+        """Metadata of the repository as JSON values; FormatError if a value is damaged."""
         return self.metadata_items.decode()
 
     def check_listed(self, snapshot_id: SnapshotId) -> None:
-        """Raise NotFoundError when the repository does not list a snapshot."""
+        """Raise NotFoundError if the repository does not list a snapshot."""
         if snapshot_id not in self.snapshots:
             raise NotFoundError(
                 f"snapshot {snapshot_id} is not among the {len(self.snapshots)} snapshots of "
@@ -174,19 +166,11 @@ class RepoInfo:
         return frozenset(SnapshotId.many(found.ids().tobytes()))
 
     def ancestry(self, snapshot_id: SnapshotId) -> list[SnapshotInfo]:
-        """Return a snapshot and its ancestors, newest first.
-
-        Raises
-        ------
-        NotFoundError
-            When the repository does not list the snapshot.
-        FormatError
-            When the parents form a cycle or a parent is not listed.
-        """
+        """Return a snapshot and its ancestors, newest first; FormatError for a cycle of parents."""
         return list(self.walk(snapshot_id))
 
     def walk(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """Yield what ``ancestry`` returns; what is not asked for costs nothing."""
+        """Yield the snapshots of ``ancestry`` on demand."""
         self.check_listed(snapshot_id)
         return self._line(snapshot_id)
 

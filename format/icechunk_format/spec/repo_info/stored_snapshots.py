@@ -1,7 +1,7 @@
 """Reads and writes the snapshots of the repo info file in bulk, as columns.
 
-None is returned for a list with any fault: see rules 2 and 3 of `lists`. All texts are checked when
-the file is read, as if all objects were made.
+None is returned for a list with any fault: rules 2 and 3 of `lists`. All strings are checked when
+the file is read.
 
 Specification: "Repo Info File", table ``SnapshotInfo``.
 """
@@ -51,22 +51,14 @@ _ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_fiel
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredSnapshots:
-    """The list as it was read.
-
-    Parameters
-    ----------
-    columns
-        Sorted by id.
-    ids
-        In stored order.
-    """
+    """Snapshots as columns sorted by id, and their ids in stored order."""
 
     columns: SnapshotColumns
     ids: SnapshotIds
 
 
 def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
-    """Read the snapshots of a repo info file; None where the caller has to read them one by one."""
+    """Read the snapshots of a repo info file; None if the caller must read them one by one."""
     span = root.vector("snapshots", 4)
     if span is None or span[1] < MIN_ROWS:
         return None
@@ -102,7 +94,7 @@ def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
     order = np.argsort(id_keys(ids), kind="stable")
     row_of_stored = np.empty(count, dtype=np.int64)
     row_of_stored[order] = np.arange(count)
-    # With -1 behind the last one, -1 is the row of no parent.
+    # With -1 appended, -1 is the row of no parent.
     new_parents = np.append(row_of_stored, NONE)[parents[order]].astype(np.int32)
     moved_items = ragged_rows(starts_of(counts)[order], counts[order])
     columns = SnapshotColumns(
@@ -123,7 +115,7 @@ def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
 
 
 def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
-    """Tell whether all ranges are UTF-8, and are not shared far too often."""
+    """Return True if all ranges are UTF-8, and not shared too often."""
     if is_shared_too_often(reader, ranges):
         return False
     joined, _ = collect(reader.data, ranges.starts, ranges.lengths)
@@ -135,8 +127,8 @@ def _read_items(
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges] | None:
     """Return names, and columns of the items of all rows; None to read them one by one.
 
-    The columns are the number of items of each row, and for each item the number of its name, and
-    its value.
+    The columns are the number of items of each row, and the index of the name and the value of each
+    item.
     """
     counts = spans.lengths
     if int(counts.sum()) * 4 > reader.data.size:
@@ -159,14 +151,14 @@ def _read_items(
     keys = rows * max(1, len(names)) + item_names
     kept = np.arange(len(keys))
     if (keys[1:] <= keys[:-1]).any():
-        # Of two items with one name the first counts.
+        # Of two items with one name, the first counts.
         kept = np.unique(keys, return_index=True)[1]
     new_counts = np.bincount(rows[kept], minlength=len(counts)).astype(np.int64)
     return names, new_counts, item_names[kept], values.take(kept)
 
 
 def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.int64]:
-    """Write all rows; returns the handles of their tables: int64, shape (n,)."""
+    """Write all rows; return the handles of their tables: int64, shape (n,)."""
     block = writer.block(held.texts.tobytes())
     metadata = _write_items(writer, held, block - held.item_values)
     handles = np.zeros(len(held.parents), dtype=np.int64)
@@ -186,17 +178,17 @@ def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.in
 def _write_items(
     writer: TableWriter, held: SnapshotColumns, values: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Write a vector of metadata items per row; returns their handles."""
+    """Write a vector of metadata items per row; return their handles."""
     counts = held.item_counts
     names = np.array([writer.text(name) for name in held.names], dtype=np.int64)
     tables = np.zeros(len(values), dtype=_ITEM_LAYOUT.dtype)
-    places = write_rows(writer, tables, _ITEM_LAYOUT, name=names[held.item_names], value=values)
+    tables_at = write_rows(writer, tables, _ITEM_LAYOUT, name=names[held.item_names], value=values)
     heads = starts_of(counts + 1)
     words = np.zeros(len(values) + len(counts), dtype="<u4")
     first = writer.handle_of(words.nbytes)
     words[heads] = counts
     cells = ragged_rows(heads + 1, counts)
-    words[cells] = first - 4 * cells - places
+    words[cells] = first - 4 * cells - tables_at
     writer.block(words.tobytes())
     handles: NDArray[np.int64] = first - 4 * heads
     return handles

@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. Each kind of update is a value class named as in ``repo.fbs``; its decorator says how its fields
-   are stored. Adding a kind is one class.
+1. Each kind of update is a value class named as in ``repo.fbs``; its decorator declares the storage
+   of its fields.
 2. An entry of a newer kind is kept as the number of its kind, so that history stays readable. Its
-   details cannot be written again, because their schema is unknown: see `repo_info.file.encode`.
+   details have an unknown schema and cannot be written: see `repo_info.file.encode`.
 
 Specification: "Updates to the repo info file" and the union ``UpdateType`` of ``repo.fbs``.
 """
@@ -27,7 +27,7 @@ from icechunk_format.spec.tables.writer import TableWriter
 
 
 class Availability(IntEnum):
-    """Whether a repository takes changes; known to existing libraries as 0, 1, 2."""
+    """Whether a repository accepts changes."""
 
     ONLINE = 0
     READ_ONLY = 1
@@ -35,7 +35,7 @@ class Availability(IntEnum):
 
 
 class UpdateKind(IntEnum):
-    """Number of the union ``UpdateType``; UNKNOWN stands for all numbers above 16."""
+    """Number of the union ``UpdateType``; UNKNOWN is any number above 16."""
 
     UNKNOWN = 0
     REPO_INITIALIZED = 1
@@ -66,7 +66,7 @@ class RepoStatus:
 
 
 class UpdateDetails:
-    """What happened; a kind of update is a subclass, declared with ``_kind``."""
+    """Base of the kinds of updates, which ``_kind`` declares."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ _T = TypeVar("_T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def _kind(kind: UpdateKind, **fields: str) -> Callable[[type[_T]], type[_T]]:
-    """Declare the number of a kind, and how its fields are stored."""
+    """Declare the number of a kind, and the storage of its fields."""
 
     def declare(details: type[_T]) -> type[_T]:
         made = dataclass(frozen=True, slots=True, kw_only=True)(details)
@@ -92,7 +92,7 @@ def _kind(kind: UpdateKind, **fields: str) -> Callable[[type[_T]], type[_T]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownUpdate(UpdateDetails):
-    """An operation of a newer library; ``number`` is its place in the union."""
+    """An operation of a newer library; ``number`` is its index in the union."""
 
     number: int
 
@@ -177,7 +177,7 @@ class CommitAmendedUpdate(UpdateDetails):
 
 @_kind(UpdateKind.NEW_DETACHED_SNAPSHOT, new_snap_id=_SNAPSHOT)
 class NewDetachedSnapshotUpdate(UpdateDetails):
-    """A snapshot was added that no branch points to."""
+    """A snapshot without a branch was added."""
 
     new_snap_id: SnapshotId
 
@@ -189,7 +189,7 @@ class GCRanUpdate(UpdateDetails):
 
 @_kind(UpdateKind.EXPIRATION_RAN)
 class ExpirationRanUpdate(UpdateDetails):
-    """Old snapshots were taken out of history."""
+    """Old snapshots were removed from history."""
 
 
 @_kind(UpdateKind.FEATURE_FLAG_CHANGED, id="u16", new_value="bool", is_set="bool")
@@ -203,7 +203,7 @@ class FeatureFlagChangedUpdate(UpdateDetails):
 
 @_kind(UpdateKind.REPO_STATUS_CHANGED, status=_STATUS)
 class RepoStatusChangedUpdate(UpdateDetails):
-    """The status of the repository was set; None when the writer left it out."""
+    """The status of the repository was set; None if the writer omitted it."""
 
     status: RepoStatus | None
 
@@ -231,13 +231,11 @@ class Update:
 
     Parameters
     ----------
-    details
-        What happened.
     updated_at
-        When, in microseconds since 1970-01-01T00:00:00Z.
+        Microseconds since 1970-01-01T00:00:00Z.
     backup_path
-        Name below ``overwritten/`` of the copy of ``repo`` in which this entry is the newest; None
-        for the newest entry of ``repo`` itself, which has no copy yet.
+        Name below ``overwritten/`` of the copy of ``repo`` whose newest entry this is; None for the
+        newest entry of ``repo`` itself, which has no copy yet.
     """
 
     details: UpdateDetails
@@ -251,7 +249,7 @@ class Update:
 
 
 def read_status(table: Table) -> RepoStatus:
-    """Read a status; raises UnsupportedError for an availability that is not known."""
+    """Read a status; UnsupportedError for an unknown availability."""
     number = table.number("availability")
     if number not in Availability.__members__.values():
         raise UnsupportedError(
@@ -279,12 +277,10 @@ def write_status(writer: TableWriter, status: RepoStatus) -> int:
 
 
 def read_backup_name(table: Table, field: str) -> str | None:
-    """Read the name of a backup; raises FormatError when it would leave ``overwritten/``."""
+    """Read the name of a backup, which must stay inside ``overwritten/``."""
     found = table.optional_text(field)
     if found is not None and not is_backup_name(found):
-        raise table.error(
-            field, f"{found!r} is not a name below overwritten/; it has an unsafe segment"
-        )
+        raise table.error(field, f"{found!r} has a segment that leaves overwritten/")
     return found
 
 
@@ -343,7 +339,7 @@ def read_updates(root: Table) -> tuple[Update, ...]:
 
 
 def write_updates(writer: TableWriter, updates: Sequence[Update]) -> int:
-    """Write a log and return its handle; raises InvalidInputError for an unknown kind."""
+    """Write a log and return its handle."""
     commits: dict[int, Commit] = {}
     for row, update in enumerate(updates):
         details, backup = update.details, update.backup_path
@@ -363,7 +359,7 @@ def write_updates(writer: TableWriter, updates: Sequence[Update]) -> int:
 
 
 def write_update(writer: TableWriter, update: Update) -> int:
-    """Write one entry and return its handle; raises InvalidInputError for an unknown kind."""
+    """Write one entry and return its handle."""
     kind = update.kind
     if kind is UpdateKind.UNKNOWN:
         raise InvalidInputError(

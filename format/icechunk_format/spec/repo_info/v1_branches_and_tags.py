@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. A ref file is a JSON object with the key ``snapshot``; other keys are ignored.
-2. A deleted tag keeps its file and gains an empty one beside it, the tombstone; its name can never
-   be used again.
-3. Names hold no ``/``, and a new one is not empty. Version 2 has no such rule.
+2. A deleted tag keeps its file and gets an empty one beside it, the tombstone; its name cannot be
+   reused.
+3. Names contain no ``/``, and new ones are not empty. Version 2 has no such rule.
 
 Specification: "References" of spec version 1; version 2 keeps refs in ``repo``.
 """
@@ -23,14 +23,14 @@ RefKind = Literal["branch", "tag"]
 
 MAIN = "main"
 _FILE_TYPE = "ref"
-# A ref file holds one id; a much larger object is something else.
+# A ref file holds one id; a much larger object is not a ref.
 _MAX_SIZE = 64 * 1024
 _FILE = "/ref.json"
 _TOMBSTONE = "/ref.json.deleted"
 
 
 class RefKey(NamedTuple):
-    """The branch or tag that an object key below ``refs/`` stands for."""
+    """The branch or tag of an object key below ``refs/``."""
 
     kind: RefKind
     name: str
@@ -38,13 +38,7 @@ class RefKey(NamedTuple):
 
 
 def decode_ref_json(data: bytes, object_key: str) -> SnapshotId:
-    """Read the snapshot that a ref file names.
-
-    Raises
-    ------
-    FormatError
-        When the bytes are not such a JSON object, or the id is malformed.
-    """
+    """Read the snapshot of a ref file."""
 
     def broken(problem: str, field: str | None = None) -> FormatError:
         return FormatError(problem, object_key=object_key, file_type=_FILE_TYPE, field=field)
@@ -72,11 +66,11 @@ def encode_ref_json(snapshot_id: SnapshotId) -> bytes:
 
 
 def check_ref_name(name: str) -> str:
-    """Return the name of a new branch or tag; raises InvalidInputError if version 1 forbids it."""
+    """Return the name of a new branch or tag; InvalidInputError if version 1 forbids it."""
     if not name or "/" in name:
         raise InvalidInputError(
-            f"{name!r} cannot name a branch or tag of a repository of spec version 1: names are "
-            "not empty and hold no '/'",
+            f"{name!r} is not a valid branch or tag of spec version 1: names must not be empty or "
+            "contain '/'",
             found=name,
             allowed="a name without '/'",
         )
@@ -84,7 +78,7 @@ def check_ref_name(name: str) -> str:
 
 
 def parse_ref_key(key: str) -> RefKey | None:
-    """Tell what a key below ``refs/`` stands for; None for foreign objects."""
+    """Return the ref of a key below ``refs/``; None for other objects."""
     if not key.startswith(REFS):
         return None
     is_tombstone = key.endswith(_TOMBSTONE)

@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. Every offset, length and count is checked here, for all nodes at once. Texts are only checked to
-   lie inside the file; `snapshot.nodes` decodes a text when its node is asked for.
-2. Nodes may share their parts as far as the budget of the file goes (`tables.reader`).
-3. Nodes that are not in order are sorted by the bytes of their paths. Of two nodes with one path
-   the first counts.
+1. Every offset, length and count is checked, for all nodes at once. Strings are only checked to be
+   inside the file; `snapshot.nodes` decodes them on access.
+2. Nodes may share their parts within the budget of the file (`tables.reader`).
+3. Nodes out of order are sorted by the bytes of their paths. Of two nodes with one path the first
+   counts.
 
 Specification: "Snapshot Files", schema ``snapshot.fbs``. The writing side is `encode_nodes`.
 """
@@ -46,15 +46,7 @@ _Item = TypeVar("_Item", bound=np.generic)
 
 
 def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
-    """Return the nodes sorted by path, and the paths that were there more than once.
-
-    Raises
-    ------
-    FormatError
-        When the bytes are damaged or contradict themselves.
-    UnsupportedError
-        When the file holds a kind of node that is not known.
-    """
+    """Return the nodes sorted by path, and the paths that occur more than once."""
     span = root.vector("nodes", 4)
     if span is None:
         raise root.missing("nodes")
@@ -74,7 +66,7 @@ def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
     targets = tables.targets(_NODE_DATA, "node_data")
     _check_kinds(root, kinds)
     is_array = kinds == ARRAY
-    # The tables of groups are empty, but must be there.
+    # The tables of groups are empty, but required.
     reader.tables(targets[~is_array], _DATA)
     arrays = reader.tables(targets[is_array], _DATA)
     ndims, array_lengths, num_chunks = _read_dimensions(root, reader, arrays)
@@ -111,8 +103,8 @@ def _check_kinds(root: Table, kinds: NDArray[np.uint8]) -> None:
         raise root.error(_DATA, "its kind is 0; a kind above 0 with a value is required")
     kind = int(unknown[0])
     raise UnsupportedError(
-        f"{root.file_type} {root.object_key!r} holds a node of kind {kind}, but this library "
-        f"knows {ARRAY} (array) and {GROUP} (group); upgrade icechunk-spark",
+        f"{root.file_type} {root.object_key!r} has a node of the unknown kind {kind}; supported "
+        f"are {ARRAY} (array) and {GROUP} (group); upgrade icechunk-spark",
         object_key=root.object_key,
         found=kind,
         allowed=(ARRAY, GROUP),
@@ -120,7 +112,7 @@ def _check_kinds(root: Table, kinds: NDArray[np.uint8]) -> None:
 
 
 def _spread(per_array: NDArray[_Item], is_array: NDArray[np.bool_]) -> NDArray[_Item]:
-    """Turn one item per array into one per node, zero for groups."""
+    """Return one item per node from one per array, zero for groups."""
     spread = np.zeros(is_array.shape, dtype=per_array.dtype)
     spread[is_array] = per_array
     return spread
@@ -129,9 +121,9 @@ def _spread(per_array: NDArray[_Item], is_array: NDArray[np.bool_]) -> NDArray[_
 def _read_dimensions(
     root: Table, reader: VectorReader, arrays: Tables
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint32]]:
-    """Return how many dimensions each array has, and elements and chunks along each of them.
+    """Return the number of dimensions of each array, and elements and chunks along each of them.
 
-    The list of spec version 2 counts where an array has it, else that of version 1.
+    The list of spec version 2 applies if an array has it, else that of version 1.
     """
     field = f"{_DATA}.shape"
     is_new = arrays.has(_SHAPE_V2, "shape_v2")
@@ -164,7 +156,7 @@ def _read_dimensions(
 def _read_names(
     root: Table, reader: VectorReader, arrays: Tables, ndims: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Return which arrays name dimensions, and for each dimension where its name lies.
+    """Return a mask of arrays with dimension names, and the range of each dimension's name.
 
     Writers store an unnamed dimension without a name; an empty name means the same.
     """

@@ -67,13 +67,7 @@ def _ref_layout(ndim: int) -> TableLayout:
 
 
 class EncodedNodes:
-    """The vector of nodes of a snapshot file and all that it points to.
-
-    Raises
-    ------
-    InvalidInputError
-        A grid cannot be expressed in spec version 1, or the nodes are too large for readers.
-    """
+    """The vector of nodes of a snapshot file and all its targets."""
 
     def __init__(self, nodes: Nodes, *, is_v1: bool) -> None:
         self._made = Assembly(
@@ -89,11 +83,11 @@ class EncodedNodes:
 
     @property
     def size(self) -> int:
-        """Bytes, a multiple of 8. The vector of nodes is at the beginning."""
+        """Bytes, a multiple of 8. The buffer begins with the vector of nodes."""
         return self._made.size
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the bytes; each block is used up before the next one is asked for."""
+        """Yield the bytes; the next block may overwrite the memory of the one before."""
         return self._made.blocks()
 
     def _write(self, cells: OffsetVector, shapes_v1: NDArray[np.uint64] | None) -> None:
@@ -119,8 +113,8 @@ class EncodedNodes:
     ) -> NDArray[np.int64]:
         pool = self._columns.pool
 
-        def copy(rows: slice, target: NDArray[np.uint8], places: NDArray[np.int64]) -> None:
-            pool.copy(starts[rows], lengths[rows], target, places)
+        def copy(rows: slice, target: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:
+            pool.copy(starts[rows], lengths[rows], target, positions)
 
         return self._made.streamed_byte_vectors(lengths, copy)
 
@@ -131,12 +125,12 @@ class EncodedNodes:
         made, columns = self._made, self._columns
         has_names, is_v1 = columns.has_names[rows], shapes_v1 is not None
         tables = []
-        places = np.zeros(len(rows), dtype=np.int64)
+        positions = np.zeros(len(rows), dtype=np.int64)
         for named in (True, False):
             chosen = np.flatnonzero(has_names == named)
             if chosen.size:
                 records = made.records(_array_layout(has_names=named, is_v1=is_v1), len(chosen))
-                places[chosen] = records.positions
+                positions[chosen] = records.positions
                 tables.append((chosen, records))
         ndims = columns.ndims[rows]
         targets = {
@@ -144,7 +138,7 @@ class EncodedNodes:
             "dimension_names": self._write_names(np.where(has_names, ndims, 0)),
         }
         if shapes_v1 is None:
-            # Version 1's list must be there, so all arrays share an empty one.
+            # The list of version 1 is required, so all arrays share an empty one.
             _, empty = made.reserve(12, 8)
             empty[:] = 0
             targets["shape"] = np.full(len(rows), made.size - 8, dtype=np.int64)
@@ -155,21 +149,21 @@ class EncodedNodes:
             for name in records.layout.offsets:
                 if name in targets:
                     records.point(name, targets[name][chosen])
-        return places
+        return positions
 
     def _write_dimensions(self, ndims: NDArray[np.int64]) -> NDArray[np.int64]:
         made, columns = self._made, self._columns
-        places, cells = made.offset_vectors(ndims)
+        positions, cells = made.offset_vectors(ndims)
         dimensions = made.records(_DIMENSION, len(columns.num_chunks))
         dimensions.rows["array_length"] = columns.array_lengths
         dimensions.rows["num_chunks"] = columns.num_chunks
         cells.point(slice(None), dimensions.positions)
-        return places
+        return positions
 
     def _write_names(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Write the names of the dimensions of all arrays."""
         made, columns = self._made, self._columns
-        places, cells = made.offset_vectors(counts)
+        positions, cells = made.offset_vectors(counts)
         all_counts = columns.ndims[columns.is_array]
         dimensions = np.flatnonzero(np.repeat(counts > 0, all_counts))
         is_named = columns.name_lengths[dimensions] > 0
@@ -182,11 +176,11 @@ class EncodedNodes:
         tables.point(
             "name", self._write_texts(columns.name_starts[chosen], columns.name_lengths[chosen])
         )
-        return places
+        return positions
 
     def _write_refs(self, ndims: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
         made, columns = self._made, self._columns
-        places, cells = made.offset_vectors(counts)
+        positions, cells = made.offset_vectors(counts)
         ndim_of_ref = np.repeat(ndims, counts)
         first_extent = starts_of(ndim_of_ref)
         for ndim in np.unique(ndim_of_ref).tolist():
@@ -199,14 +193,14 @@ class EncodedNodes:
             refs.rows["embedded_length"] = ndim
             extents = columns.extents[first_extent[chosen][:, None] + np.arange(ndim)]
             refs.rows["embedded"] = extents.reshape(len(chosen), 2 * ndim)
-        return places
+        return positions
 
 
 def _shapes_v1(nodes: Nodes) -> NDArray[np.uint64]:
     """Return length and chunk length of each dimension, as spec version 1 stores them.
 
-    Version 1 stores a chunk length where the value has a number of chunks. For every regular grid
-    the length computed here gives that number back; for other grids there is none.
+    Version 1 stores a chunk length instead of a number of chunks. For every regular grid the
+    computed length gives that number again; other grids have no such length.
     """
     columns = nodes.columns
     lengths, counts = columns.array_lengths, columns.num_chunks.astype(np.uint64)
@@ -221,8 +215,8 @@ def _shapes_v1(nodes: Nodes) -> NDArray[np.uint64]:
         axis = at - int(starts_of(columns.ndims)[row])
         raise InvalidInputError(
             f"array {nodes[row].path!r} has {int(lengths[at])} elements in {int(counts[at])} "
-            f"chunks along axis {axis}, which no regular grid has; spec version 1 knows regular "
-            "grids only, use version 2",
+            f"chunks along axis {axis}, which is not a regular grid; spec version 1 has only "
+            "regular grids, use version 2",
             found=(int(lengths[at]), int(counts[at])),
             allowed="a regular chunk grid",
         )

@@ -1,16 +1,16 @@
-"""Reads and writes snapshot files, which list every group and array of one version.
+"""Reads and writes snapshot files, which list all groups and arrays of a snapshot.
 
 Rules of this file
 ------------------
-1. `Snapshot` serves both spec versions. On reading, the lists that are present tell how shapes and
-   manifest files are stored, and the spec byte tells how metadata is encoded. On writing, the
-   snapshot's ``spec_version`` decides both.
+1. `Snapshot` serves both spec versions. On reading, the present lists determine the form of shapes
+   and manifest files, and the spec byte the encoding of metadata. On writing, ``spec_version``
+   determines both.
 2. Nodes are sorted by the raw UTF-8 bytes of their paths (`spec.node_path`). Files sorted in
    another way are read and sorted. Existing writers can leave two nodes with one path: the first
    counts, and ``duplicate_paths`` names it. Nodes are columns (`snapshot.nodes`); a commit copies
    those that it does not touch without making objects of them.
-3. A missing parent group is no error: existing writers can leave such orphans behind.
-4. ``user_data`` is opaque here. Its bytes are never parsed or changed.
+3. A missing parent group is not an error: existing writers can leave such nodes.
+4. ``user_data`` is opaque: its bytes are never parsed or changed.
 
 Specification: "Snapshot Files", schema ``snapshot.fbs``.
 """
@@ -89,28 +89,22 @@ NODE_SNAPSHOT = TableSchema(
 @shown_by("groups.snapshot")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All nodes of one version of a repository.
+    """All nodes of one snapshot of a repository.
 
     Parameters
     ----------
-    id
-        Id of the snapshot.
     parent_id
-        Id of the parent. Stored in spec version 1 only; version 2 keeps it in ``repo``.
-    spec_version
-        Spec version of the file.
+        Id of the parent. Stored in spec version 1 only; version 2 records it in ``repo``.
     flushed_at
         Microseconds since 1970-01-01T00:00:00Z.
-    message
-        Commit message.
     metadata_items
         Commit metadata as stored; ``metadata`` decodes it.
     nodes
-        All nodes, sorted by path, paths unique.
+        Sorted by path, paths unique.
     manifest_files
-        Every manifest file that any array refers to.
+        Every manifest file of any array.
     duplicate_paths
-        Paths that the file held more than once.
+        Paths that the file contains more than once.
     """
 
     id: SnapshotId
@@ -128,15 +122,15 @@ class Snapshot:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Commit metadata as JSON values; raises FormatError when a value is damaged."""
+        """Commit metadata as JSON values; FormatError if a value is damaged."""
         return self.metadata_items.decode()
 
     def node(self, path: NodePath | str) -> NodeSnapshot | None:
-        """Return the node at a path, None when there is none."""
+        """Return the node at a path, or None."""
         return self.nodes.at(path)
 
     def children(self, path: NodePath | str) -> tuple[NodeSnapshot, ...]:
-        """Return the nodes directly inside a group, sorted by path, that can be named."""
+        """Return the nodes directly inside a group with canonical paths, sorted by path."""
         inside = self.nodes.take(self.nodes.children(path))
         return tuple(node for node in inside if is_canonical(node.path))
 
@@ -146,15 +140,7 @@ class Snapshot:
 
 
 def decode(data: bytes, *, object_key: str) -> Snapshot:
-    """Read a snapshot file of either spec version.
-
-    Raises
-    ------
-    FormatError
-        When the bytes are damaged or contradict themselves.
-    UnsupportedError
-        When the file has a newer spec version or holds a kind of node that is not known.
-    """
+    """Read a snapshot file of either spec version."""
     envelope = unwrap(data, file_type=FileType.SNAPSHOT, object_key=object_key)
     root = read_root(
         envelope.payload, SNAPSHOT, object_key=object_key, file_type=FileType.SNAPSHOT.label
@@ -175,15 +161,7 @@ def decode(data: bytes, *, object_key: str) -> Snapshot:
 
 
 def encode(snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
-    """Write a snapshot file in the flavour of its ``spec_version``.
-
-    ``parent_id`` is left out in version 2, as the format demands.
-
-    Raises
-    ------
-    InvalidInputError
-        When a grid cannot be expressed in spec version 1, or the nodes are too large for readers.
-    """
+    """Return a snapshot file of its ``spec_version``; version 2 omits ``parent_id``."""
     is_v1 = snapshot.spec_version == SPEC_V1
     nodes = EncodedNodes(snapshot.nodes, is_v1=is_v1)
     writer = TableWriter()

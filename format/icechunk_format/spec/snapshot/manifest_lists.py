@@ -1,6 +1,6 @@
 """Reads and writes, as columns, the manifests of each array and the manifest files of a snapshot.
 
-One array may be spread over a hundred thousand manifests, so entries never become objects.
+One array may have a hundred thousand manifests, so entries never become objects.
 
 Rules of this file
 ------------------
@@ -40,8 +40,8 @@ _V1_FILE = np.dtype(
         "itemsize": 32,
     }
 )
-# A row is a table with what only that table points to. The vtables give sizes of themselves and of
-# the table, then the offset of each slot.
+# A row is a table with its own targets. A vtable has its size, the size of the table, then the
+# offset of each slot.
 _V2_FILE = np.dtype(
     {
         "names": ["vtable", "num_chunk_refs", "size_bytes", "id"],
@@ -61,15 +61,10 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ManifestRefs:
-    """The manifests that hold the chunk references of one array.
+    """The manifests with the chunk references of one array.
 
-    Parameters
-    ----------
-    ids
-        uint8, shape (n, 12): ids of the manifests.
-    extents
-        uint32, shape (n, ndim, 2): for each manifest and dimension the first chunk coordinate that
-        it covers, and the one after the last.
+    ``ids`` are uint8 of shape (n, 12). ``extents`` are uint32 of shape (n, ndim, 2): the first
+    chunk coordinate of each manifest along each dimension, and the one after the last.
     """
 
     ids: NDArray[np.uint8]
@@ -78,8 +73,8 @@ class ManifestRefs:
     def __post_init__(self) -> None:
         if self.ids.ndim != 2 or self.ids.shape[1] != _ID or self.ids.dtype != np.uint8:
             raise InvalidInputError(
-                f"manifest ids have shape {self.ids.shape} and type {self.ids.dtype}; uint8 of "
-                f"shape (n, {_ID}) is expected",
+                f"manifest ids must be uint8 of shape (n, {_ID}), found {self.ids.dtype} of shape "
+                f"{self.ids.shape}",
                 found=self.ids.shape,
                 allowed=("n", _ID),
             )
@@ -90,8 +85,8 @@ class ManifestRefs:
             or self.extents.dtype != np.uint32
         ):
             raise InvalidInputError(
-                f"extents have shape {self.extents.shape} and type {self.extents.dtype}; uint32 "
-                f"of shape ({n}, ndim, 2) is expected",
+                f"extents must be uint32 of shape ({n}, ndim, 2), found {self.extents.dtype} of "
+                f"shape {self.extents.shape}",
                 found=self.extents.shape,
                 allowed=(n, "ndim", 2),
             )
@@ -125,16 +120,14 @@ class ManifestRefs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ManifestFiles:
-    """All manifest files of a snapshot.
+    """All manifest files of a snapshot, sorted by id.
 
     Parameters
     ----------
-    ids
-        uint8, shape (n, 12): ids, sorted by bytes.
     size_bytes
-        uint64, shape (n,): exact sizes of the objects, header included; 0 if not known.
+        Exact sizes of the objects, header included; 0 if unknown.
     num_chunk_refs
-        uint32, shape (n,): references in each manifest, over all its arrays.
+        References in each manifest, over all its arrays.
     """
 
     ids: NDArray[np.uint8]
@@ -146,8 +139,7 @@ class ManifestFiles:
         shapes = (self.ids.shape, self.size_bytes.shape, self.num_chunk_refs.shape)
         if shapes != ((n, _ID), (n,), (n,)):
             raise InvalidInputError(
-                f"columns of manifest files have the shapes {shapes}; (n, {_ID}), (n,), (n,) are "
-                "expected",
+                f"columns of manifest files must be (n, {_ID}), (n,), (n,), found {shapes}",
                 found=shapes,
                 allowed=((n, _ID), (n,), (n,)),
             )
@@ -170,7 +162,7 @@ class ManifestFiles:
         size_bytes: NDArray[np.uint64],
         num_chunk_refs: NDArray[np.uint32],
     ) -> ManifestFiles:
-        """Sort the columns by id and leave out repeated ids."""
+        """Sort the columns by id and drop repeated ids."""
         ids = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, _ID)
         order = np.argsort(id_keys(ids), kind="stable")
         keys = id_keys(ids)[order]
@@ -200,7 +192,7 @@ class ManifestFiles:
         return self._listed(self.size_bytes, ids)
 
     def counts_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return how many references the files with these ids hold; 0 for unlisted ones."""
+        """Return the number of references in the files with these ids; 0 for unlisted ones."""
         return self._listed(self.num_chunk_refs, ids)
 
     def _listed(self, column: NDArray[Any], ids: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -218,32 +210,11 @@ def read_manifest_refs(
     ndims: NDArray[np.int64],
     num_chunks: NDArray[np.uint32],
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """Read the references of all arrays of a snapshot at once.
-
-    Parameters
-    ----------
-    spans
-        One vector of offsets per array; each is known to lie inside the payload.
-    ndims
-        int64, shape (n,): dimensions of each array.
-    num_chunks
-        uint32, shape (d,): chunks along each dimension of each array.
-
-    Returns
-    -------
-    (ids, extents)
-        uint8 of shape (m, 12), and uint32 of shape (e, 2): a row for each dimension of each
-        reference.
-
-    Raises
-    ------
-    FormatError
-        When a reference is damaged, or its ranges do not fit the dimensions of its array.
-    """
+    """Read the references of all arrays of a snapshot at once."""
     field = "nodes.node_data.manifests"
     counts = spans.lengths
     total = int(counts.sum())
-    # Arrays may share their vectors of references as far as the budget goes.
+    # Arrays may share their vectors of references within the budget.
     root.charge(field, 64 * total)
     tables = tables_of(reader, spans, field)
     tables.require(0, "object_id")
@@ -279,7 +250,7 @@ def read_manifest_refs(
 
 
 def read_manifest_files(root: Table) -> ManifestFiles:
-    """Read the list of files: the list of spec version 2 if it is present, else that of 1."""
+    """Read the list of files of spec version 2 if it is present, else that of version 1."""
     span = root.vector("manifest_files_v2", 4)
     if span is None:
         records = root.records("manifest_files", _V1_FILE)

@@ -1,11 +1,11 @@
-"""Holds the nodes of a snapshot as NumPy columns with one item per node, dimension or manifest.
+"""Nodes of a snapshot as NumPy columns with one item per node, dimension or manifest.
 
-Paths, metadata documents and names are ranges in the bytes that they were read from.
+Paths, metadata documents and names are ranges of the bytes of their file.
 
 Rules of this file
 ------------------
 1. Columns never change; ``take`` makes new ones, which share the bytes.
-2. Ranges are not checked here: `decode_nodes` has checked those that come from files.
+2. Ranges are not checked: `decode_nodes` has checked those of files.
 
 Specification: tables ``NodeSnapshot`` and ``ArrayNodeData`` of ``snapshot.fbs``.
 """
@@ -29,7 +29,7 @@ _STARTS: Final = ("path_starts", "user_data_starts", "name_starts")
 
 
 class BytePool:
-    """Several uint8 buffers, addressed as one; a range lies inside one of them."""
+    """Several uint8 buffers, addressed as one; a range is inside one of them."""
 
     __slots__ = ("_buffers", "_starts", "size")
 
@@ -62,19 +62,19 @@ class BytePool:
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
         target: NDArray[np.uint8],
-        places: NDArray[np.int64],
+        positions: NDArray[np.int64],
     ) -> None:
-        """Copy ranges to places in another buffer."""
+        """Copy ranges to positions in another buffer."""
         for first, buffer in zip(self._starts, self._buffers, strict=True):
             inside = np.flatnonzero((starts >= first) & (starts < first + buffer.size))
             rows = slice(None) if len(inside) == len(starts) else inside
-            copy_ranges(buffer, starts[rows] - first, target, places[rows], lengths[rows])
+            copy_ranges(buffer, starts[rows] - first, target, positions[rows], lengths[rows])
 
     def joined(self, other: BytePool) -> BytePool:
         """Return the bytes of both; those of ``other`` begin at the size of this one."""
         buffers = [*self._buffers, *other._buffers]
         if len(buffers) > _MAX_BUFFERS:
-            # The first is large where one is, and stays as it is.
+            # Only the first may be large, so it is not copied.
             buffers = [buffers[0], np.concatenate(buffers[1:])]
         return BytePool(buffers)
 
@@ -83,26 +83,10 @@ class BytePool:
 class NodeColumns:
     """Nodes as columns.
 
-    Parameters
-    ----------
-    pool
-        The bytes that starts and lengths refer to.
-    ids
-        uint8, shape (n, 8).
-    path_starts, path_lengths, user_data_starts, user_data_lengths
-        int64, shape (n,).
-    is_array, has_names
-        bool, shape (n,).
-    ndims, ref_counts
-        int64, shape (n,): dimensions and manifests; 0 for groups.
-    array_lengths, num_chunks
-        uint64 and uint32, shape (d,): for each dimension of each array.
-    name_starts, name_lengths
-        int64, shape (d,): names of dimensions; length 0 where unnamed.
-    ref_ids
-        uint8, shape (m, 12): manifests of all arrays.
-    extents
-        uint32, shape (e, 2): for each manifest and dimension.
+    Columns of nodes have shape (n,), those of array_lengths, num_chunks and names one item for each
+    dimension of each array, ``ref_ids`` one row for each manifest, and ``extents`` one row, uint32
+    (first, end), for each manifest and dimension. Starts and lengths refer to ``pool``; a name of
+    length 0 is no name.
     """
 
     pool: BytePool
@@ -147,15 +131,7 @@ class NodeColumns:
         return self.pool.get_many(self.path_starts, self.path_lengths)
 
     def take(self, rows: NDArray[np.intp], more: NodeColumns | None = None) -> NodeColumns:
-        """Return some nodes, in the order of ``rows``.
-
-        Parameters
-        ----------
-        rows
-            Numbers of nodes; those of ``more`` follow on the last one here.
-        more
-            Other nodes to take some of.
-        """
+        """Return some nodes, and those of ``more``, in the order of ``rows``."""
         columns = self._arrays()
         others: dict[str, NDArray[Any]] = {}
         pool = self.pool
@@ -177,18 +153,18 @@ class NodeColumns:
         ):
             items = ragged_rows(starts_of(counts)[rows], counts[rows])
             rows_of.update(dict.fromkeys(names, items))
-        # Column by column, so that one of them at a time is there twice.
+        # Column by column, so that only one of them exists twice.
         taken = {name: whole(name)[rows_of.get(name, rows)] for name in columns}
         return NodeColumns(pool=pool, **taken)
 
     def equals(self, other: NodeColumns) -> NDArray[np.bool_]:
-        """Tell node by node whether as many others are the same: bool, shape (n,)."""
+        """Return a mask of the nodes that equal those of the same rows in another list."""
         same: NDArray[np.bool_] = np.ones(len(self), dtype=np.bool_)
         for name in ("ids", "is_array", "has_names", "ndims", "ref_counts"):
             equal = getattr(self, name) == getattr(other, name)
             same &= equal.all(axis=tuple(range(1, equal.ndim)))
         if not same.all():
-            # Then the rest has other numbers of rows.
+            # Then the other columns differ in their numbers of rows.
             rows = np.flatnonzero(same)
             same[rows] = self.take(rows).equals(other.take(rows))
             return same
@@ -204,18 +180,18 @@ class NodeColumns:
                 same[np.repeat(nodes, counts)[differs]] = False
         once = np.ones_like(self.ndims)
         for name, counts in (("path", once), ("user_data", once), ("name", self.ndims)):
-            mine, theirs = (
+            left, right = (
                 side.pool.get_many(
                     getattr(side, f"{name}_starts"), getattr(side, f"{name}_lengths")
                 )
                 for side in (self, other)
             )
-            differs = np.fromiter(map(ne, mine, theirs), dtype=np.bool_, count=len(mine))
+            differs = np.fromiter(map(ne, left, right), dtype=np.bool_, count=len(left))
             same[np.repeat(nodes, counts)[differs]] = False
         return same
 
     def compacted(self) -> NodeColumns:
-        """Return the same nodes, with bytes that no node has left out where those are many."""
+        """Return the nodes, without unused bytes if those are many."""
         spans = {name: getattr(self, f"{name}_lengths") for name in ("path", "user_data", "name")}
         used = sum(int(lengths.sum()) for lengths in spans.values())
         if self.pool.size <= 4 * used:
@@ -224,8 +200,8 @@ class NodeColumns:
         buffer = np.empty(used, dtype=np.uint8)
         first = 0
         for name, lengths in spans.items():
-            places = first + starts_of(lengths)
-            self.pool.copy(arrays[f"{name}_starts"], lengths, buffer, places)
-            arrays[f"{name}_starts"] = places
+            positions = first + starts_of(lengths)
+            self.pool.copy(arrays[f"{name}_starts"], lengths, buffer, positions)
+            arrays[f"{name}_starts"] = positions
             first += int(lengths.sum())
         return NodeColumns(pool=BytePool([buffer]), **arrays)

@@ -2,9 +2,8 @@
 
 Rules of this file
 ------------------
-1. Nodes are sorted by the raw UTF-8 bytes of their paths, so a path is found by binary search,
-   without making the nodes on the way.
-2. A malformed path raises an error when its node is asked for; other nodes stay readable.
+1. Nodes are sorted by the raw UTF-8 bytes of their paths, so a path is found by binary search.
+2. A malformed path raises an error when its node is accessed; other nodes stay readable.
 
 Specification: "Snapshot Files".
 """
@@ -35,16 +34,8 @@ _NODES_AT_ONCE: Final = 1024
 class ArrayNode:
     """Entry of an array in a snapshot, besides its ``zarr.json``.
 
-    Parameters
-    ----------
-    shape
-        Elements per dimension; empty for a scalar.
-    num_chunks
-        Chunks per dimension of the (outer) chunk grid.
-    dimension_names
-        One name or None per dimension; None when the array names none.
-    manifests
-        Where its chunk references are.
+    ``num_chunks`` are those of the (outer) chunk grid. ``dimension_names`` has a name or None per
+    dimension, and is None if the array has no names.
     """
 
     shape: tuple[int, ...]
@@ -55,18 +46,9 @@ class ArrayNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """One node: an array, or a group when ``array`` is None.
+    """One node: an array, or a group if ``array`` is None.
 
-    Parameters
-    ----------
-    id
-        Id of the node, kept over updates and moves.
-    path
-        Its absolute path.
-    user_data
-        The bytes of its ``zarr.json``.
-    array
-        Facts about the array; None for a group.
+    ``id`` survives updates and moves; ``user_data`` are the bytes of its ``zarr.json``.
     """
 
     id: NodeId
@@ -90,21 +72,14 @@ class Nodes(Sequence[NodeSnapshot]):
 
     @classmethod
     def of(cls, nodes: Iterable[NodeSnapshot]) -> Nodes:
-        """Sort nodes by path and turn them into columns.
-
-        Raises
-        ------
-        InvalidInputError
-            Two nodes have one path, a path is none, or the parts of an array have different
-            numbers of dimensions.
-        """
+        """Return nodes as columns, sorted by path."""
         if isinstance(nodes, Nodes):
             return nodes
         ordered = sorted(nodes, key=lambda node: node.path)
         for left, right in pairwise(ordered):
             if left.path == right.path:
                 raise InvalidInputError(
-                    f"two nodes have the path {left.path!r}; paths are unique",
+                    f"two nodes have the path {left.path!r}; paths must be unique",
                     found=left.path,
                     allowed="unique paths",
                 )
@@ -127,13 +102,13 @@ class Nodes(Sequence[NodeSnapshot]):
             yield from self._block(start, min(start + _NODES_AT_ONCE, len(self)))
 
     def take(self, numbers: Sequence[int]) -> tuple[NodeSnapshot, ...]:
-        """Return the nodes at some places."""
+        """Return the nodes at some indices."""
         if numbers and numbers == range(numbers[0], numbers[0] + len(numbers)):
             return tuple(self._block(numbers[0], numbers[-1] + 1))
         return tuple(map(self._made, numbers))
 
     def subset(self, rows: NDArray[np.intp]) -> Nodes:
-        """Return the nodes at some places, in their order, as columns."""
+        """Return the nodes at some indices, in their order, as columns."""
         return Nodes(self.columns.take(rows), object_key=self.object_key)
 
     def __eq__(self, other: object) -> bool:
@@ -152,7 +127,7 @@ class Nodes(Sequence[NodeSnapshot]):
         return next(self._block(row, row + 1))
 
     def _block(self, start: int, stop: int) -> Iterator[NodeSnapshot]:
-        """Yield the nodes at neighbouring places."""
+        """Yield the nodes of consecutive indices."""
         columns, rows = self.columns, slice(start, stop)
         paths = columns.pool.get_many(columns.path_starts[rows], columns.path_lengths[rows])
         documents = columns.pool.get_many(
@@ -225,28 +200,28 @@ class Nodes(Sequence[NodeSnapshot]):
         return self.columns.ref_ids
 
     def number_of(self, path: str) -> int | None:
-        """Return the place of the node at a path, None when there is none."""
+        """Return the index of the node at a path, or None."""
         key = path.encode("utf-8", errors="surrogatepass")
         at = self._first_not_before(key)
         return at if at < len(self) and self.columns.path(at) == key else None
 
     def at(self, path: str) -> NodeSnapshot | None:
-        """Return the node at a path, None when there is none."""
+        """Return the node at a path, or None."""
         number = self.number_of(path)
         return None if number is None else self._made(number)
 
     def with_id(self, node_id: NodeId) -> NodeSnapshot | None:
-        """Return the node of an id, None when there is none."""
+        """Return the node with an id, or None."""
         number = self._number_of_id(node_id)
         return None if number is None else self._made(number)
 
     def path_of_id(self, node_id: NodeId) -> NodePath | None:
-        """Return the path of the node of an id, None when there is none."""
+        """Return the path of the node with an id, or None."""
         number = self._number_of_id(node_id)
         return None if number is None else self._path(number, self.columns.path(number))
 
     def has_id(self, node_id: NodeId) -> bool:
-        """Tell whether a node has an id."""
+        """Return True if a node has an id."""
         return self._number_of_id(node_id) is not None
 
     def _number_of_id(self, node_id: NodeId) -> int | None:
@@ -256,16 +231,16 @@ class Nodes(Sequence[NodeSnapshot]):
         return int(order[at]) if at < len(keys) and keys[at] == key else None
 
     def rows_by_id(self) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-        """Return numbers that stand for the ids, ascending, and the place of each node."""
+        """Return integer keys of the ids, ascending, and the index of each node."""
         if self._by_id is None:
             keys = np.ascontiguousarray(self.columns.ids).view("<u8").reshape(-1)
             self._by_id = np.unique(keys, return_index=True)
         return self._by_id
 
     def descendants(self, path: str) -> range:
-        """Return the places of all nodes inside a group at any depth, without the group."""
+        """Return the indices of all nodes inside a group at any depth, without the group."""
         prefix = b"/" if path == ROOT else f"{path}/".encode("utf-8", errors="surrogatepass")
-        # "0" is the byte after "/", so these two keys enclose exactly that prefix.
+        # "0" is the byte after "/", so these keys enclose exactly that prefix.
         first = self._first_not_before(prefix)
         last = self._first_not_before(prefix[:-1] + b"0", first)
         if path == ROOT and first < last and self.columns.path(first) == b"/":
@@ -273,7 +248,7 @@ class Nodes(Sequence[NodeSnapshot]):
         return range(first, last)
 
     def children(self, path: str) -> Sequence[int]:
-        """Return the places of the nodes directly inside a group."""
+        """Return the indices of the nodes directly inside a group."""
         inside = self.descendants(path)
         length = 1 if path == ROOT else len(path.encode("utf-8", errors="surrogatepass")) + 1
         found: list[int] = []
@@ -296,21 +271,9 @@ class Nodes(Sequence[NodeSnapshot]):
     # -- changing -----------------------------------------------------------------------------
 
     def changed(self, gone: Iterable[str], new: Iterable[NodeSnapshot]) -> Nodes:
-        """Return these nodes with some taken out and others put in.
+        """Return these nodes without some paths and with new nodes.
 
-        Columns of nodes that stay are copied as they are.
-
-        Parameters
-        ----------
-        gone
-            Paths of nodes to leave out, also where a new one takes the place; others are ignored.
-        new
-            Nodes to put in; their paths are not taken by nodes that stay.
-
-        Raises
-        ------
-        InvalidInputError
-            As for ``of``.
+        Columns of other nodes are copied unchanged.
         """
         stays = np.ones(len(self), dtype=np.bool_)
         for path in gone:
@@ -318,19 +281,19 @@ class Nodes(Sequence[NodeSnapshot]):
             if number is not None:
                 stays[number] = False
         added = Nodes.of(new)
-        places = []
-        place = 0
+        indices = []
+        index = 0
         for key in added.columns.paths():
-            place = self._first_not_before(key, place)
-            if place < len(self) and stays[place] and self.columns.path(place) == key:
+            index = self._first_not_before(key, index)
+            if index < len(self) and stays[index] and self.columns.path(index) == key:
                 raise InvalidInputError(
-                    f"two nodes have the path {key.decode()!r}; paths are unique",
+                    f"two nodes have the path {key.decode()!r}; paths must be unique",
                     found=key.decode(),
                     allowed="unique paths",
                 )
-            places.append(place)
+            indices.append(index)
         kept = np.flatnonzero(stays)
-        at = np.searchsorted(kept, np.array(places, dtype=np.intp))
+        at = np.searchsorted(kept, np.array(indices, dtype=np.intp))
         numbers = np.arange(len(self), len(self) + len(added), dtype=np.intp)
         rows = np.insert(kept, at, numbers)
         columns = self.columns.take(rows, added.columns).compacted()
@@ -338,7 +301,7 @@ class Nodes(Sequence[NodeSnapshot]):
 
 
 def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:
-    """Turn nodes into columns, in their order."""
+    """Return nodes as columns, in their order."""
     texts = [stored_node_path(node.path).encode("utf-8") for node in nodes]
     texts += [node.user_data for node in nodes]
     arrays = [node.array for node in nodes]

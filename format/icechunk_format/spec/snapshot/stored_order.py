@@ -1,12 +1,12 @@
-"""Finds lists in metadata files that are not in the order that the format demands.
+"""Finds lists in metadata files that violate the order of the format.
 
-Decoders sort such lists and go on. Other clients find entries by binary search, and miss those that
-are out of order, so `verify` looks at the order as stored.
+Decoders sort such lists. Other clients find entries by binary search, and miss those out of order,
+so `verify` checks the stored order.
 
 Rules of this file
 ------------------
-1. Payloads were decoded before, so damage is known already. The decoder's reader is used here too,
-   since another one would refuse bytes that the decoder ignores.
+1. Payloads were decoded before, so damage is already known. The decoder's reader is used, since
+   another one would refuse bytes that the decoder ignores.
 2. Results are names of lists, for messages, in the order of the schema.
 
 Specification: the MUST-be-sorted notes of ``repo.fbs``, ``snapshot.fbs``, ``manifest.fbs`` and
@@ -59,7 +59,7 @@ def unsorted_in_repo(payload: bytes, *, object_key: str) -> list[str]:
 
 
 def unsorted_in_snapshot(payload: bytes, *, object_key: str) -> list[str]:
-    """Return the lists of a snapshot file that are out of order; equal neighbours are in order."""
+    """Return the lists of a snapshot file that are out of order; equal items are in order."""
     root = read_root(payload, SNAPSHOT, object_key=object_key, file_type="snapshot")
     lists: dict[str, Iterable[Any]] = {
         "nodes": [table.blob("path") for table in root.children("nodes", NODE_SNAPSHOT)]
@@ -102,14 +102,12 @@ class StoredRefs:
 
     Parameters
     ----------
-    node_id
-        The array.
     is_sorted
-        Whether coordinates ascend; equal neighbours count as ascending.
+        Whether coordinates ascend; equal neighbours are allowed.
     repeated
-        uint32, shape (k, ndim): coordinates of references beyond the first of their coordinate.
+        Coordinates of references after the first with the same coordinate.
     ambiguous
-        uint32, shape (m, ndim): coordinates of references with more than one payload.
+        Coordinates of references with more than one payload.
     """
 
     node_id: NodeId
@@ -162,7 +160,7 @@ def _repeated(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _ascends(coords: NDArray[np.uint32]) -> bool:
-    """Tell whether rows ascend or stay equal."""
+    """Return True if rows ascend or stay equal."""
     is_new = np.ones(len(coords), dtype=np.bool_)
     is_new[1:] = (coords[1:] != coords[:-1]).any(axis=1)
     return is_sorted(coords[is_new])

@@ -5,14 +5,13 @@ offsets are followed all at once with NumPy gathers.
 
 Rules of this file
 ------------------
-1. Every offset, length and count is checked, for all rows at once, *before* the bytes it points to
-   are touched. Whatever the bytes are, only ``FormatError`` is raised.
-2. Memory is bounded by the size of the buffer: a vector may not claim more elements than the
-   buffer has bytes for, nor may many tables share one vector to multiply its content.
+1. Every offset, length and count is checked, for all rows at once, *before* its target is read.
+   Only ``FormatError`` is raised, whatever the bytes are.
+2. Memory is bounded by the size of the buffer: a vector may not claim more elements than the buffer
+   has bytes for, nor may many tables share one vector to multiply its content.
 3. Alignment is not required, since gathers do not need it.
-4. Absent fields become defaults; ``Tables.has`` tells which rows have a field.
-5. All steps from a vector to a column are in this file: each relies on what the one before it has
-   checked.
+4. Absent fields become defaults; ``Tables.has`` marks the rows with a field.
+5. All steps from a vector to a column are in this file, since each relies on the checks before it.
 
 How a column is read: table position -> its vtable (nearly all tables share a few, so vtables are
 numbered once and each row keeps a number) -> offset of the field in the table -> gather. In most
@@ -43,10 +42,7 @@ _VTABLE_HEADER: Final = 4
 
 
 class VectorReader:
-    """Bounds-checked gathers from one decompressed flatbuffer.
-
-    The payload is not copied.
-    """
+    """Bounds-checked gathers from one decompressed flatbuffer, which is not copied."""
 
     __slots__ = ("_where", "data")
 
@@ -67,32 +63,14 @@ class VectorReader:
     def gather(
         self, positions: NDArray[np.int64], size: int, field: str
     ) -> NDArray[np.void] | NDArray[np.uint8]:
-        """Copy ``size`` bytes from each position.
-
-        Parameters
-        ----------
-        positions
-            int64, shape (n,): byte offsets in the buffer, unchecked.
-        size
-            Bytes to copy per row, above zero.
-
-        Returns
-        -------
-        NDArray
-            Shape (n,), dtype ``V<size>``; ``.view`` it as what it is.
-
-        Raises
-        ------
-        FormatError
-            Some row does not lie inside the buffer.
-        """
+        """Copy ``size`` bytes from each position."""
         self.check(positions, size, field)
         if not positions.size:
             return np.empty(0, dtype=f"V{size}")
         return byte_windows(self.data, size)[positions]
 
     def check(self, positions: NDArray[np.int64], size: int, field: str) -> None:
-        """Raise unless ``size`` bytes from every position lie inside the buffer."""
+        """Raise unless ``size`` bytes from every position are inside the buffer."""
         if positions.size and not (
             int(np.min(positions)) >= 0 and int(np.max(positions)) + size <= self.data.size
         ):
@@ -101,35 +79,35 @@ class VectorReader:
     def check_ranges(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64], size: int, field: str
     ) -> None:
-        """Raise unless ``lengths`` elements of ``size`` bytes from every start lie inside."""
+        """Raise unless ``lengths`` elements of ``size`` bytes from every start are inside."""
         if not starts.size:
             return
-        # Lengths are below 2**32 and sizes are small, so nothing here can overflow 64 bits.
+        # Lengths are below 2**32 and sizes are small, so 64 bits do not overflow.
         if int(np.min(starts)) < 0:
-            self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
+            self.fail(f"a vector exceeds the {self.data.size} bytes of the object", field)
         self.check_end(int(np.max(starts + lengths * size)), field)
 
     def check_end(self, end: int, field: str) -> None:
-        """Raise unless what ends there lies inside the buffer."""
+        """Raise unless a position is not after the end of the buffer."""
         if end > self.data.size:
-            self.fail(f"a vector claims more than the {self.data.size} bytes there are", field)
+            self.fail(f"a vector exceeds the {self.data.size} bytes of the object", field)
 
     def numbers(
         self, positions: NDArray[np.int64], dtype: DTypeLike, field: str
     ) -> NDArray[np.int64]:
-        """Read one little-endian number per position; widened to int64 (so not for uint64)."""
+        """Read one little-endian number per position as int64 (so not for uint64)."""
         kind = np.dtype(dtype)
         return self.gather(positions, kind.itemsize, field).view(kind).astype(np.int64)
 
     def offsets(self, positions: NDArray[np.int64], field: str) -> NDArray[np.int64]:
-        """Read one offset per position; raises FormatError where one is 0."""
+        """Read one offset per position, none of them 0."""
         found = self.numbers(positions, "<u4", field)
         if found.size and not found.all():
             self.fail("an offset points to itself", field)
         return found
 
     def number(self, position: int, kind: struct.Struct, field: str) -> int:
-        """Read one number; raises FormatError when it does not lie inside the buffer."""
+        """Read one number, which must be inside the buffer."""
         if not 0 <= position <= self.data.size - kind.size:
             self.fail(f"an offset points outside the {self.data.size} bytes", field)
         found: int = kind.unpack_from(self.data.data, position)[0]
@@ -145,9 +123,9 @@ class VectorReader:
         return Tables(self, positions, field)
 
     def tables_between(self, start: int, count: int, field: str) -> Tables:
-        """Return the tables that ``count`` 32-bit offsets from ``start`` on point to."""
+        """Return the tables that ``count`` 32-bit offsets from ``start`` point to."""
         if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
-            self.fail(f"a vector claims {count} tables, more than there are bytes for", field)
+            self.fail(f"a vector of {count} tables exceeds the object", field)
         offsets = self.data[start : start + count * _OFFSET_SIZE].view("<u4")
         end = start + count * _OFFSET_SIZE
         positions = np.arange(start, end, _OFFSET_SIZE, dtype=np.int64)
@@ -157,21 +135,13 @@ class VectorReader:
     def struct_rows(self, start: int, count: int, size: int, field: str) -> NDArray[np.uint8]:
         """Copy ``count`` consecutive structs of ``size`` bytes: uint8, shape (count, size)."""
         if not 0 <= start <= self.data.size - count * size:
-            self.fail(f"a vector claims {count} structs, more than there are bytes for", field)
+            self.fail(f"a vector of {count} structs exceeds the object", field)
         return self.data[start : start + count * size].reshape(count, size).copy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """One vector or string per row: where its elements start, and how many there are.
-
-    Parameters
-    ----------
-    starts
-        int64, shape (n,): byte position of the first element; 0 where absent.
-    lengths
-        int64, shape (n,): number of elements; 0 where absent.
-    """
+    """The first byte and the number of elements of one vector or string per row; 0 if absent."""
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
@@ -184,12 +154,7 @@ class Ranges:
 class Tables:
     """Rows of tables of one type, read by column.
 
-    Parameters
-    ----------
-    positions
-        int64, shape (n,): where each table starts.
-    field
-        Name of the list, the prefix of field names in error texts.
+    ``positions`` are the starts of the tables, and ``field`` the prefix of field names in messages.
     """
 
     __slots__ = (
@@ -229,9 +194,9 @@ class Tables:
         reader.check_ranges(positions, self._spread(self._table_sizes), 1, field)
 
     def _read_shared(self, at: int, last: int) -> SharedVtable | None:
-        """Check the one vtable, and that all tables lie inside the buffer.
+        """Check the one vtable, and that all tables are inside the buffer.
 
-        Tables cannot start before the buffer, for their unsigned offsets have been read.
+        Tables cannot start before the buffer, since their unsigned offsets have been read.
         """
         reader, field = self.r, self._field
         size = reader.number(at, _U16, f"{field} vtable")
@@ -246,13 +211,13 @@ class Tables:
         return len(self.positions)
 
     def _spread(self, per_vtable: NDArray[Any]) -> NDArray[Any]:
-        """Turn one value per vtable into one per row."""
+        """Return one value per row from one per vtable."""
         if self._codes is not None:
             return per_vtable[self._codes]
         return np.empty(0, dtype=per_vtable.dtype)
 
     def _offsets(self, slot: int, size: int, name: str) -> NDArray[np.int64]:
-        """Offset of a field in its table for each vtable; 0 where the vtable lacks it."""
+        """Return the offset of a field in its table for each vtable; 0 if the vtable lacks it."""
         field = f"{self._field}.{name}"
         offsets = self._slots.get(slot)
         if offsets is None:
@@ -286,17 +251,17 @@ class Tables:
         return offset
 
     def _fail_over_vtable(self, field: str) -> Never:
-        self.r.fail("the field lies over the offset that its table starts with", field)
+        self.r.fail("the field overlaps the first offset of its table", field)
 
     def has(self, slot: int, name: str) -> NDArray[np.bool_]:
-        """Tell which rows have a field: bool, shape (n,)."""
+        """Return a mask of the rows with a field."""
         if self._shared is not None:
             is_there = self._shared_offset(self._shared, slot, 1, name) != 0
             return np.full(len(self), is_there, dtype=np.bool_)
         return self._spread(self._offsets(slot, 1, name) != 0)
 
     def has_all(self, slot: int, name: str) -> bool:
-        """Tell whether every row has a field; true where there are no rows."""
+        """Return True if every row has a field."""
         if self._shared is not None:
             return self._shared_offset(self._shared, slot, 1, name) != 0
         return bool(self._spread(self._offsets(slot, 1, name) != 0).all())
@@ -306,13 +271,13 @@ class Tables:
     ) -> tuple[NDArray[np.intp] | None, NDArray[Any] | None]:
         """Copy a field of ``size`` bytes: the rows that have it (None for all), and their bytes.
 
-        The bytes are None, and the rows without meaning, where no row has it.
+        The bytes are None if no row has it.
         """
         if self._shared is not None:
             offset = self._shared_offset(self._shared, slot, size, name)
             if not offset:
                 return None, None
-            # The field of the last table lies inside the buffer, so those of the others do.
+            # The field of the last table is inside the buffer, so those of the others are.
             data = self.r.data
             shape = (data.size - offset - size + 1,)
             windows: NDArray[Any] = np.ndarray(shape, f"V{size}", data.data, offset, (1,))
@@ -325,7 +290,7 @@ class Tables:
     def _present(
         self, slot: int, size: int, name: str
     ) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
-        """Return the rows that have a field (None for all) and where the field lies in those."""
+        """Return the rows that have a field (None for all), and the field's positions."""
         if self._shared is not None:
             offset = self._shared_offset(self._shared, slot, size, name)
             if offset:
@@ -338,12 +303,12 @@ class Tables:
         return rows, self.positions[rows] + self._spread(offsets)[rows]
 
     def require(self, slot: int, name: str) -> None:
-        """Raise unless every row has a field that the format requires."""
+        """Raise unless every row has a required field."""
         if not self.has_all(slot, name):
             self.r.fail("a required field is absent", f"{self._field}.{name}")
 
     def scalars(self, slot: int, name: str, dtype: DTypeLike, default: int = 0) -> NDArray[Any]:
-        """Read a number per row: ``dtype``, shape (n,), ``default`` where absent."""
+        """Read a number per row: ``dtype``, shape (n,), ``default`` if absent."""
         kind = np.dtype(dtype)
         rows, cells = self._cells(slot, kind.itemsize, name)
         if cells is not None and rows is None:
@@ -356,7 +321,7 @@ class Tables:
         return filled
 
     def structs(self, slot: int, name: str, size: int) -> NDArray[np.uint8]:
-        """Read a struct per row: uint8, shape (n, size), zeros where absent."""
+        """Read a struct per row: uint8, shape (n, size), zeros if absent."""
         return self.scalars(slot, name, f"V{size}").view(np.uint8).reshape(-1, size)
 
     def _heads(
@@ -380,7 +345,7 @@ class Tables:
         return rows, heads, counts
 
     def targets(self, slot: int, name: str) -> NDArray[np.int64]:
-        """Return where the required tables that a field points to start: int64, unchecked."""
+        """Return the unchecked starts of the required tables of a field: int64."""
         self.require(slot, name)
         _, at = self._present(slot, _OFFSET_SIZE, name)
         return at + self.r.offsets(at, f"{self._field}.{name}")
@@ -396,20 +361,7 @@ class Tables:
         return Ranges(starts=found[0], lengths=found[1])
 
     def matrix(self, slot: int, name: str, dtype: DTypeLike) -> NDArray[Any]:
-        """Read a required vector per row, the same number of elements in each.
-
-        Returns
-        -------
-        NDArray
-            ``dtype``, shape (n, k). A dtype with a shape, such as ``("<u4", 2)`` for a struct of
-            two numbers, gives (n, k, 2). With no rows, k is 0.
-
-        Raises
-        ------
-        FormatError
-            A row lacks the field, rows differ in length, or rows share their elements to claim
-            more than the buffer holds.
-        """
+        """Read a required vector per row, the same number of elements in each."""
         field = f"{self._field}.{name}"
         kind = np.dtype(dtype)
         self.require(slot, name)
@@ -419,7 +371,7 @@ class Tables:
             odd = int(lengths[lengths != count][0])
             self.r.fail(f"vectors of {count} and of {odd} elements in one list", field)
         if len(self) * count * kind.itemsize > self.r.data.size:
-            self.r.fail("the vectors claim more bytes than the object has", field)
+            self.r.fail("the vectors exceed the bytes of the object", field)
         if not count:
             return np.empty((len(self), 0, *kind.shape), dtype=kind.base)
         packed = self.r.gather(starts, count * kind.itemsize, field)
@@ -430,7 +382,7 @@ class Tables:
         self.require(slot, name)
         found = self.ranges(slot, name, _OFFSET_SIZE)
         if int(found.lengths.sum()) * _OFFSET_SIZE > self.r.data.size:
-            self.r.fail("the vectors claim more tables than there are bytes for", name)
+            self.r.fail("the vectors of tables exceed the object", name)
         return [
             self.r.tables_between(start, count, name)
             for start, count in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)

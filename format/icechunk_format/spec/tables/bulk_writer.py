@@ -6,15 +6,15 @@ takes tens of seconds for a million tables.
 
 Rules of this file
 ------------------
-1. The buffer grows front to back and parents come before children, because the format's offsets
-   are unsigned and point forward. Only a table's offset to its vtable may point anywhere.
-2. Numbers lie at multiples of their size from the start of the buffer, structs of bytes anywhere,
+1. The buffer grows front to back and parents come before children, because the format's offsets are
+   unsigned and point forward. Only a table's offset to its vtable may point anywhere.
+2. Numbers are at multiples of their size from the start of the buffer, structs of bytes anywhere,
    lengths of vectors at multiples of 4: other readers verify that.
-3. All tables of one kind share one vtable. A field is in all of them or in none; callers split
-   rows that differ. Numbers that equal their default may be written; readers cannot tell.
+3. All tables of one kind share one vtable. A field is in all of them or in none; callers split rows
+   that differ. Numbers that equal their default may be written.
 4. A buffer stays below 2 GiB, the limit of every reader; a larger one is ``InvalidInputError``.
-5. Content too large for memory is made block by block while the buffer is written out. Until then
-   only its size is counted: positions follow from sizes, never from content.
+5. Content too large for memory is made block by block while the buffer is written. Positions follow
+   from sizes, never from content.
 
 Spec: https://flatbuffers.dev/internals. The reading side is `bulk_reader`.
 """
@@ -66,14 +66,12 @@ def bytes_field(slot: int, size: int) -> Field:
 
 
 class TableLayout:
-    """Positions of the fields of tables of one kind, optionally with one vector right behind.
+    """Positions of the fields of tables of one kind, optionally followed by one vector.
 
     Parameters
     ----------
-    fields
-        Name to ``Field``.
     embedded
-        Number of uint32 elements of a vector stored behind each table (chunk coordinates), or
+        Number of uint32 elements of a vector stored after each table (chunk coordinates), or
         None. It becomes the columns ``embedded_length`` and ``embedded``.
 
     Attributes
@@ -94,7 +92,7 @@ class TableLayout:
         offsets = [0]
         pending, end = dict(fields), 4
         while pending:
-            # The largest field that needs no padding here, else the one that needs least.
+            # The largest field without padding, else the one with the least.
             name = min(
                 pending, key=lambda n: (-end % pending[n].alignment, -pending[n].dtype.itemsize)
             )
@@ -136,7 +134,7 @@ class Records:
     layout: TableLayout
 
     def point(self, name: str, targets: NDArray[np.int64] | int) -> None:
-        """Set an offset field of every table to a position further on in the buffer."""
+        """Set an offset field of every table to a later position in the buffer."""
         self.rows[name] = targets - (self.positions + self.layout.offsets[name])
 
 
@@ -150,7 +148,7 @@ class Assembly:
     ) -> None:
         """Start a buffer; a part of another buffer has neither a root offset nor an identifier.
 
-        ``subject`` and ``remedy`` go into the error that says it grew too large.
+        ``subject`` and ``remedy`` are parts of the error for a buffer that is too large.
         """
         self._subject = subject
         self._remedy = remedy
@@ -164,7 +162,7 @@ class Assembly:
 
     @property
     def size(self) -> int:
-        """Bytes of the buffer so far."""
+        """Current size of the buffer in bytes."""
         return self._size
 
     def reserve(self, size: int, alignment: int = 4) -> tuple[int, NDArray[np.uint8]]:
@@ -177,8 +175,7 @@ class Assembly:
         return self._size - size, segment[padding:]
 
     def _count_shared(self, size: int) -> None:
-        # Other readers limit what they visit, not what is stored, so what tables share (the vtable,
-        # strings) counts each time.
+        # Other readers limit the visited bytes, so shared vtables and strings count each time.
         self._check_room(size)
         self._extra_apparent += size
 
@@ -224,18 +221,7 @@ class Assembly:
         return position, OffsetVector(cells=cells[1:], start=position + 4)
 
     def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
-        """Reserve a vector of offsets per row; return the positions of the lengths, and the cells.
-
-        Parameters
-        ----------
-        counts
-            int64, shape (n,): offsets in each vector.
-
-        Returns
-        -------
-        (positions, cells)
-            int64, shape (n,); and the cells of all vectors, one after the other.
-        """
+        """Reserve a vector of offsets per row; return the positions of the lengths, and cells."""
         heads = np.cumsum(counts + 1) - (counts + 1)
         base, raw = self.reserve(OFFSET.itemsize * (int(counts.sum()) + len(counts)))
         words = raw.view(OFFSET)
@@ -249,25 +235,17 @@ class Assembly:
     def struct_vectors(
         self, counts: NDArray[np.int64], rows: NDArray[np.uint8]
     ) -> NDArray[np.int64]:
-        """Write a vector of structs per row, the structs aligned to 8; returns their positions.
-
-        Parameters
-        ----------
-        counts
-            int64, shape (n,): structs in each vector.
-        rows
-            uint8, shape (sum of ``counts``, size), the size a multiple of 8.
-        """
+        """Write a vector of structs per row, aligned to 8; return their positions."""
         size = rows.shape[1]
-        # The length stands right before the structs, behind four bytes of padding.
+        # The length directly precedes the structs, after four bytes of padding.
         spans = 8 + counts * size
         starts = np.cumsum(spans) - spans
         base, raw = self.reserve(int(spans.sum()), 8)
         raw.view("<u4")[(starts + 4) >> 2] = counts
         content = np.ascontiguousarray(rows).reshape(-1)
         copy_ranges(content, starts - 8 * np.arange(len(counts)), raw, starts + 8, counts * size)
-        places: NDArray[np.int64] = starts + (base + 4)
-        return places
+        positions: NDArray[np.int64] = starts + (base + 4)
+        return positions
 
     def struct_vector(self, rows: NDArray[np.uint8]) -> int:
         """Write a vector of byte structs, uint8 of shape (n, size); return its position."""
@@ -279,21 +257,7 @@ class Assembly:
     def byte_vectors(
         self, data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Write strings or byte vectors, one per row; neighbours that are one range share it.
-
-        Parameters
-        ----------
-        data
-            Where the content is.
-        starts, lengths
-            int64, shape (n,): the range of each row in ``data``.
-
-        Returns
-        -------
-        NDArray
-            int64, shape (n,): position of the length of each row's vector. A zero byte follows
-            each, which makes it a valid string.
-        """
+        """Write strings or byte vectors, one per row; equal neighbouring ranges are shared."""
         if not starts.size:
             return np.empty(0, dtype=np.int64)
         is_new = is_run_start(starts, lengths)
@@ -314,15 +278,7 @@ class Assembly:
         lengths: NDArray[np.int64],
         copy: Callable[[slice, NDArray[np.uint8], NDArray[np.int64]], None],
     ) -> NDArray[np.int64]:
-        """Write byte vectors, as ``byte_vectors`` does, whose content is copied by ``blocks``.
-
-        Parameters
-        ----------
-        lengths
-            int64, shape (n,).
-        copy
-            Called with rows, a buffer and the places in it where their content goes.
-        """
+        """Write byte vectors, like ``byte_vectors``, whose content ``blocks`` copies."""
         sizes = (lengths + (4 + 1 + 3)) & ~3
         ends: NDArray[np.int64] = np.cumsum(sizes)
         heads = ends - sizes
@@ -330,10 +286,10 @@ class Assembly:
         def blocks() -> Iterator[memoryview]:
             for begin in range(0, len(heads), _VECTORS_AT_ONCE):
                 rows = slice(begin, begin + _VECTORS_AT_ONCE)
-                places = heads[rows] - heads[begin]
+                positions = heads[rows] - heads[begin]
                 raw = np.zeros(int(ends[rows][-1] - heads[begin]), dtype=np.uint8)
-                raw.view("<u4")[places >> 2] = lengths[rows]
-                copy(rows, raw, places + 4)
+                raw.view("<u4")[positions >> 2] = lengths[rows]
+                copy(rows, raw, positions + 4)
                 yield memoryview(raw)
 
         self.reserve(0)
@@ -348,23 +304,7 @@ class Assembly:
     def streamed_tables(
         self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
     ) -> int:
-        """Reserve a vector of tables that are made by ``blocks``.
-
-        Parameters
-        ----------
-        layout
-            Of all of them. Their offset fields point into the table itself.
-        count
-            Number of tables.
-        blocks
-            Gives all tables in order, as structured arrays of ``layout.dtype``, block by block;
-            ``vtable`` is filled in here. A block is used up before the next one is asked for.
-
-        Returns
-        -------
-        int
-            Position of the length of the vector.
-        """
+        """Reserve a vector of tables, which ``blocks`` makes."""
         position, length = self.reserve(4)
         length[:] = np.frombuffer(struct.pack("<I", count), dtype=np.uint8)
         cells_at = self._later(4 * count, lambda: _cells(count, start - cells_at, step))
@@ -381,7 +321,7 @@ class Assembly:
         return self._size - size
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the buffer from front to back, with no more of it in memory than is needed."""
+        """Yield the buffer from front to back, with little of it in memory."""
         for segment in self._segments:
             if isinstance(segment, np.ndarray):
                 yield memoryview(segment)
@@ -389,7 +329,7 @@ class Assembly:
                 yield from segment()
 
     def finish(self) -> bytes:
-        """Return the buffer as a whole."""
+        """Return the whole buffer."""
         return b"".join(self.blocks())
 
 
@@ -413,14 +353,8 @@ def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]
 class OffsetVector:
     """The cells of one or many vectors of tables.
 
-    Parameters
-    ----------
-    cells
-        uint32: the words from ``start`` on.
-    start
-        Position of the first one.
-    at
-        Which of the words are cells; None for all.
+    ``cells`` are the words from position ``start``; ``at`` are the indices of the cells among them,
+    or None for all.
     """
 
     cells: NDArray[np.uint32]

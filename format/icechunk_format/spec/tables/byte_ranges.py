@@ -5,8 +5,8 @@ shared bytes. Ranges are grouped by length, and NumPy copies each group at once.
 
 Rules of this file
 ------------------
-1. Bounds are not checked here, but where ranges are read from a file.
-2. Work and memory follow the bytes that are copied, never the size of the buffer they come from.
+1. Bounds are checked when ranges are read from a file, not again.
+2. Work and memory grow with the copied bytes, not with the size of their buffer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
     """View ``data`` as all its overlapping runs of ``size`` bytes; indexing copies runs.
 
-    The dtype is ``V<size>`` and the shape (len(data) - size + 1,). The caller has checked that
-    ``0 < size <= len(data)``; ``data`` is contiguous.
+    The dtype is ``V<size>`` and the shape (len(data) - size + 1,). The caller ensures that ``0 <
+    size <= len(data)`` and that ``data`` is contiguous.
     """
     return np.ndarray((data.size - size + 1,), dtype=f"V{size}", buffer=data.data, strides=(1,))
 
@@ -38,19 +38,13 @@ def joined(
 
 
 def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
-    """Group rows by length, so that ranges of one length move in one gather.
-
-    Returns
-    -------
-    sequence of (length, rows)
-        Ascending lengths above zero; rows ascend within a group.
-    """
+    """Group rows by length, so that one gather moves ranges of one length."""
     if not lengths.size:
         return []
     first = int(lengths[0])
     if (lengths == first).all():
         return [(first, slice(None))] if first else []
-    # NumPy sorts numbers of 16 bits by their digits, several times as fast as wider ones.
+    # NumPy sorts numbers of 16 bits by radix, several times as fast as wider ones.
     keys = lengths.astype(np.uint16) if int(np.max(lengths)) < 1 << 16 else lengths
     order = np.argsort(keys, kind="stable")
     sorted_lengths = keys[order]
@@ -70,7 +64,7 @@ def copy_ranges(
     target_starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
 ) -> None:
-    """Copy many byte ranges at once; the caller has checked that they are inside."""
+    """Copy many byte ranges at once; the caller ensures that they are inside."""
     for length, rows in length_groups(lengths):
         moved = byte_windows(source, length)[source_starts[rows]]
         byte_windows(target, length)[target_starts[rows]] = moved
@@ -86,20 +80,10 @@ def is_run_start(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArr
 def collect(
     source: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy ranges to a new buffer, neighbours of equal content only once.
+    """Copy ranges to a new buffer, equal neighbours only once.
 
-    Neighbouring chunks often lie in one file, and repeat its name. Neighbours are compared among
-    the rows of one length, so rows of another length may stand in between.
-
-    Parameters
-    ----------
-    starts, lengths
-        int64, shape (n,): the ranges, checked by the caller.
-
-    Returns
-    -------
-    (buffer, starts)
-        The new bytes, and int64 of shape (n,) with the place of each row's range in them.
+    Neighbouring chunks are often in one file, and repeat its name. Neighbours are compared among
+    the rows of one length, so rows of another length may be between them.
     """
     placed = np.zeros(starts.shape, dtype=np.int64)
     parts: list[NDArray[np.uint8]] = []
@@ -108,7 +92,7 @@ def collect(
         at = starts[rows]
         is_moved = np.ones(at.shape, dtype=np.bool_)
         is_moved[1:] = at[1:] != at[:-1]
-        # Rows that repeat a range need not be read to be known as equal.
+        # Rows that repeat a range are equal without reading them.
         content = byte_windows(source, length)[at[is_moved]]
         is_other = _differs_from_previous(content)
         kept = content[is_other].view(np.uint8)

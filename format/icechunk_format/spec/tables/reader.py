@@ -2,18 +2,17 @@
 
 Rules of this file
 ------------------
-1. Each table, vector, string and struct is checked to lie inside the payload before a byte of it is
-   used; each failure is a ``FormatError`` with the path of the field, such as
-   ``snapshots[3].message``.
-2. The schema fixes the depth of the reading, so a cycle of offsets cannot be followed. But many
-   parents may share one child, so a budget in proportion to the payload bounds the total work, far
-   above what any writer produces.
+1. Each table, vector, string and struct is checked to be inside the payload before it is read; each
+   failure is a ``FormatError`` with the path of the field, such as ``snapshots[3].message``.
+2. The schema fixes the depth, so a cycle of offsets cannot be followed. Many parents may share one
+   child, so a budget in proportion to the payload bounds the total work, far above the need of any
+   writer.
 3. Fields that newer writers added at the end of a table are ignored, and so is the file identifier,
    as in other readers.
 4. Unaligned data is accepted.
 
-The accessors of ``Table`` come in pairs: ``text`` demands the field, ``optional_text`` returns
-None when it is absent. `bulk_reader` reads lists of very many small tables.
+The accessors of ``Table`` come in pairs: ``text`` requires the field, ``optional_text`` returns
+None if it is absent. `bulk_reader` reads long lists of small tables.
 
 Specification: flatbuffers internals (https://flatbuffers.dev/internals), and the ``.fbs`` files.
 """
@@ -35,7 +34,7 @@ T = TypeVar("T")
 _U32 = INLINE["u32"]
 _I32 = INLINE["i32"]
 
-# Work that one byte of payload pays for, and what visiting a table costs.
+# Work allowed per byte of payload, and cost of visiting a table.
 _WORK_PER_BYTE = 64
 _WORK_FREE = 1 << 20
 _TABLE_COST = 64
@@ -44,7 +43,7 @@ _MEMO_SIZE = 256
 
 
 class _Payload:
-    """The bytes, names, budget and known vtables that all tables of one file share."""
+    """The bytes, names, budget and known vtables of all tables of one file."""
 
     __slots__ = ("data", "file_type", "memo", "object_key", "vtables", "work")
 
@@ -76,7 +75,7 @@ class Table:
         data = payload.data
         payload.work -= _TABLE_COST
         if payload.work < 0:
-            raise self.error("", "the file refers to the same bytes far too many times")
+            raise self.error("", "the file refers to the same bytes too many times")
         if not 0 <= position <= len(data) - 4:
             raise self.error("", f"the table starts at byte {position} of {len(data)}")
         vtable = position - _I32.unpack_from(data, position)[0]
@@ -119,11 +118,11 @@ class Table:
             field=self.field_path(field),
         )
 
-    # -- where things are ---------------------------------------------------------------------
+    # -- positions ----------------------------------------------------------------------------
 
     @property
     def payload(self) -> bytes:
-        """The bytes that all positions refer to."""
+        """The bytes of all positions."""
         return self._payload.data
 
     @property
@@ -137,13 +136,13 @@ class Table:
         return self._payload.file_type
 
     def charge(self, field: str, work: int) -> None:
-        """Take work of a bulk reader from the budget; raise FormatError when it is spent."""
+        """Take work of a bulk reader from the budget, or raise FormatError."""
         self._payload.work -= work
         if self._payload.work < 0:
-            raise self.error(field, "the file refers to the same bytes far too many times")
+            raise self.error(field, "the file refers to the same bytes too many times")
 
     def has(self, field: str) -> bool:
-        """Tell whether the field is present."""
+        """Return True if the field is present."""
         return self._locate(field) is not None
 
     def _locate(self, field: str) -> int | None:
@@ -154,9 +153,9 @@ class Table:
         if offset == 0:
             return None
         if offset < 4:
-            raise self.error(field, "it lies over the offset that its table starts with")
-        # The size in the vtable is no bound: older builders let tables of several sizes share a
-        # vtable. The field must lie inside the file.
+            raise self.error(field, "it overlaps the first offset of its table")
+        # The size in the vtable is not a bound: older builders let tables of several sizes share a
+        # vtable. The field must be inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
             raise self.error(field, f"its {spec.size} bytes do not fit into the file")
         return self._position + offset
@@ -172,10 +171,7 @@ class Table:
         return target
 
     def vector(self, field: str, item_size: int) -> tuple[int, int] | None:
-        """Return (position of the first item, number of items) of a vector; None when absent.
-
-        The whole vector is known to lie inside the payload.
-        """
+        """Return (position of the first item, number of items) of a vector; None if absent."""
         target = self._follow(field)
         if target is None:
             return None
@@ -196,7 +192,7 @@ class Table:
         """Return the error about a required field that is absent."""
         return self.error(field, f"it is required in {self.schema.name}, but it is absent")
 
-    def _there(self, field: str, found: T | None) -> T:
+    def _required(self, field: str, found: T | None) -> T:
         if found is None:
             raise self.missing(field)
         return found
@@ -204,7 +200,7 @@ class Table:
     # -- numbers and structs ------------------------------------------------------------------
 
     def number(self, field: str) -> int:
-        """Read a scalar; the schema's default when it is absent."""
+        """Read a scalar; 0 if absent."""
         at = self._locate(field)
         if at is None:
             return 0
@@ -213,7 +209,7 @@ class Table:
         return value
 
     def optional_raw_id(self, field: str) -> bytes | None:
-        """Read an inline id: 12 or 8 bytes as the schema says; None when absent."""
+        """Read an inline id: 12 or 8 bytes as the schema says; None if absent."""
         at = self._locate(field)
         if at is None:
             return None
@@ -221,7 +217,7 @@ class Table:
 
     def raw_id(self, field: str) -> bytes:
         """Read an inline id that must be present."""
-        return self._there(field, self.optional_raw_id(field))
+        return self._required(field, self.optional_raw_id(field))
 
     # -- strings and bytes --------------------------------------------------------------------
 
@@ -241,16 +237,16 @@ class Table:
         return text
 
     def optional_text(self, field: str) -> str | None:
-        """Read a string; None when absent."""
+        """Read a string; None if absent."""
         target = self._follow(field)
         return None if target is None else self._text_at(field, target)
 
     def text(self, field: str) -> str:
         """Read a string that must be present."""
-        return self._there(field, self.optional_text(field))
+        return self._required(field, self.optional_text(field))
 
     def optional_blob(self, field: str) -> bytes | None:
-        """Read a vector of bytes; None when absent."""
+        """Read a vector of bytes; None if absent."""
         span = self.vector(field, 1)
         if span is None:
             return None
@@ -265,15 +261,12 @@ class Table:
 
     def blob(self, field: str) -> bytes:
         """Read a vector of bytes that must be present."""
-        return self._there(field, self.optional_blob(field))
+        return self._required(field, self.optional_blob(field))
 
     # -- vectors ------------------------------------------------------------------------------
 
     def optional_records(self, field: str, dtype: DTypeLike) -> NDArray[Any] | None:
-        """Read a vector of numbers or structs as an array of shape (n,); None when absent.
-
-        The array is the caller's own copy.
-        """
+        """Read a vector of numbers or structs as an array of shape (n,); None if absent."""
         layout = np.dtype(dtype)
         span = self.vector(field, layout.itemsize)
         if span is None:
@@ -284,10 +277,10 @@ class Table:
 
     def records(self, field: str, dtype: DTypeLike) -> NDArray[Any]:
         """Read a vector of numbers or structs that must be present."""
-        return self._there(field, self.optional_records(field, dtype))
+        return self._required(field, self.optional_records(field, dtype))
 
     def _targets(self, field: str) -> list[int] | None:
-        """Positions of the items of a vector of offsets, each leaving room for 4 bytes."""
+        """Return the targets of a vector of offsets, each with 4 bytes after it."""
         span = self.vector(field, 4)
         if span is None:
             return None
@@ -303,7 +296,7 @@ class Table:
         return targets
 
     def optional_texts(self, field: str) -> list[str] | None:
-        """Read a vector of strings; None when absent."""
+        """Read a vector of strings; None if absent."""
         targets = self._targets(field)
         if targets is None:
             return None
@@ -311,10 +304,10 @@ class Table:
 
     def texts(self, field: str) -> list[str]:
         """Read a vector of strings that must be present."""
-        return self._there(field, self.optional_texts(field))
+        return self._required(field, self.optional_texts(field))
 
     def optional_children(self, field: str, schema: TableSchema) -> Iterator[Table] | None:
-        """Read a vector of tables, one at a time; None when absent."""
+        """Read a vector of tables, one at a time; None if absent."""
         targets = self._targets(field)
         if targets is None:
             return None
@@ -323,48 +316,39 @@ class Table:
 
     def children(self, field: str, schema: TableSchema) -> Iterator[Table]:
         """Read a vector of tables that must be present, one at a time."""
-        return self._there(field, self.optional_children(field, schema))
+        return self._required(field, self.optional_children(field, schema))
 
     # -- tables and unions --------------------------------------------------------------------
 
     def children_at(self, field: str, schema: TableSchema, rows: Iterable[int]) -> Iterator[Table]:
-        """Read some tables of a vector that must be present, by their places in it."""
-        targets = self._there(field, self._targets(field))
+        """Read some tables of a vector that must be present, by their indices."""
+        targets = self._required(field, self._targets(field))
         payload = self._payload
         return (Table(payload, targets[i], schema, (self, field, i)) for i in rows)
 
     def optional_child(self, field: str, schema: TableSchema) -> Table | None:
-        """Read a table; None when absent."""
+        """Read a table; None if absent."""
         target = self._follow(field)
         return None if target is None else Table(self._payload, target, schema, (self, field, -1))
 
     def child(self, field: str, schema: TableSchema) -> Table:
         """Read a table that must be present."""
-        return self._there(field, self.optional_child(field, schema))
+        return self._required(field, self.optional_child(field, schema))
 
     def union_kind(self, field: str) -> int:
-        """Read the number of a required union and check that its value is there.
-
-        The caller picks the schema by the number and reads the value with ``child``.
-        """
+        """Read the number of a required union, whose value ``child`` then reads."""
         kind = self.number(f"{field}_type")
         if kind == 0 or not self.has(field):
             raise self.error(
                 field,
-                f"its kind is {kind} and its value is {'there' if self.has(field) else 'absent'}; "
+                f"its kind is {kind}, its value is {'present' if self.has(field) else 'absent'}; "
                 "a kind above 0 with a value is required",
             )
         return kind
 
 
 def read_root(data: bytes, schema: TableSchema, *, object_key: str, file_type: str) -> Table:
-    """Return the root table of a decompressed flatbuffer.
-
-    Raises
-    ------
-    FormatError
-        When the payload is too short or its root lies outside.
-    """
+    """Return the root table of a decompressed flatbuffer."""
     payload = _Payload(data, object_key, file_type)
     if len(data) < 8:
         raise FormatError(

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A schema lists the fields of a table in the order of the ``.fbs`` file, because the order is the
    slot number. Fields are only ever added at the end.
-2. Names are those of the ``.fbs`` file, so that a reader can search both.
+2. Names are those of the ``.fbs`` file.
 
 Specification: the ``.fbs`` files; flatbuffers internals (https://flatbuffers.dev/internals).
 """
@@ -26,7 +26,7 @@ INLINE: Final = {
     "id8": struct.Struct("<8s"),
     "id12": struct.Struct("<12s"),
 }
-"""What the fields of a table hold inline, by kind."""
+"""The inline form of the fields of a table, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,9 @@ class FieldSpec:
 class TableSchema:
     """The fields of one table of a ``.fbs`` file, in slot order.
 
-    Parameters
-    ----------
-    table_name
-        Name of the table in the schema.
-    **fields
-        Name to kind: ``u8 u16 u32 i32 u64 bool``, whose default is 0, ``offset`` for anything
-        that lives elsewhere, ``id8`` or ``id12`` for the inline id structs. A union is two fields,
-        ``<name>_type="u8"`` and ``<name>="offset"``.
+    ``fields`` are name to kind: ``u8 u16 u32 i32 u64 bool``, whose default is 0, ``offset`` for
+    vectors, strings and tables, ``id8`` or ``id12`` for the inline id structs. A union is two
+    fields, ``<name>_type="u8"`` and ``<name>="offset"``.
     """
 
     __slots__ = ("fields", "name")

@@ -1,6 +1,6 @@
 """Finds the distinct vtables of a list of tables, and the vtable of each table.
 
-A vtable says where in a table each field lies. Tables of one list share very few of them, so
+A vtable has the offset of each field in a table. Tables of one list share very few of them, so
 `bulk_reader` can read columns instead of tables.
 
 Spec: https://flatbuffers.dev/internals.
@@ -13,20 +13,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Tables of one list nearly always share a handful of vtables. Finding those by elimination costs
-# one comparison per vtable and row; beyond this many, sorting is cheaper.
+# Elimination costs one comparison per vtable and row; beyond this many, sorting is cheaper.
 _MAX_ELIMINATED_VTABLES: Final = 24
 
 
 class SharedVtable(NamedTuple):
-    """The vtable of a list whose tables all have the same one.
+    """The vtable of a list whose tables share one.
 
-    Parameters
-    ----------
-    at, size
-        Position and size of the vtable, in bytes; it lies inside the buffer.
-    last
-        Position of the last table in the buffer, behind which there is room for ``table_size``.
+    ``at`` and ``size`` are inside the buffer, and so are ``table_size`` bytes from the last table,
+    at ``last``.
     """
 
     at: int
@@ -38,7 +33,7 @@ class SharedVtable(NamedTuple):
 def number_vtables(
     vtables: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
-    """Return the distinct vtables and, per row, the number of its own (None when all agree)."""
+    """Return the distinct vtables and the index of each row's (None if all are equal)."""
     if not vtables.size:
         return vtables, None
     first = vtables[0]

@@ -3,13 +3,13 @@
 Rules of this file
 ------------------
 1. Children come before parents, as in every flatbuffers builder: a handle is the distance of an
-   object from the end of the file, which later additions in front of it do not change.
-2. Each object is packed with one call: the layout of a table is worked out once for each set of
-   fields that are present. This is several times faster than the runtime's builder, and lets
-   blocks that NumPy made be placed as they are.
-3. Numbers that are 0, the default, are left out, as other writers do; fields given as None
-   are absent.
-4. Everything is aligned as the format's verifiers demand.
+   object from the end of the file, which later additions before it do not change.
+2. Each object is packed with one call: the layout of a table is computed once for each set of
+   present fields. This is several times faster than the runtime's builder, and blocks of NumPy are
+   copied unchanged.
+3. Numbers equal to the default, 0, are omitted, as by other writers; fields given as None are
+   absent.
+4. Objects are aligned as the format's verifiers require.
 
 Specification: flatbuffers internals (https://flatbuffers.dev/internals).
 """
@@ -45,7 +45,7 @@ class _Layout(NamedTuple):
 
 
 class TableWriter:
-    """Builds one flatbuffer. Handles returned by its methods are valid in this writer only."""
+    """Builds one flatbuffer. Handles are valid only in the writer that returned them."""
 
     __slots__ = ("_layouts", "_parts", "_used", "_vtables")
 
@@ -56,7 +56,7 @@ class TableWriter:
         self._layouts: dict[tuple[int, tuple[str, ...]], _Layout] = {}
 
     def _push(self, content: bytes, alignment: int) -> int:
-        """Put bytes in front so that their first byte is aligned; return their handle."""
+        """Prepend bytes so that their first byte is aligned; return their handle."""
         padding = -(self._used + len(content)) % alignment
         if padding:
             self._parts.append(bytes(padding))
@@ -65,7 +65,7 @@ class TableWriter:
         return self._used
 
     def block(self, content: bytes, *, alignment: int = 4) -> int:
-        """Place a ready-made, self-contained run of objects; the handle is that of its start."""
+        """Write a self-contained run of objects; return the handle of its start."""
         return self._push(content, alignment)
 
     def reserve(self, size: int) -> int:
@@ -77,7 +77,7 @@ class TableWriter:
         return size
 
     def handle_of(self, size: int, *, alignment: int = 4) -> int:
-        """Return the handle that a block of this size will get, if it is the next to be placed."""
+        """Return the handle of a block of this size if it is written next."""
         return self._used + -(self._used + size) % alignment + size
 
     def text(self, value: str) -> int:
@@ -86,7 +86,7 @@ class TableWriter:
         return self._push(struct.pack("<I", len(encoded)) + encoded + b"\0", 4)
 
     def text_list(self, values: Sequence[str]) -> NDArray[np.int64]:
-        """Write strings one behind the other and return their handles, without a vector."""
+        """Write consecutive strings and return their handles, without a vector."""
         try:
             encoded = list(map(str.encode, values))
         except UnicodeEncodeError:
@@ -107,7 +107,7 @@ class TableWriter:
     def records(self, content: bytes, *, count: int, alignment: int = 1) -> int:
         """Write a vector of numbers or structs from the bytes of its items.
 
-        The first item, not the length before it, gets the alignment.
+        The alignment is that of the first item, not of the length before it.
         """
         padding = -(self._used + len(content)) % max(alignment, 4)
         body = struct.pack("<I", count) + content + bytes(padding)
@@ -117,11 +117,11 @@ class TableWriter:
         """Write a vector of tables or strings."""
         count = len(handles)
         padding = -self._used % 4
-        # The item i will lie (count - i) * 4 bytes before the part of the file that exists now.
+        # Item i is (count - i) * 4 bytes before the existing part of the file.
         end = self._used + padding
         if count >= _BULK_COUNT:
-            places = end + 4 * np.arange(count, 0, -1, dtype=np.int64)
-            cells = (places - np.asarray(handles, dtype=np.int64)).astype("<u4").tobytes()
+            at = end + 4 * np.arange(count, 0, -1, dtype=np.int64)
+            cells = (at - np.asarray(handles, dtype=np.int64)).astype("<u4").tobytes()
             return self._push(_LENGTH.pack(count) + cells + bytes(padding), 4)
         values = [end + (count - i) * 4 - handle for i, handle in enumerate(handles)]
         return self._push(struct.pack(f"<{count + 1}I", count, *values) + bytes(padding), 4)
@@ -143,7 +143,7 @@ class TableWriter:
             for name, is_offset, position in layout.order
         ]
         vtable = self._vtables.get(layout.vtable)
-        # A new vtable goes directly in front of its first table.
+        # A new vtable directly precedes its first table.
         distance = len(layout.vtable) if vtable is None else vtable - start
         try:
             packed = layout.pack.pack(distance, *values)
@@ -160,7 +160,7 @@ class TableWriter:
         return start
 
     def finish(self, root: int) -> bytes:
-        """Return the file with its identifier, without the bytes that were reserved at its end.
+        """Return the file with its identifier, without the bytes reserved at its end.
 
         The writer must not be used afterwards.
         """
@@ -173,14 +173,14 @@ class TableWriter:
 
 
 def pack_blobs(encoded: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return what `pack_ranges` does, for bytes objects."""
+    """Return the result of `pack_ranges` for bytes objects."""
     return pack_ranges(*joined(encoded))
 
 
 def pack_ranges(
     source: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy ranges of bytes to a block of vectors; return it, and where each vector starts in it."""
+    """Copy ranges of bytes to a block of vectors; return it, and the offset of each vector."""
     # At least one zero byte ends a string.
     sizes = (lengths + (4 + 1 + 3)) & ~3
     heads = np.cumsum(sizes) - sizes
@@ -195,9 +195,9 @@ def _encoded(value: str) -> bytes:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"the text {value!r} holds half of a surrogate pair, which UTF-8 cannot express",
+            f"the string {value!r} contains a lone surrogate, which UTF-8 cannot encode",
             found=value,
-            allowed="text that UTF-8 can express",
+            allowed="a string in UTF-8",
         ) from error
 
 

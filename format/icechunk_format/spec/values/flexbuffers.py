@@ -1,7 +1,7 @@
 """Reads and writes FlexBuffers, the self-describing encoding of JSON in files of spec version 2.
 
-The module of the flatbuffers library is not used: it trusts its input, and writes other integer
-types than the reference does.
+The module of the flatbuffers library trusts its input, and writes other integer types than the
+reference, so it is not used.
 
 Rules of this file
 ------------------
@@ -10,9 +10,9 @@ Rules of this file
    values, the bytes of text and the depth.
 2. Every FlexBuffers type is read. Types that JSON lacks become the nearest Python value: keys are
    ``str``, blobs are ``bytes``.
-3. The encoder writes what the reference's serializer writes for JSON: maps with keys sorted by
-   bytes, booleans as booleans, non-negative integers unsigned at minimal width, negative ones
-   signed, floats in 32 bits when that loses nothing, vectors untyped. Equal input, equal bytes.
+3. The encoder matches the reference's serializer for JSON: maps with keys sorted by bytes, booleans
+   as booleans, non-negative integers unsigned at minimal width, negative ones signed, floats in 32
+   bits when that loses nothing, vectors untyped. Equal input, equal bytes.
 
 Spec: "MetadataItem" and "Repo.config"; https://flatbuffers.dev/internals (FlexBuffers).
 """
@@ -40,8 +40,8 @@ _ELEMENT_OF: Final = {
     _VECTOR_UINT: _UINT,
     _VECTOR_FLOAT: _FLOAT,
     _VECTOR_KEY: _KEY,
-    # The deprecated vector of strings lost the width of its elements; as the FlexBuffers library
-    # does, its elements are read as NUL-terminated keys.
+    # The deprecated vector of strings lacks the width of its elements; as in the FlexBuffers
+    # library, its elements are read as NUL-terminated keys.
     _VECTOR_OLD_STRING: _KEY,
     _VECTOR_BOOL: _BOOL,
 }
@@ -55,30 +55,12 @@ _INDIRECT: Final = {_INDIRECT_INT: _SIGNED, _INDIRECT_UINT: _UNSIGNED, _INDIRECT
 def decode_flexbuffer(
     data: bytes, *, object_key: str = "<bytes>", field: str = "value", file_type: str = "object"
 ) -> Any:
-    """Read one FlexBuffer.
-
-    Parameters
-    ----------
-    data
-        The whole buffer, root at its end.
-    object_key, field, file_type
-        Where the bytes came from, for the error text.
-
-    Returns
-    -------
-    Any
-        ``None``, ``bool``, ``int``, ``float``, ``str``, ``bytes`` (blobs), ``list`` or ``dict``.
-
-    Raises
-    ------
-    FormatError
-        The bytes are not a FlexBuffer, or describe more than the limits of this module allow.
-    """
+    """Read one FlexBuffer as JSON values, and blobs as ``bytes``."""
     return _FlexReader(bytes(data), object_key, field, file_type).root()
 
 
 class _FlexReader:
-    """Reads one buffer, within budgets that keep shared children from multiplying."""
+    """Reads one buffer within budgets, since children can be shared."""
 
     def __init__(self, data: bytes, object_key: str, field: str, file_type: str) -> None:
         self._data = data
@@ -101,7 +83,7 @@ class _FlexReader:
         if width not in formats:
             self._fail(f"a number of width {width} at byte {position} does not exist")
         if position < 0 or position + width > len(self._data):
-            self._fail(f"a number at byte {position} lies outside the {len(self._data)} bytes")
+            self._fail(f"a number at byte {position} is outside the {len(self._data)} bytes")
         return struct.unpack_from(formats[width], self._data, position)[0]
 
     def _follow(self, position: int, width: int) -> int:
@@ -151,7 +133,7 @@ class _FlexReader:
     def _count(self, target: int, width: int, element_bytes: int) -> int:
         count: int = self._scalar(_UNSIGNED, target - width, width)
         if count * element_bytes > len(self._data) - target:
-            self._fail(f"{count} elements at byte {target} need more bytes than there are")
+            self._fail(f"{count} elements at byte {target} exceed the buffer")
         return count
 
     def _sized_bytes(self, target: int, width: int) -> bytes:
@@ -204,19 +186,7 @@ class _FlexReader:
 
 
 def encode_flexbuffer(value: Any) -> bytes:
-    """Write a JSON value as one FlexBuffer, as the reference does.
-
-    Parameters
-    ----------
-    value
-        ``None``, ``bool``, ``int`` (64 bits), finite ``float``, ``str``, ``list``, ``tuple`` or
-        ``dict`` with ``str`` keys.
-
-    Raises
-    ------
-    InvalidInputError
-        The value, or something in it, is not JSON.
-    """
+    """Return a JSON value as one FlexBuffer, or raise InvalidInputError."""
     writer = _FlexWriter()
     slot = writer.store(value, 0)
     width = slot.root_width(len(writer.out))
@@ -227,7 +197,7 @@ def encode_flexbuffer(value: Any) -> bytes:
 
 
 class _Slot:
-    """A value ready to be put in a parent: inline bits, or an offset to what is stored already."""
+    """A value to put in a parent: inline bits, or an offset to a stored object."""
 
     __slots__ = ("is_offset", "kind", "number", "width")
 
@@ -243,7 +213,7 @@ class _Slot:
         return self.width <= width
 
     def root_width(self, end: int) -> int:
-        # The offset counts from where the root will lie, which alignment to its width can move.
+        # The offset counts from the root, which alignment to its width can move.
         return next(w for w in (1, 2, 4, 8) if self.fits(end + (-end) % w, w))
 
     def at(self, position: int, width: int) -> bytes:
@@ -367,5 +337,5 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"the text {text!r} holds a lone surrogate, which UTF-8 cannot store; remove it"
+            f"the string {text!r} contains a lone surrogate, which UTF-8 cannot encode; remove it"
         ) from error

@@ -1,11 +1,11 @@
-"""Holds the metadata of a repository or a snapshot, named JSON values, and decodes it on demand.
+"""Metadata of a repository or a snapshot: named JSON values, decoded on demand.
 
 Rules of this file
 ------------------
 1. A value stays in its stored encoding: opening a repository with many snapshots decodes none,
    rewriting ``repo`` changes no byte of them, and a damaged value fails only when it is read.
-2. Items know their encoding: MessagePack from a file of spec version 1, FlexBuffers from one of
-   version 2. They are translated when they are written into a file of the other version.
+2. Items record their encoding: MessagePack in spec version 1, FlexBuffers in version 2. They are
+   translated when written into a file of the other version.
 3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
 
 Specification: "MetadataItem" in "Common Types".
@@ -45,7 +45,7 @@ class MetadataItems:
     spec_version
         1 if the values are MessagePack, 2 if they are FlexBuffers.
     origin
-        Key of the object that the items were read from, for messages.
+        Key of the object of the items, for messages.
     """
 
     items: tuple[tuple[str, bytes], ...] = ()
@@ -54,7 +54,7 @@ class MetadataItems:
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None, *, spec_version: int = SPEC_V2) -> MetadataItems:
-        """Encode JSON values, None for none; raises InvalidInputError when one is not JSON."""
+        """Encode JSON values, None for none, or raise InvalidInputError."""
         encode = encode_msgpack if spec_version == SPEC_V1 else encode_flexbuffer
         items = []
         for name, value in sorted(checked_values(values).items()):
@@ -65,7 +65,7 @@ class MetadataItems:
         return cls(items=tuple(items), spec_version=spec_version)
 
     def decode(self) -> dict[str, Any]:
-        """Decode all values; raises FormatError when one is damaged."""
+        """Decode all values; FormatError if one is damaged."""
         return {name: self._decode_one(name, value) for name, value in self.items}
 
     def _decode_one(self, name: str, value: bytes) -> Any:
@@ -73,7 +73,7 @@ class MetadataItems:
         return decode(value, object_key=self.origin, field=f"metadata[{name!r}]")
 
     def in_version(self, spec_version: int) -> MetadataItems:
-        """Return the items as a file of another spec version holds them."""
+        """Return the items in the encoding of another spec version."""
         if spec_version == self.spec_version or not self.items:
             return self
         return self.of(self.decode(), spec_version=spec_version)
@@ -83,23 +83,17 @@ NO_ITEMS = MetadataItems()
 
 
 def checked_values(given: object) -> dict[str, Any]:
-    """Return metadata that a user gave, None for nothing; the values are not checked.
-
-    Raises
-    ------
-    InvalidInputError
-        They are no mapping, or a name is no text that can be stored.
-    """
+    """Return the metadata of a user as a dict, empty for None; only names are checked."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise InvalidInputError(
-            f"metadata is {given!r}; a mapping of names to JSON values is needed", found=given
+            f"metadata must be a mapping of names to JSON values, found {given!r}", found=given
         )
     for name in given:
         if not isinstance(name, str) or any("\ud800" <= sign <= "\udfff" for sign in name):
             raise InvalidInputError(
-                f"metadata has the name {name!r}; names are text that UTF-8 can store", found=name
+                f"names of metadata must be strings in UTF-8, found {name!r}", found=name
             )
     return dict(given)
 
@@ -128,4 +122,4 @@ def write_items(writer: TableWriter, items: MetadataItems, *, spec_version: int)
 
 
 RESERVED_METADATA: Final = "__icechunk"
-"""Name of the snapshot metadata that libraries keep for themselves."""
+"""Name of the snapshot metadata that is reserved for libraries."""

@@ -1,13 +1,13 @@
 """Reads and writes MessagePack, the encoding of metadata values in files of spec version 1.
 
-Version 2 has FlexBuffers instead. The spec version byte of the file that contains a value decides,
-so callers choose the pair of functions.
+Version 2 has FlexBuffers instead. The spec version of the file determines the encoding, so callers
+choose the pair of functions.
 
 Rules of this file
 ------------------
 1. The decoder raises only ``FormatError``, and the encoder only ``InvalidInputError``.
-2. MessagePack knows more types than JSON; anything that JSON lacks is refused in both directions.
-3. Lengths that the bytes claim are bounded by the bytes that are there.
+2. Types that JSON lacks are refused in both directions.
+3. Lengths are bounded by the size of the input.
 
 Spec: "MetadataItem".
 """
@@ -32,16 +32,9 @@ __all__ = ["decode_flexbuffer", "decode_msgpack", "encode_flexbuffer", "encode_m
 def decode_msgpack(
     data: bytes, *, object_key: str = "<bytes>", field: str = "value", file_type: str = "object"
 ) -> Any:
-    """Read one MessagePack value made of JSON types only.
-
-    Raises
-    ------
-    FormatError
-        The bytes are not exactly one MessagePack value, or hold something JSON cannot:
-        binary strings, extension types, timestamps, or map keys that are not strings.
-    """
+    """Read exactly one MessagePack value of JSON types, or raise FormatError."""
     where = {"object_key": object_key, "field": field, "file_type": file_type}
-    # No length may exceed what the bytes can hold, so no claim can make the library allocate more.
+    # No length may exceed the input, so the library allocates no more.
     limit = min(len(data), MAX_VALUES)
     try:
         value = msgpack.unpackb(
@@ -69,21 +62,15 @@ def decode_msgpack(
 
 
 def encode_msgpack(value: Any) -> bytes:
-    """Write a JSON value as MessagePack, the encoding of spec version 1.
-
-    Raises
-    ------
-    InvalidInputError
-        The value, or something in it, is not JSON.
-    """
-    # Refuses what is not JSON, and what could not be kept when the repository is upgraded.
+    """Return a JSON value as MessagePack, or raise InvalidInputError."""
+    # Refuses values that are not JSON or that an upgrade of the repository could not keep.
     encode_flexbuffer(value)
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 
 def _json_problem(value: Any) -> str | None:
-    """Name the first thing in ``value`` that is not JSON; walks without recursion."""
+    """Return the first problem of a value that is not JSON; walks without recursion."""
     pending: list[tuple[Any, int]] = [(value, 0)]
     while pending:
         item, depth = pending.pop()

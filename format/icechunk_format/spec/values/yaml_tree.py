@@ -23,13 +23,7 @@ MAX_YAML_SIZE: Final = 256 * 1024
 
 
 def decode_yaml(data: bytes, *, object_key: str) -> Any:
-    """Return the tree; None of an empty text.
-
-    Raises
-    ------
-    FormatError
-        The text is not YAML of that form.
-    """
+    """Return the tree; None for an empty file."""
     node = compose_yaml(data, object_key=object_key)
     try:
         return None if node is None else _ConfigLoader(b"").construct_document(node)
@@ -38,30 +32,18 @@ def decode_yaml(data: bytes, *, object_key: str) -> Any:
 
 
 def compose_yaml(data: bytes, *, object_key: str) -> yaml.Node | None:
-    """Return the nodes of a text with their tags and places; None of an empty one.
-
-    Raises
-    ------
-    FormatError
-        The text is not YAML, has aliases, or is larger than any configuration.
-    """
+    """Return the nodes of a file with their tags and positions; None for an empty one."""
     if len(data) > MAX_YAML_SIZE:
         bad_tree(f"{len(data)} bytes of YAML, more than {MAX_YAML_SIZE}", object_key)
     try:
-        # The loader below is a SafeLoader with less in it.
+        # The loader below is a reduced SafeLoader.
         return yaml.compose(data, Loader=_ConfigLoader)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         bad_tree(f"not YAML of a configuration ({error})", object_key)
 
 
 def bad_tree(problem: str, object_key: str, setting: str | None = None) -> Never:
-    """Refuse the tree of a stored configuration.
-
-    Raises
-    ------
-    FormatError
-        Always.
-    """
+    """Raise FormatError for the tree of a stored configuration."""
     raise FormatError(
         f"{problem}; correct the repository's configuration",
         object_key=object_key,
@@ -71,7 +53,7 @@ def bad_tree(problem: str, object_key: str, setting: str | None = None) -> Never
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """YAML as the reference writes it: maps, lists, plain words, and tags for enum values."""
+    """A loader of the reference's YAML: maps, lists, plain words, and tags for enum values."""
 
     # The resolvers of YAML 1.1 (yes, no, dates, 1:30) are left out.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -98,7 +80,7 @@ class _ConfigLoader(yaml.SafeLoader):
         elif node.value == "" and node.style is None:
             return suffix
         else:
-            # The tag replaced the meaning of the word, so it is found again without the tag.
+            # The tag hides the type of the word, so it is resolved again without the tag.
             is_plain = node.style is None
             tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
             plain = yaml.ScalarNode(tag, node.value, node.start_mark, node.end_mark, node.style)
