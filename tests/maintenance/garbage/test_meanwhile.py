@@ -262,32 +262,6 @@ def test_garbage_is_not_used_again_once_it_is_listed_no_more(revive):
     built.contents()
 
 
-@pytest.mark.parametrize("where", ["before the snapshots go", "after the snapshots went"])
-def test_in_version_1_a_restored_version_stays_or_is_not_restored(where):
-    built, shown = build_untidy(1), {}
-    cutoff = built.instants["end"]
-
-    class Sweeping(OneProcessCollector):
-        def sweep(self, phase, kept):
-            report = None
-            if where.startswith("after"):
-                report = super().sweep(phase, kept)
-            if phase is Phase.SNAPSHOTS:
-                revive()
-            shown.update(built.contents())
-            return report or super().sweep(phase, kept)
-
-    def revive():
-        if where.startswith("before"):
-            restore(built)
-            return
-        with pytest.raises(NotFoundError):
-            restore(built)
-
-    collect_from(built.storage, Sweeping(built.storage, cutoff), spec_version=1, older_than=cutoff)
-    assert built.contents() == shown
-
-
 def test_in_version_1_the_branch_goes_back_when_the_restored_version_was_collected(monkeypatch):
     built = build_untidy(1)
     tip = built.repository.resolve(branch="main")

@@ -150,7 +150,9 @@ def test_a_call_before_each_request_of_another_leaves_whole_versions(pristine, f
     found, chance = [], random.Random(first)
     for second in CALLS:
         numbers = range(count)
-        if not IS_WHOLE and not (second == "collect" and "garbage" in first):
+        # In version 1 no update of ``repo`` puts a collection and the use of garbage in order.
+        is_close = "collect" in (first, second) and "garbage" in first + second
+        if not IS_WHOLE and not (is_close and pristine.repository.spec_version == 1):
             numbers = chance.sample(numbers, min(OF_EACH_PAIR, count))
         for number in numbers:
             problems, errors, request = interleaved(pristine, CALLS[first], CALLS[second], number)

@@ -17,8 +17,9 @@ Rules of this file
 2. Objects that the store says were written at or after the cutoff are never deleted. This rule
    alone protects writers, since nothing refers to their files before they commit.
 3. Spec version 1 has no conditional update of ``repo``. There, refs are read again after snapshots
-   were deleted, and a writer checks after its commit that the old snapshot it used still exists: at
-   least one of the two notices the other.
+   were deleted, and what they reach is put back; a writer checks after its change that the old
+   snapshot it used still exists. So at least one of the two notices the other. The driver deletes
+   these snapshots, with 64 MB of them in memory.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol
 
+import numpy as np
+
 from icechunk_format.errors import ConflictError, NotFoundError, StorageError
 from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
-from icechunk_format.maintenance.garbage.object_listing import list_ids
+from icechunk_format.maintenance.garbage.object_listing import is_older, list_ids
 from icechunk_format.maintenance.garbage.overwritten import needed_copies, trim_overwritten
 from icechunk_format.maintenance.garbage.result import (
     CollectResult,
@@ -46,6 +49,7 @@ from icechunk_format.maintenance.garbage.roots import (
 )
 from icechunk_format.maintenance.garbage.sweep import (
     MAX_FAILURES_IN_A_ROW,
+    delete_keys,
     delete_unneeded,
 )
 from icechunk_format.progress import ProgressOption
@@ -57,13 +61,21 @@ from icechunk_format.repository.state.transitions import check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO, SNAPSHOTS
+from icechunk_format.spec.object_keys import REPO, SNAPSHOTS, snapshot_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
-from icechunk_format.storage.protocol import StagingStorage, Storage, check_writable
+from icechunk_format.storage.protocol import (
+    ReadRequest,
+    StagingStorage,
+    Storage,
+    check_writable,
+)
 
 _ATTEMPTS: Final = 20
+_SNAPSHOTS_AT_ONCE: Final = 500
+_BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
 
 
@@ -192,12 +204,14 @@ def collect_from(
         if result.objects_failed_to_delete:
             result = result.with_skipped(phase)
             continue
-        report = collector.sweep(phase, needed_ids.get(phase))
+        if info is None and phase is Phase.SNAPSHOTS and not dry_run:
+            report, kept = _delete_snapshots_v1(storage, kept, older_than, extra)
+            if kept != logs:
+                collector.mark_also(kept - logs)
+            needed_ids[Phase.TRANSACTION_LOGS] = kept
+        else:
+            report = collector.sweep(phase, needed_ids.get(phase))
         result = _counted(storage, result, phase, report)
-        if info is None and phase is Phase.SNAPSHOTS and not _tips_v1(storage) <= kept:
-            added = reachable(RefFilesHistory(storage), extra) - kept
-            collector.mark_also(added)
-            needed_ids[Phase.TRANSACTION_LOGS] = logs | added
     if trim is not None:
         report = trim_overwritten(storage, needed, trim, dry_run=dry_run)
         result = _counted(storage, result, Phase.OVERWRITTEN, report)
@@ -239,6 +253,48 @@ def _marked_v1(
         "nothing was deleted. Collect when fewer branches are moved about",
         attempts=_ATTEMPTS,
     )
+
+
+def _delete_snapshots_v1(
+    storage: Storage,
+    kept: frozenset[SnapshotId],
+    older_than: datetime,
+    extra: tuple[SnapshotId, ...],
+) -> tuple[DeleteReport, frozenset[SnapshotId]]:
+    """Delete snapshots that are not kept; return also those that are, since refs may have moved.
+
+    Descendants are deleted before ancestors, as far as the times of their files tell, some at a
+    time. If a ref was put on one of these meanwhile, its history is put back.
+    """
+    total = DeleteReport()
+    listed = sorted(
+        (found.last_modified, found.key, found.size)
+        for found in storage.list(SNAPSHOTS)
+        if is_older(found.last_modified, older_than)
+    )
+    ids = ((SnapshotId.parse_exact(key.removeprefix(SNAPSHOTS)), n) for _, key, n in listed[::-1])
+    garbage = [((one, size), size) for one, size in ids if one is not None and one not in kept]
+    for batch in sized_batches(garbage, _SNAPSHOTS_AT_ONCE, _BYTES_AT_ONCE):
+        if total.gave_up:
+            break
+        going = {one: size for one, size in batch if one not in kept}
+        requests = [ReadRequest(key=snapshot_key(one)) for one in going]
+        contents = dict(zip(going, storage.get_many(requests), strict=True))
+        while going:
+            keys = [snapshot_key(one) for one in going]
+            sizes = np.array(list(going.values()), np.uint64)
+            report = delete_keys(storage, len(keys), partial(_some, keys), sizes)
+            if _tips_v1(storage) <= kept:
+                total += report
+                break
+            storage.put_many([(snapshot_key(one), contents[one]) for one in going])
+            kept |= reachable(RefFilesHistory(storage), extra)
+            going = {one: size for one, size in going.items() if one not in kept}
+    return total, kept
+
+
+def _some(keys: list[str], start: int, stop: int) -> list[str]:
+    return keys[start:stop]
 
 
 def _tips_v1(storage: Storage) -> set[SnapshotId]:
