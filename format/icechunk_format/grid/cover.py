@@ -85,7 +85,7 @@ def cover(region: Boxes, extents: Boxes) -> tuple[Boxes, NDArray[np.bool_]]:
                 else:
                     free_parts.append(half[None])
             continue
-        times_covered = _paint(members, edges)
+        times_covered = paint(members, edges)
         overlapping = overlapping or bool((times_covered > 1).any())
         free_parts.append(_boxes_where(times_covered == 0, edges))
         pieces.append(_boxes_where(times_covered > 0, edges))
@@ -100,7 +100,7 @@ def _edges(bounds: Boxes, limits: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.unique(np.concatenate([bounds.reshape(-1), limits]))
 
 
-def _paint(members: Boxes, edges: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def paint(members: Boxes, edges: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Count the boxes that cover each cell of the grid of edges."""
     ndim = len(edges)
     difference = np.zeros([len(e) for e in edges], dtype=np.int64)

@@ -1,9 +1,9 @@
-"""Compares the selected positions of a dimension in two versions, and makes boxes of differences.
+"""Compares the selected positions of a dimension in two snapshots, and makes boxes of differences.
 
-A row is known by its labels (layout ``cells``) or by its chunk coordinates (``chunks``, ``refs``).
-Along each dimension a position is *kept* where both versions select it under the same label,
-*fresh* where only the newer version does, and *gone* where the older version selects a label that
-the newer one does not.
+A row is identified by its labels (layout ``cells``) or by its chunk coordinates (``chunks``,
+``refs``). A position is *kept* if both snapshots select it under the same label, *fresh* if only
+the newer one does, and *moved* if only the older one does. It is *gone* if the newer snapshot
+selects its label nowhere.
 
 Rules of this file
 ------------------
@@ -22,7 +22,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.errors import UnsupportedError
 from icechunk_format.grid.cover import Boxes
 
 
@@ -32,62 +31,45 @@ class AxisChanges:
 
     Parameters
     ----------
-    fresh
-        Positions of the newer version.
+    kept, fresh, moved
+        See the head of this module. ``fresh`` are positions of the newer snapshot, ``moved`` of
+        the older one.
     gone
-        Positions of the older version, whose labels the newer one does not select.
-    kept
-        The same positions in both, with the same labels.
+        Those of ``moved`` whose labels the newer snapshot does not select; None if a snapshot
+        selects a label twice, so that rows cannot be identified by their labels.
     """
 
-    fresh: NDArray[np.int64]
-    gone: NDArray[np.int64]
     kept: NDArray[np.int64]
+    fresh: NDArray[np.int64]
+    moved: NDArray[np.int64]
+    gone: NDArray[np.int64] | None
 
 
 def by_position(older: DimSelection, newer: DimSelection) -> AxisChanges:
-    """Compare selections of which each position is its own label."""
-    old, new = _runs(older), _runs(newer)
-    return AxisChanges(
-        fresh=_combined(new, old, keep=False),
-        gone=_combined(old, new, keep=False),
-        kept=_combined(old, new, keep=True),
-    )
+    """Compare selections whose positions have no labels, or the same ones."""
+    kept = _combined(_runs(older), _runs(newer), keep=True)
+    moved = _combined(_runs(older), kept, keep=False)
+    fresh = _combined(_runs(newer), kept, keep=False)
+    return AxisChanges(kept=kept, fresh=fresh, moved=moved, gone=moved)
 
 
 def by_label(
-    older: DimSelection, newer: DimSelection, old_labels: pa.Array, new_labels: pa.Array, dim: str
+    older: DimSelection, newer: DimSelection, old_labels: pa.Array, new_labels: pa.Array
 ) -> AxisChanges:
-    """Compare selections by the labels of the whole dimension in both versions.
-
-    Raises
-    ------
-    UnsupportedError
-        A label is selected twice, so that rows cannot be told apart.
-    """
+    """Compare selections by the labels of the whole dimension in both snapshots."""
     joined = pa.chunked_array([old_labels, new_labels]).combine_chunks()
     codes = np.asarray(joined.dictionary_encode(null_encoding="encode").indices)
     at_old, at_new = older.positions(), newer.positions()
     old, new = codes[: len(old_labels)][at_old], codes[len(old_labels) :][at_new]
-    for found, which in ((old, "older"), (new, "newer")):
-        if len(np.unique(found)) < len(found):
-            raise UnsupportedError(
-                f"dimension {dim!r} has a label twice in the {which} version, so rows cannot be "
-                "known by their labels: read the changes with layout=chunks",
-                dim=dim,
-            )
+    is_unique = all(len(np.unique(found)) == len(found) for found in (old, new))
     _, in_old, in_new = np.intersect1d(at_old, at_new, assume_unique=True, return_indices=True)
     is_same = old[in_old] == new[in_new]
     return AxisChanges(
-        fresh=_runs_of(np.delete(at_new, in_new[is_same])),
-        gone=_runs_of(at_old[~np.isin(old, new)]),
         kept=_runs_of(at_old[in_old[is_same]]),
+        fresh=_runs_of(np.delete(at_new, in_new[is_same])),
+        moved=_runs_of(np.delete(at_old, in_old[is_same])),
+        gone=_runs_of(at_old[~np.isin(old, new)]) if is_unique else None,
     )
-
-
-def moved(older: DimSelection, changes: AxisChanges) -> NDArray[np.int64]:
-    """Return the positions of the older version that are not kept."""
-    return _combined(_runs(older), changes.kept, keep=False)
 
 
 def selection_of(runs: NDArray[np.int64], size: int) -> DimSelection:

@@ -1,7 +1,7 @@
-"""Finds the boxes of an array in which elements may differ between two versions.
+"""Finds the boxes of an array in which elements may differ between two snapshots.
 
-An array that was created meanwhile, took the place of another one, or is read in another way now
-(data type, codecs, fill value, chunk grid, CF encoding) differs everywhere.
+An array that was created in between, that replaced another one, or whose data type, codecs, fill
+value or chunk grid changed differs everywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes, merge_adjacent
@@ -25,53 +24,44 @@ if TYPE_CHECKING:
 _MEANING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")
 
 
-def changed_boxes(target: Variable, other: Variable | None, touched: TouchedNodes) -> Boxes:
-    """Return the boxes of elements of ``target`` in which it may differ from ``other``.
+def changed_boxes(variable: Variable, other: Variable | None, touched: TouchedNodes) -> Boxes:
+    """Return the boxes of elements of an array in which it may differ from another snapshot's.
 
-    Parameters
-    ----------
-    target
-        The array in one version.
-    other
-        The array at its path in the other version, or None.
-    touched
-        What happened between the two.
-
-    Returns
-    -------
-    Boxes
-        ``int64 (n, ndim, 2)``, of any order; they may overlap.
+    `other` is None if the other snapshot does not have the array. Boxes come in any order and may
+    overlap.
     """
-    sizes = target.shape
-    floor = None if other is None else _floor(target, other, touched)
+    sizes = variable.shape
+    floor = _floor(variable, other, touched)
     if floor is None:
         return slabs([], sizes) if 0 in sizes else _whole(sizes)
     beyond = [
         np.array([(low, size)] if low < size else [], dtype=np.int64).reshape(-1, 2)
         for low, size in zip(floor, sizes, strict=True)
     ]
-    coords = touched.chunks.get(target.node.id)
-    parts = [slabs(beyond, sizes)]
+    coords = touched.chunks.get(variable.node.id)
+    found = [slabs(beyond, sizes)]
     if coords is not None:
-        parts.append(_elements(coords.astype(np.int64), target.metadata.grid.axes))
-    return np.concatenate(parts)
+        found.append(_elements(coords.astype(np.int64), variable.metadata.grid.axes))
+    return np.concatenate(found)
 
 
-def reads_alike(left: Column | None, right: Column | None) -> bool:
-    """Whether stored values become the same values of two columns."""
-    if left is None or right is None or left.decoder is None or right.decoder is None:
-        return True
-    return (left.arrow_type, left.decoder.encoding) == (right.arrow_type, right.decoder.encoding)
+def why_another_array(variable: Variable, other: Variable | None) -> str | None:
+    """Return why all elements of an array may differ, or None if logs show which do."""
+    if other is None or variable.node.id != other.node.id:
+        return f"{variable.path} is another array than before"
+    if variable.dims != other.dims:
+        return f"{variable.path} has other dimensions"
+    mine, former = variable.metadata.raw, other.metadata.raw
+    axes = zip(variable.metadata.grid.axes, other.metadata.grid.axes, strict=True)
+    if any(mine.get(name) != former.get(name) for name in _MEANING) or not all(
+        _is_same_grid(axis, former_axis) for axis, former_axis in axes
+    ):
+        return f"{variable.path} has other chunks, codecs or another fill value"
+    return None
 
 
 def in_table(boxes: Boxes, dims: Sequence[str], table_dims: Sequence[str], sizes: Boxes) -> Boxes:
-    """Return boxes of an array as boxes of a table: whole along dimensions that the array lacks.
-
-    Parameters
-    ----------
-    sizes
-        ``int64 (ndim,)``: the lengths of the table's dimensions.
-    """
+    """Return boxes of an array as boxes of a table: whole along dimensions that the array lacks."""
     found = np.zeros((len(boxes), len(table_dims), 2), dtype=np.int64)
     found[:, :, 1] = sizes
     for axis, dim in enumerate(dims):
@@ -88,45 +78,39 @@ def in_chunks(boxes: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
     return found
 
 
-def clipped_chunks(target: Sequence[ChunkAxis], other: Sequence[ChunkAxis]) -> Boxes:
+def clipped_chunks(axes: Sequence[ChunkAxis], older: Sequence[ChunkAxis]) -> Boxes:
     """Return the chunks of an array that shrank which have fewer elements than before."""
     runs = []
-    for mine, theirs in zip(target, other, strict=True):
-        last = mine.count - 1
-        is_cut = mine.count and theirs.size > mine.size and theirs.bounds(last) != mine.bounds(last)
+    for now, was in zip(axes, older, strict=True):
+        last = now.count - 1
+        is_cut = now.count and was.size > now.size and was.bounds(last) != now.bounds(last)
         runs.append(np.array([(last, last + 1)] if is_cut else [], dtype=np.int64).reshape(-1, 2))
-    return slabs(runs, [axis.count for axis in target])
+    return slabs(runs, [axis.count for axis in axes])
 
 
 def _whole(sizes: Sequence[int]) -> Boxes:
     return np.array([(0, size) for size in sizes], dtype=np.int64).reshape(1, -1, 2)
 
 
-def _floor(target: Variable, other: Variable, touched: TouchedNodes) -> tuple[int, ...] | None:
-    """Return the smallest shape between two versions, or None where all elements may differ."""
-    if target.node.id != other.node.id or target.dims != other.dims:
+def _floor(
+    variable: Variable, other: Variable | None, touched: TouchedNodes
+) -> tuple[int, ...] | None:
+    """Return the smallest shape between two snapshots, or None if all elements may differ."""
+    if other is None or why_another_array(variable, other) is not None:
         return None
-    mine, theirs = target.metadata.raw, other.metadata.raw
-    if any(mine.get(name) != theirs.get(name) for name in _MEANING):
-        return None
-    floor = tuple(map(min, target.shape, other.shape))
-    smallest = touched.smallest.get(target.node.id)
-    if smallest is not None:
-        if len(smallest) != len(floor):
-            return None
-        floor = tuple(map(min, floor, smallest))
-    axes = zip(target.metadata.grid.axes, other.metadata.grid.axes, floor, strict=True)
-    return floor if all(_is_same_grid(*axis) for axis in axes) else None
+    floor = tuple(map(min, variable.shape, other.shape))
+    smallest = touched.smallest.get(variable.node.id, floor)
+    return tuple(map(min, floor, smallest)) if len(smallest) == len(floor) else None
 
 
-def _is_same_grid(left: ChunkAxis, right: ChunkAxis, size: int) -> bool:
-    """Whether two axes have the same chunk edges below an element."""
+def _is_same_grid(left: ChunkAxis, right: ChunkAxis) -> bool:
+    """Return True if two axes have the same chunk edges within the shorter one."""
     if left.edges is None and right.edges is None:
         return left.step == right.step
 
     def edges(axis: ChunkAxis) -> NDArray[np.int64]:
         found = axis.start_of(np.arange(axis.count, dtype=np.int64))
-        return found[found < size]
+        return found[found < min(left.size, right.size)]
 
     return np.array_equal(edges(left), edges(right))
 

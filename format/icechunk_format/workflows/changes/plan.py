@@ -35,31 +35,22 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
-from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
-from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.workflows.changes.axis_changes import (
-    AxisChanges,
-    by_label,
-    by_position,
-    moved,
-    selection_of,
-    slabs,
-)
+from icechunk_format.workflows.changes.axis_changes import by_position, selection_of, slabs
+from icechunk_format.workflows.changes.cells import SnapshotTable, axis_changes, changed_cells
 from icechunk_format.workflows.changes.changed_boxes import (
     changed_boxes,
     clipped_chunks,
     in_chunks,
-    in_table,
-    reads_alike,
 )
 from icechunk_format.workflows.changes.request import CHANGE_NAMES, FeedRequest
 from icechunk_format.workflows.changes.run import Change, FeedScan, FeedTask
@@ -80,25 +71,6 @@ class FeedPlan:
     def rows(self) -> int:
         """An upper bound of the rows."""
         return sum(task.task.rows for task in self.tasks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Version:
-    """A table of one version, and what is selected of it."""
-
-    dataset: Dataset
-    table: Table
-    chosen: Selection
-
-    def variable(self, path: str) -> Variable | None:
-        found = (v for v in self.dataset.variables.values() if v.path == path)
-        return next(found, None)
-
-    def column(self, source: str) -> Column | None:
-        return next((c for c in self.table.columns if c.source == source), None)
-
-    def selections(self) -> list[DimSelection]:
-        return self.table.selections(self.chosen.dims)
 
 
 def plan_feed(request: FeedRequest, steps: Sequence[Step], columns: Sequence[Column]) -> FeedPlan:
@@ -144,7 +116,7 @@ class _Planner:
         else:
             yield from self._of_chunks(step, older, newer)
 
-    def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> _Version | None:
+    def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> SnapshotTable | None:
         """Open the table of a version; None where an older version has nothing of it."""
         request = self._request
         try:
@@ -183,12 +155,13 @@ class _Planner:
                 "keep conditions on dimensions in where",
                 where=chosen.residual.sql,
             )
-        return _Version(dataset=dataset, table=table, chosen=chosen)
+        return SnapshotTable(dataset=dataset, table=table, chosen=chosen)
 
-    def _check(self, step: Step, older: _Version | None, newer: _Version) -> None:
+    def _check(self, step: Step, older: SnapshotTable | None, newer: SnapshotTable) -> None:
         """Refuse a version whose columns are not those of the feed."""
+        columns = newer.columns()
         for column in self._own:
-            found = newer.column(column.source)
+            found = columns.get(column.source)
             if found is None or found.arrow_type != column.arrow_type:
                 now = "is gone" if found is None else f"is {found.arrow_type} now"
                 raise InvalidInputError(
@@ -211,107 +184,65 @@ class _Planner:
 
     # -- cells ------------------------------------------------------------------------------
 
-    def _of_cells(self, step: Step, older: _Version, newer: _Version) -> Iterator[FeedTask]:
+    def _of_cells(
+        self, step: Step, older: SnapshotTable, newer: SnapshotTable
+    ) -> Iterator[FeedTask]:
         touched = self._touched(step, (older, newer))
-        axes = self._axes_of_cells(older, newer, touched)
-        dims = newer.table.dims
-        written = [slabs([axis.fresh for axis in axes], newer.table.sizes)]
-        shared = [slabs([], older.table.sizes)]
-        for column in newer.table.columns:
-            if column.path is None or column.role == "dimension":
-                continue
-            now, before = newer.variable(column.path), older.variable(column.path)
-            assert now is not None
-            is_alike = reads_alike(column, older.column(column.source))
-            found = changed_boxes(now, before if is_alike else None, touched)
-            written.append(in_table(found, now.dims, dims, np.array(newer.table.sizes)))
-            if before is not None:
-                found = changed_boxes(before, now, touched)
-                shared.append(in_table(found, before.dims, dims, np.array(older.table.sizes)))
+        axes = axis_changes(older, newer, touched)
+        gone = []
+        for dim, axis in zip(newer.table.dims, axes, strict=True):
+            if axis.gone is None:
+                raise UnsupportedError(
+                    f"dimension {dim!r} has the same label twice, so rows cannot be identified by"
+                    " their labels: read the changes with layout=chunks",
+                    dim=dim,
+                )
+            gone.append(axis.gone)
         if self._request.deletions:
             skips = self._request.only_stored
-            runs = [
-                moved(selection, axis) if skips else axis.gone
-                for selection, axis in zip(older.selections(), axes, strict=True)
-            ]
-            gone = slabs(runs, older.table.sizes)
-            yield from self._tasks(step, "deleted", older, older.chosen, {"": gone})
+            runs = [axis.moved for axis in axes] if skips else gone
+            boxes = slabs(runs, older.table.sizes)
+            yield from self._tasks(step, "deleted", older, older.chosen, {"": boxes})
             if skips:
                 kept = {
                     dim: selection_of(axis.kept, size)
-                    for dim, axis, size in zip(dims, axes, older.table.sizes, strict=True)
+                    for dim, axis, size in zip(
+                        newer.table.dims, axes, older.table.sizes, strict=True
+                    )
                 }
+                shared = {"": changed_cells(older, newer, touched)}
                 chosen = Selection(dims=kept)
-                only = {"": np.concatenate(shared)}
-                yield from self._tasks(step, "deleted", older, chosen, only, check=newer)
-        yield from self._tasks(step, "written", newer, newer.chosen, {"": np.concatenate(written)})
-
-    def _axes_of_cells(
-        self, older: _Version, newer: _Version, touched: TouchedNodes
-    ) -> list[AxisChanges]:
-        found = []
-        for dim, was, now in zip(
-            newer.table.dims, older.selections(), newer.selections(), strict=True
-        ):
-            old, new = older.column(dim), newer.column(dim)
-            assert old is not None
-            assert new is not None
-            if old.arrow_type != new.arrow_type:
-                raise InvalidInputError(
-                    f"the labels of dimension {dim!r} were {old.arrow_type} and are "
-                    f"{new.arrow_type} now, so rows cannot be compared: start from the newer "
-                    "version",
-                    dim=dim,
-                )
-            if self._is_unlabelled_or_same(old, new, older, newer, touched):
-                found.append(by_position(was, now))
-                continue
-            labels = [v.dataset.labels(v.table, dim) for v in (older, newer)]
-            found.append(by_label(was, now, labels[0], labels[1], dim))
-        return found
-
-    @staticmethod
-    def _is_unlabelled_or_same(
-        old: Column, new: Column, older: _Version, newer: _Version, touched: TouchedNodes
-    ) -> bool:
-        if old.path is None and new.path is None:
-            return True
-        if old.path is None or new.path is None or not reads_alike(old, new):
-            return False
-        before, now = older.variable(old.path), newer.variable(new.path)
-        if before is None or now is None or before.node.id != now.node.id:
-            return False
-        return now.node.id not in touched and before.shape == now.shape
+                yield from self._tasks(step, "deleted", older, chosen, shared, check=newer)
+        fresh = slabs([axis.fresh for axis in axes], newer.table.sizes)
+        written = np.concatenate([fresh, changed_cells(newer, older, touched)])
+        yield from self._tasks(step, "written", newer, newer.chosen, {"": written})
 
     # -- chunks and references --------------------------------------------------------------
 
-    def _of_chunks(self, step: Step, older: _Version, newer: _Version) -> Iterator[FeedTask]:
+    def _of_chunks(
+        self, step: Step, older: SnapshotTable, newer: SnapshotTable
+    ) -> Iterator[FeedTask]:
         touched = self._touched(step, (older, newer))
-        shared: dict[str, Boxes] = {path: _no_boxes(older, path) for path in older.table.arrays}
-        gone: dict[str, Boxes] = dict(shared)
+        were, are = older.variables(), newer.variables()
+        shared = {path: _no_boxes(were[path]) for path in older.table.arrays}
+        gone = {path: _all_chunks(self._axes(were[path])) for path in older.table.arrays}
         written: dict[str, Boxes] = {}
         for path in newer.table.arrays:
-            now, before = newer.variable(path), older.variable(path)
-            assert now is not None
+            now, before = are[path], were.get(path)
             axes = self._axes(now)
-            parts = [in_chunks(changed_boxes(now, before, touched), axes)]
-            if before is not None and path in older.table.arrays and before.dims == now.dims:
+            counts = [axis.count for axis in axes]
+            if before is not None and path in gone and before.dims == now.dims:
                 old_axes = self._axes(before)
                 was = chunk_selections(before, older.chosen.dims, old_axes)
                 selected = chunk_selections(now, newer.chosen.dims, axes)
                 changes = list(map(by_position, was, selected))
-                gone[path] = slabs([c.gone for c in changes], [a.count for a in old_axes])
+                gone[path] = slabs([c.moved for c in changes], [a.count for a in old_axes])
                 shared[path] = in_chunks(changed_boxes(before, now, touched), old_axes)
-                parts += [slabs([c.fresh for c in changes], [axis.count for axis in axes])]
-                parts += [clipped_chunks(axes, old_axes)]
-            elif before is not None:
-                parts = [_all_chunks(axes)]
-                gone[path] = _all_chunks(self._axes(before))
-            written[path] = np.concatenate(parts)
-        for path in set(older.table.arrays) - set(newer.table.arrays):
-            variable = older.variable(path)
-            assert variable is not None
-            gone[path] = _all_chunks(self._axes(variable))
+                found = [in_chunks(changed_boxes(now, before, touched), axes)]
+                found += [slabs([c.fresh for c in changes], counts), clipped_chunks(axes, old_axes)]
+                written[path] = np.concatenate(found)
+            else:
+                written[path] = _all_chunks(axes)
         if self._request.deletions:
             yield from self._tasks(step, "deleted", older, older.chosen, gone)
             if self._request.only_stored:
@@ -324,19 +255,19 @@ class _Planner:
 
     # -- tasks ------------------------------------------------------------------------------
 
-    def _touched(self, step: Step, versions: Sequence[_Version]) -> TouchedNodes:
-        nodes = {v.node.id for version in versions for v in version.dataset.variables.values()}
-        return touched_nodes(self._request.repository, step, nodes)
+    def _touched(self, step: Step, versions: Sequence[SnapshotTable]) -> TouchedNodes:
+        nodes = {v.node.id for version in versions for v in version.variables().values()}
+        return touched_nodes(self._request.repository, step.logs, nodes)
 
     def _tasks(
         self,
         step: Step,
         change: Change,
-        version: _Version,
+        version: SnapshotTable,
         chosen: Selection,
         only: Mapping[str, Boxes] | None,
         *,
-        check: _Version | None = None,
+        check: SnapshotTable | None = None,
     ) -> Iterator[FeedTask]:
         """Plan the scan of one version; ``check`` drops the rows that this version has."""
         table = version.table
@@ -379,16 +310,15 @@ class _Planner:
             yield FeedTask(scan=packed, task=task)
 
 
-def _no_boxes(version: _Version, path: str) -> Boxes:
-    variable = version.variable(path)
-    assert variable is not None
+def _no_boxes(variable: Variable) -> Boxes:
     return np.empty((0, len(variable.shape), 2), dtype=np.int64)
 
 
-def _nowhere(version: _Version) -> dict[str, Boxes]:
+def _nowhere(version: SnapshotTable) -> dict[str, Boxes]:
     if version.table.layout == "cells":
         return {"": np.empty((0, len(version.table.dims), 2), dtype=np.int64)}
-    return {path: _no_boxes(version, path) for path in version.table.arrays}
+    variables = version.variables()
+    return {path: _no_boxes(variables[path]) for path in version.table.arrays}
 
 
 def _all_chunks(axes: Sequence[ChunkAxis]) -> Boxes:

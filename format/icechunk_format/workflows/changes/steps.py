@@ -11,7 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -92,13 +92,12 @@ def steps_to(
                 newer=str(newer.id),
             )
         return [_across(repository, newer, older)]
-    logs = [(*info.pruned_ancestor_tx_logs, info.id) for info in between]
     if not by_snapshot:
-        return [Step(older=older, newer=newer, logs=tuple(i for ids in logs for i in ids))]
+        return [Step(older=older, newer=newer, logs=logs_of(between))]
     befores = [*(info.id for info in between[1:]), older]
     steps = [
-        Step(older=before, newer=info, logs=ids)
-        for before, info, ids in zip(befores, between, logs, strict=True)
+        Step(older=before, newer=info, logs=logs_of([info]))
+        for before, info in zip(befores, between, strict=True)
     ]
     return steps[::-1]
 
@@ -119,8 +118,12 @@ def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId
             newer=str(newer.id),
         )
     mine = versions_after(info.id, repository.ancestry(snapshot=newer.id)) or []
-    logs = [i for info in (*theirs, *mine) for i in (*info.pruned_ancestor_tx_logs, info.id)]
-    return Step(older=older, newer=newer, logs=tuple(logs))
+    return Step(older=older, newer=newer, logs=logs_of([*theirs, *mine]))
+
+
+def logs_of(infos: Iterable[SnapshotInfo]) -> tuple[SnapshotId, ...]:
+    """Return the ids of the logs of snapshots, and of expired ancestors before each of them."""
+    return tuple(i for info in infos for i in (*info.pruned_ancestor_tx_logs, info.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,19 +147,19 @@ class TouchedNodes:
 
 
 def touched_nodes(
-    repository: RepositoryReader, step: Step, nodes: Container[NodeId]
+    repository: RepositoryReader, logs: Sequence[SnapshotId], nodes: Container[NodeId]
 ) -> TouchedNodes:
-    """Add up the logs of a step for some arrays.
+    """Add up the transaction logs of some snapshots for some arrays.
 
     Raises
     ------
     NotFoundError
-        A transaction log is gone.
+        A transaction log does not exist.
     """
     parts: dict[NodeId, list[NDArray[np.uint32]]] = {}
     held = 0
     resized: dict[SnapshotId, list[NodeId]] = {}
-    for log in _logs(repository, step.logs):
+    for log in _logs(repository, logs):
         for node_id, coords in log.updated_chunks.items():
             if node_id in nodes and len(coords):
                 parts.setdefault(node_id, []).append(coords)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.grid.cover import Boxes, cover
+from icechunk_format.grid.cover import Boxes, clip, cover, paint
 
 ROWS_PER_FILE: Final = 2_000_000
 """Rows of a file, unless its columns are wide."""
@@ -197,44 +198,30 @@ class Groups:
         return np.asarray(self.axes[number].chunk_of(elements) // self.steps[number])
 
 
-def touched(boxes: Boxes, changed: Sequence[Boxes]) -> NDArray[np.bool_]:
-    """Tell which boxes hold a cell of one of many changed boxes.
+def touched(boxes: Boxes, changed: Boxes) -> NDArray[np.bool_]:
+    """Return a mask of the boxes that hold a cell of any changed box.
 
-    The edges of the boxes make a coarse grid. The changed boxes are painted on it, and each box
-    counts the painted cells in it, with cumulative sums.
+    The edges of the boxes make a coarse grid. The changed boxes are widened to it and painted, and
+    each box counts the painted cells in it, with cumulative sums.
     """
-    hit = np.zeros(len(boxes), dtype=bool)
     if not len(boxes):
-        return hit
+        return np.zeros(0, dtype=bool)
     ndim = boxes.shape[1]
     edges = [np.unique(boxes[:, n]) for n in range(ndim)]
-    low = [np.searchsorted(edges[n], boxes[:, n, 0]) for n in range(ndim)]
-    high = [np.searchsorted(edges[n], boxes[:, n, 1]) for n in range(ndim)]
-    for part in changed:
-        # Sides may be as long as int64 allows, so volumes would overflow.
-        part = part[(part[:, :, 0] < part[:, :, 1]).all(axis=1)]
-        if not len(part):
-            continue
-        if not ndim:
-            return np.ones(len(boxes), dtype=bool)
-        # Cell i lies between edges i - 1 and i; the first and the last are outside of all boxes.
-        first = [np.searchsorted(edges[n], part[:, n, 0], side="right") for n in range(ndim)]
-        last = [np.searchsorted(edges[n], part[:, n, 1], side="left") + 1 for n in range(ndim)]
-        grown = np.zeros([len(e) + 2 for e in edges], dtype=np.int64)
-        for corner in range(1 << ndim):
-            ups = [bool(corner >> n & 1) for n in range(ndim)]
-            place = tuple(last[n] if ups[n] else first[n] for n in range(ndim))
-            np.add.at(grown, place, -1 if sum(ups) % 2 else 1)
-        for n in range(ndim):
-            np.cumsum(grown, axis=n, out=grown)
-        painted = (grown > 0).astype(np.int64)
-        for n in range(ndim):
-            np.cumsum(painted, axis=n, out=painted)
-        count = np.zeros(len(boxes), dtype=np.int64)
-        for corner in range(1 << ndim):
-            ups = [bool(corner >> n & 1) for n in range(ndim)]
-            # A box between edges a and b has the cells a + 1 to b.
-            place = tuple(high[n] if ups[n] else low[n] for n in range(ndim))
-            count += painted[place] * (1 if (ndim - sum(ups)) % 2 == 0 else -1)
-        hit |= count > 0
-    return hit
+    region = np.array([(e[0], e[-1]) for e in edges], dtype=np.int64).reshape(ndim, 2)
+    widened, _ = clip(changed, region)
+    if not ndim or not len(widened):
+        return np.full(len(boxes), len(widened) > 0)
+    sides = np.empty_like(boxes)
+    for n, edge in enumerate(edges):
+        sides[:, n] = np.searchsorted(edge, boxes[:, n])
+        widened[:, n, 0] = edge[np.searchsorted(edge, widened[:, n, 0], side="right") - 1]
+        widened[:, n, 1] = edge[np.searchsorted(edge, widened[:, n, 1])]
+    sums = np.pad((paint(widened, edges) > 0).astype(np.int64), [(1, 0)] * ndim)
+    for n in range(ndim):
+        np.cumsum(sums, axis=n, out=sums)
+    count = np.zeros(len(boxes), dtype=np.int64)
+    for corner in product((0, 1), repeat=ndim):
+        sign = -1 if (ndim - sum(corner)) % 2 else 1
+        count += sign * sums[tuple(sides[:, n, side] for n, side in enumerate(corner))]
+    return count > 0

@@ -30,6 +30,7 @@ import pyarrow as pa
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES
+from icechunk_format.dataset.selection.where.condition import Selection as Selected
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import (
     ConflictError,
@@ -38,10 +39,12 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.progress import ProgressOption, counted
+from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (
     Groups,
     boxes_in_names,
@@ -52,7 +55,6 @@ from icechunk_format.workflows.mirroring.changes import (
     CellChanges,
     Source,
     cell_changes,
-    versions_between,
 )
 from icechunk_format.workflows.mirroring.parquet import ADDED, FileContext, FileTask, write_file
 from icechunk_format.workflows.mirroring.record import MirrorRecord
@@ -223,7 +225,7 @@ def _since(
             operation=state.changed_by,
         )
     older = SnapshotId.parse(record.snapshot_id)
-    versions = versions_between(repository, older, tip)
+    versions = versions_after(older, repository.ancestry(snapshot=tip))
     try:
         repository.snapshot_info(older)
     except NotFoundError:
@@ -237,7 +239,7 @@ def _since(
             mirrored=str(older),
             tip=str(tip),
         )
-    return versions, None
+    return versions[::-1], None
 
 
 def _next(
@@ -292,7 +294,7 @@ def _copy(
         except NotFoundError as error:
             changes = CellChanges(everywhere=f"the older version is incomplete: {error.message}")
         else:
-            changes = cell_changes(repository, versions, old, new)
+            changes = cell_changes(repository, logs_of(versions), old, new)
     planned = _planned(selection, state, changes, new)
     record = MirrorRecord(
         repository=str(request.location),
@@ -350,7 +352,8 @@ def _open(
     )
     table = selection.table(dataset)
     plan = selection.plan(dataset, table, request.read_ahead_bytes)
-    return Source(dataset=dataset, table=table, plan=plan)
+    chosen = Selected(dims=dict(plan.context.selections), residual=plan.context.residual)
+    return Source(dataset=dataset, table=table, chosen=chosen, plan=plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +371,8 @@ def _planned(
     selection: Selection, state: TargetState | None, changes: CellChanges, new: Source
 ) -> _Planned:
     table, everywhere = new.table, changes.everywhere
-    variables = tuple(new.variable(path) for path in table.arrays)
+    by_path = new.variables()
+    variables = tuple(by_path[path] for path in table.arrays)
     record = None if state is None else state.newest.record
     lead = next((v for v in variables if record is not None and v.path == record.lead), None)
     boxes = None if state is None else boxes_in_names(state.names, len(table.dims))
@@ -382,10 +386,11 @@ def _planned(
     else:
         row_bytes = sum(_value_bytes(column.arrow_type) for column in table.columns)
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
-    groups = Groups(axes=axes, steps=steps, selections=new.selections)
+    groups = Groups(axes=axes, steps=steps, selections=tuple(new.selections()))
     removed: list[tuple[str, int]] | None = None
     kept = np.empty((0, len(axes), 2), dtype=np.int64)
     if everywhere is None and boxes is not None and state is not None:
+        assert changes.boxes is not None
         stays = groups.fit(boxes) & ~touched(boxes, changes.boxes)
         kept = boxes[stays]
         removed = [
@@ -397,7 +402,7 @@ def _planned(
     if new.plan.context.skip_missing:
         stored = [np.array(part[1:], np.int64) for task in new.plan.tasks for part in task.parts]
         parts = np.array(stored, dtype=np.int64).reshape(len(stored), len(axes), 2)
-        found = found[touched(found, [parts])]
+        found = found[touched(found, parts)]
     rows = groups.rows(found)
     pieces = [
         FileTask(box=tuple(box.reshape(-1).tolist()), rows=int(count))

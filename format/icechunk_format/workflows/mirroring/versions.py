@@ -13,10 +13,10 @@ import pyarrow.fs as pa_fs
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mirroring.changes import versions_between
 from icechunk_format.workflows.mirroring.record import MirrorRecord
 from icechunk_format.workflows.mirroring.target import DeltaTarget, Mirrored, files_of, records
 
@@ -116,7 +116,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     record = newest.record
     repository = RepositoryReader.open(_source(record, storage)).as_read()
     tip = repository.resolve(branch=record.branch)
-    after = versions_between(repository, SnapshotId.parse(record.snapshot_id), tip)
+    after = versions_after(SnapshotId.parse(record.snapshot_id), repository.ancestry(snapshot=tip))
     return Freshness(
         version=newest.version,
         snapshot_id=record.snapshot_id,

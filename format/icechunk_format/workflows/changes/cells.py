@@ -1,0 +1,156 @@
+"""Finds the cells that may differ between the tables of two snapshots.
+
+Change feeds and copies of tables take this one answer. It comes from transaction logs and from the
+labels of dimensions; no manifest is read.
+
+Rules of this file
+------------------
+1. Whole chunks count as changed. Labels are compared by value, since an append writes the chunk of
+   all labels anew.
+2. Variables are compared by the id of their node: another array at the same path differs
+   everywhere.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where.condition import Selection
+from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.workflows.changes.axis_changes import (
+    AxisChanges,
+    by_label,
+    by_position,
+    slabs,
+)
+from icechunk_format.workflows.changes.changed_boxes import (
+    changed_boxes,
+    in_table,
+    why_another_array,
+)
+from icechunk_format.workflows.changes.steps import TouchedNodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTable:
+    """The table of a snapshot, and the selection that is read of it."""
+
+    dataset: Dataset
+    table: Table
+    chosen: Selection
+
+    def variables(self) -> dict[str, Variable]:
+        """Return the variables of the group by path."""
+        return {variable.path: variable for variable in self.dataset.variables.values()}
+
+    def columns(self) -> dict[str, Column]:
+        """Return the columns that rows or the condition on values need, by their source."""
+        needed = {column.source: column for column in self.table.columns}
+        residual = self.chosen.residual
+        for column in self.table.value_columns:
+            if residual is not None and column.source in residual.columns:
+                needed.setdefault(column.source, column)
+        return needed
+
+    def selections(self) -> list[DimSelection]:
+        """Return the selected positions along each dimension of the table."""
+        return self.table.selections(self.chosen.dims)
+
+
+def axis_changes(
+    older: SnapshotTable, newer: SnapshotTable, touched: TouchedNodes
+) -> list[AxisChanges]:
+    """Compare the selected positions along each dimension, by label if the dimension has labels.
+
+    Raises
+    ------
+    InvalidInputError
+        The labels have another type than before.
+    """
+    found = []
+    was, now = older.columns(), newer.columns()
+    for dim, before, after in zip(
+        newer.table.dims, older.selections(), newer.selections(), strict=True
+    ):
+        if was[dim].arrow_type != now[dim].arrow_type:
+            raise InvalidInputError(
+                f"the labels of dimension {dim!r} were {was[dim].arrow_type} and are "
+                f"{now[dim].arrow_type} now, so rows cannot be compared: start from the newer "
+                "snapshot",
+                dim=dim,
+            )
+        if _has_same_labels(dim, older, newer, touched):
+            found.append(by_position(before, after))
+        else:
+            labels = [side.dataset.labels(side.table, dim) for side in (older, newer)]
+            found.append(by_label(before, after, *labels))
+    return found
+
+
+def _has_same_labels(
+    dim: str, older: SnapshotTable, newer: SnapshotTable, touched: TouchedNodes
+) -> bool:
+    """Return True if a dimension has no labels, or the logs show that they are the same."""
+    was, now = older.columns()[dim], newer.columns()[dim]
+    if was.path is None or now.path is None:
+        return was.path is now.path
+    before, after = older.variables()[was.path], newer.variables()[now.path]
+    return (
+        _decodes_alike(was, now)
+        and before.node.id == after.node.id
+        and after.node.id not in touched
+        and before.shape == after.shape
+    )
+
+
+def changed_cells(side: SnapshotTable, other: SnapshotTable, touched: TouchedNodes) -> Boxes:
+    """Return the boxes of a table in which values may differ from another snapshot's.
+
+    Positions that only one of the two selects, or selects under different labels, are left to
+    `axis_changes`. Boxes may overlap.
+    """
+    table, variables = side.table, side.variables()
+    sizes, others = np.array(table.sizes, dtype=np.int64), other.variables()
+    found = [slabs([], table.sizes)]
+    for column in side.columns().values():
+        if column.path is not None and column.role != "dimension":
+            variable = variables[column.path]
+            is_other = why_values_differ(column, side, other) is not None
+            boxes = changed_boxes(variable, None if is_other else others.get(column.path), touched)
+            found.append(in_table(boxes, variable.dims, table.dims, sizes))
+    return np.concatenate(found)
+
+
+def why_values_differ(column: Column, side: SnapshotTable, other: SnapshotTable) -> str | None:
+    """Return why all values of a column may differ, or None if logs show which do."""
+    former = other.columns().get(column.source)
+    if former is None:
+        return f"{column.name} is a new column"
+    if not _decodes_alike(former, column):
+        return f"the values of {column.name} are decoded in another way"
+    if column.path is None:
+        return None
+    return why_another_array(side.variables()[column.path], other.variables().get(column.path))
+
+
+def _decodes_alike(one: Column, other: Column) -> bool:
+    """Return True if stored values become the same values of two columns."""
+    first, second = one.decoder, other.decoder
+    if first is None or second is None or one.dims != other.dims:
+        return first is second
+    if one.arrow_type != other.arrow_type:
+        return False
+    # Attributes do not change values. Pickles compare NaN with NaN.
+    return all(
+        pickle.dumps(getattr(first, item.name)) == pickle.dumps(getattr(second, item.name))
+        for item in fields(first)
+        if item.name not in ("attributes", "encoding")
+    )
