@@ -12,23 +12,35 @@ Examples
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.version import __version__ as __version__
-from icechunk_format.workflows.virtualizing.result import VirtualizeResult
-from icechunk_spark.mirroring.copy import mirror
-from icechunk_spark.mirroring.read import freshness, mirrored
 from icechunk_spark.reading.function import read
-from icechunk_spark.reading.to_xarray import to_xarray
 from icechunk_spark.registration import register, unregister
-from icechunk_spark.sampling.function import sample
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.virtualizing.function import virtualize
 from icechunk_spark.writing.function import write
+
+# Loaded now: the function has the name of its package.
 from icechunk_spark.zonal.function import zonal
 
 if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.result import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
+    from icechunk_spark.mirroring.copy import mirror
+    from icechunk_spark.mirroring.read import freshness, mirrored
+    from icechunk_spark.reading.to_xarray import to_xarray
+    from icechunk_spark.sampling.function import sample
+    from icechunk_spark.virtualizing.function import virtualize
+
+_HOME: Final = {
+    "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
+    "freshness": "icechunk_spark.mirroring.read",
+    "mirror": "icechunk_spark.mirroring.copy",
+    "mirrored": "icechunk_spark.mirroring.read",
+    "sample": "icechunk_spark.sampling.function",
+    "to_xarray": "icechunk_spark.reading.to_xarray",
+    "virtualize": "icechunk_spark.virtualizing.function",
+}
 
 __all__ = [
     "IcechunkDataSource",
@@ -48,10 +60,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load `maintenance`, which workers and the driver of a read do not need."""
+    """Load a public name that workers and the driver of a read do not need."""
     if name == "maintenance":
         return import_module("icechunk_spark.maintenance")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -27,6 +27,7 @@ _FOR_WORKERS: Final = (
     "pyspark.worker",
     "icechunk_spark.reading.mapped_tasks",
     "icechunk_spark.reading.reader",
+    "icechunk_format.dataset.reading.run",
     "icechunk_format.dataset.metadata_tables.read",
     "obstore.store",
     "numcodecs.blosc",

@@ -4,7 +4,8 @@ Rules of this file
 ------------------
 1. ``icechunk_format.options.metadata_tables`` gives the schema, and the comments that
    DESCRIBE shows.
-2. A version is pinned as that of arrays is: as a text on the data source. A table about the whole
+2. Reads of arrays import this module, so functions import what plans metadata tables.
+3. A version is pinned as that of arrays is: as a text on the data source. A table about the whole
    repository is not pinned; its task reads the repository as it is then.
 """
 
@@ -16,11 +17,6 @@ from typing import Final
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format import SnapshotId
-from icechunk_format.dataset.metadata_tables.read import (
-    plan_inspection,
-    resolve_change,
-    run_inspection,
-)
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
 from icechunk_format.options.read import ReadOptions
@@ -50,6 +46,8 @@ def resolve_snapshots(options: ReadOptions) -> str:
     if table.scope == "repository":
         return ""
     if table.scope == "changes":
+        from icechunk_format.dataset.metadata_tables.read import resolve_change
+
         older, newer = resolve_change(
             repository, older=options.from_version, newer=options.to_version
         )
@@ -102,6 +100,8 @@ class MetadataRead:
         IcechunkError
             An option or the schema cannot be used, or what they name does not exist.
         """
+        from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
+
         repository = RepositoryReader.open(location_of(self.options))
         older, _, newer = self.snapshot.rpartition(_TO)
         plan = plan_inspection(

@@ -26,9 +26,6 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadOptions
 from icechunk_format.repository.reader import RepositoryReader
-from icechunk_format.workflows.changes.request import with_change_columns
-from icechunk_format.workflows.changes.run import run_feed
-from icechunk_spark.reading.changes import plan_changes, resolve_since
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapshots, version_of
 from icechunk_spark.reading.reader import IcechunkReader
@@ -127,6 +124,9 @@ class OpenedTable:
         if self.options.changes_since is None:
             plan = self._plan(names)
             return IcechunkReader(plan, target), plan.rows
+        from icechunk_format.workflows.changes.run import run_feed
+        from icechunk_spark.reading.changes import plan_changes, resolve_since
+
         since = resolve_since(self.options) if since is None else since
         feed = plan_changes(self.options, self.snapshot, self.table, names, since, self.time_zone)
         return IcechunkReader(feed, target, run_feed), feed.rows
@@ -224,6 +224,8 @@ def open_table(
         decoded=options.decoded,
     )
     if options.change_columns:
+        from icechunk_format.workflows.changes.request import with_change_columns
+
         table = with_change_columns(table)
     if time_zone is None and options.timestamp_type == "ntz":
         # Zones then matter for readings that a clock skips alone.

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from icechunk_format.dataset.reading.run import run_task
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.time_zone import in_time_zone_of_task
 from icechunk_spark.schema import fit_batch
@@ -43,14 +42,15 @@ class IcechunkReader(DataSourceReader):
     target
         The Arrow schema that every batch must have.
     run
-        The function from the context of the plan and a task to record batches; a generator.
+        The function from the context of the plan and a task to record batches; a generator. None
+        is ``run_task``, which reads arrays and which only executors import.
     """
 
     def __init__(
         self,
         plan: ScanPlan | InspectionPlan | FeedPlan,
         target: pa.Schema,
-        run: Callable[..., Batches] = run_task,
+        run: Callable[..., Batches] | None = None,
     ) -> None:
         self._tasks: Sequence[Any] = plan.tasks
         self._context: Any = plan.context
@@ -70,7 +70,9 @@ class IcechunkReader(DataSourceReader):
         task = None if partition is None else partition.value
         with errors_on_one_line():
             context = in_time_zone_of_task(self._context)
-        return fit_batches(self._run(context, task), self._target)
+        from icechunk_format.dataset.reading.run import run_task
+
+        return fit_batches((self._run or run_task)(context, task), self._target)
 
 
 def fit_batches(batches: Batches, target: pa.Schema) -> Batches:

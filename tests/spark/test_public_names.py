@@ -28,6 +28,19 @@ def test_a_public_name_is_importable_first(statement):
     subprocess.run([sys.executable, "-c", statement], check=True)
 
 
+def test_a_driver_that_plans_a_read_imports_at_most_150_modules(weather):
+    code = f"""
+import sys
+from icechunk_spark import IcechunkDataSource
+source = IcechunkDataSource({{"path": {weather.path!r}, "group": "/"}})
+assert source.reader(source.schema()).partitions()
+ours = [name for name in sys.modules if name.startswith(("icechunk_format", "icechunk_spark"))]
+print(sum(not hasattr(sys.modules[name], "__path__") for name in ours))
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(found.stdout) <= 150
+
+
 def test_a_plan_without_a_condition_imports_neither_a_parser_nor_a_client():
     code = (
         "import sys, icechunk_spark.reading.plan;"

@@ -48,7 +48,8 @@ def test_auto_lookup_finds_a_light_module():
 
 def test_executors_import_no_planner():
     """A task unpickles the reader: neither the SQL parser nor the planner belongs there."""
-    code = "import sys, icechunk_spark.reading.reader; print('sqlglot' in sys.modules)"
+    modules = "icechunk_spark.reading.reader, icechunk_format.dataset.reading.run"
+    code = f"import sys, {modules}; print('sqlglot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -22,12 +22,9 @@ from icechunk_format.display.lazily import html_by
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.files import metadata_files as files
-from icechunk_format.repository.history.diff import Changes, changes_between
-from icechunk_format.repository.history.graph import GraphEntry, version_graph
 from icechunk_format.repository.history.history import History, RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import VersionArguments, entry_of, resolve
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, exists_at, no_repository
-from icechunk_format.repository.state.operations import read_operations
 from icechunk_format.repository.state.repo_file import (
     RepoFile,
     RepoState,
@@ -39,6 +36,8 @@ from icechunk_format.spec.object_keys import REPO
 from icechunk_format.storage.location import Location, Place, open_storage
 
 if TYPE_CHECKING:
+    from icechunk_format.repository.history.diff import Changes
+    from icechunk_format.repository.history.graph import GraphEntry
     from icechunk_format.spec.config.config import RepositoryConfig
     from icechunk_format.spec.ids import ManifestId, SnapshotId
     from icechunk_format.spec.manifest.decode import Manifest
@@ -171,6 +170,8 @@ class RepositoryReader:
 
         Children come before parents. Costs are those of ``snapshots``.
         """
+        from icechunk_format.repository.history.graph import version_graph
+
         history = self._history()
         snapshots = {info.id: info for info in history.snapshots()}
         return version_graph(snapshots, history.branches(), history.tags())
@@ -180,11 +181,15 @@ class RepositoryReader:
 
         The log runs through backups of the ``repo`` object; a missing backup ends it.
         """
+        from icechunk_format.repository.state.operations import read_operations
+
         state = self._state()
         return iter(()) if state is None else read_operations(self.storage, state.info)
 
     def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
         """Return what changed from a snapshot to one of its descendants, else InvalidInputError."""
+        from icechunk_format.repository.history.diff import changes_between
+
         history = self._history()
         first = self._resolve(history, snapshot=older)
         return changes_between(self.storage, history, first, self._resolve(history, snapshot=newer))
