@@ -1,6 +1,6 @@
 """Every public function that takes a place takes a URL, a local path, a `Path` and a `Location`."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from helpers.sessions.model import group_document
@@ -30,12 +30,18 @@ def test_a_place_may_be_given_in_any_form(tmp_path, form):
     session = Repository.open(place).writable_session()
     session.create_group("/", group_document())
     session.commit("first")
-    assert verify(place).num_rows
+    assert set(verify(place)["severity"].to_pylist()) == {"info"}
     assert rewrite_manifests(place).commit is None
-    copy(place, form(tmp_path / "copied"))
-    assert Repository.exists(tmp_path / "copied")
-    expire_snapshots(place, older_than=LONG_AGO)
-    collect_garbage(place, older_than=LONG_AGO)
+    copied = copy(place, form(tmp_path / "copied"))
+    assert (
+        Repository.open(tmp_path / "copied").resolve() == copied.snapshot_id == repository.resolve()
+    )
+    later = datetime.now(UTC) + timedelta(seconds=5)
+    repository.create_branch("old", repository.resolve())
+    assert expire_snapshots(place, later, delete_expired_branches=True).deleted_branches == ("old",)
+    repository.storage.put("chunks/ZZZZZZZZZZZZZZZZZZZG", b"litter")
+    assert collect_garbage(place, older_than=LONG_AGO).chunks_deleted == 0
+    assert collect_garbage(place, older_than=later).chunks_deleted == 1
     with pytest.raises(NotFoundError):
         open_draft(form(tmp_path / "nothing"))
     assert Location.of(place) == Location(tmp_path / "r") == repository.location

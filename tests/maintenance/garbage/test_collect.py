@@ -232,7 +232,7 @@ def test_a_manifest_of_another_size_stops_the_collection_before_it_deletes(make_
     key = f"manifests/{ManifestId(files.ids[0].tobytes())}"
     stored = built.storage.get(key).data
     payload = unwrap(stored, file_type=FileType.MANIFEST, object_key=key).payload
-    other = wrap(payload + bytes(8), file_type=FileType.MANIFEST, spec_version=2)
+    other = wrap(payload + bytes(range(64)), file_type=FileType.MANIFEST, spec_version=2)
     assert len(other) != len(stored)
     built.storage.put(key, other)
     keys = keys_of(built.storage)

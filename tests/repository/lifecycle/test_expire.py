@@ -314,10 +314,14 @@ def test_what_expired_meanwhile_is_a_conflict_all_the_same():
 
 
 def test_what_the_session_began_with_is_no_conflict():
-    _, session = expired_during_a_write(collected=False)
+    repository, session = expired_during_a_write(collected=False)
     # Written by the version that the session began with, whose log is pruned as well.
     session.set_chunks("/values", [[7, 0]], [b"mine"])
-    session.commit("after a long time")
+    done = session.commit("after a long time")
+    assert done.rebased == 1
+    contents = stored_contents(repository, done.snapshot_id)
+    assert contents["values/c/7/0"] == b"mine"
+    assert contents["values/c/21/0"] == bytes([21]) * 700
 
 
 def test_a_branch_goes_forward_over_what_expired():
