@@ -21,7 +21,6 @@ from pyspark.sql.types import StructField, StructType
 from icechunk_format.options.parse import collect_options
 from icechunk_format.options.python_values import option_texts
 from icechunk_spark.jobs.partitions import cores_of
-from icechunk_spark.schema import quoted
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring.target import DeltaTarget
@@ -85,6 +84,7 @@ def mirrored(
     from icechunk_format.workflows.mirroring.target import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import find_files
     from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.schema import quoted
 
     versions = {"tag": tag, "snapshot": snapshot, "asOf": asOf}
     given = collect_options(option_texts({**versions, **options}), use="read")
