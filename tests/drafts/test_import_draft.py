@@ -114,7 +114,7 @@ def test_nothing_is_imported_over_anything(source, target):
     import_draft(source, target)
     with pytest.raises(AlreadyExistsError, match="a repository at"):
         import_draft(source, target)
-    with pytest.raises(NotFoundError, match="no draft"):
+    with pytest.raises(NotFoundError, match="not a draft"):
         open_draft(target)
 
 

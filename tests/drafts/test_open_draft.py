@@ -161,7 +161,7 @@ def test_a_state_file_without_refs_has_main_at_its_newest_version(place, storage
 
 
 def test_nothing_there_is_no_draft(place):
-    with pytest.raises(NotFoundError, match="no draft"):
+    with pytest.raises(NotFoundError, match="not a draft"):
         open_draft(place)
 
 

@@ -31,12 +31,8 @@ from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.values.msgpack import (
-    decode_flexbuffer,
-    decode_msgpack,
-    encode_flexbuffer,
-    encode_msgpack,
-)
+from icechunk_format.spec.values.flexbuffers import decode_flexbuffer, encode_flexbuffer
+from icechunk_format.spec.values.metadata_items import decode_msgpack, encode_msgpack
 from icechunk_format.storage.location import Location, open_storage
 
 if TYPE_CHECKING:

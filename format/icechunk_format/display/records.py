@@ -38,7 +38,7 @@ def _text(record: Any, depth: int) -> str:
 
 
 def _is_count(value: Any, one: Any) -> bool:
-    """Return True for a number or collection that need not be given, so that none is a default."""
+    """Return True if a value is a number or collection that has a default."""
     is_needed = one.default is MISSING and one.default_factory is MISSING
     return isinstance(value, int | tuple | dict) and not isinstance(value, bool) and not is_needed
 

@@ -1,21 +1,20 @@
 """Imports a draft into a new repository of spec version 2, with its whole history.
 
-Everything is stored under names that nothing refers to, and ``repo`` is created last and only once.
-So the import is visible as a whole or not at all, and one that failed can be run again to the same
-place.
+Files are stored under keys that nothing refers to, and ``repo`` is created last. So the import is
+visible as a whole or not at all, and a failed one can be repeated with the same target.
 
 Decisions
 ---------
-1. First versions of the draft stand on one empty version, which released versions begin with. Times
-   grow from parent to child; where those of a draft do not, the child is a microsecond later.
-2. Ids of versions and nodes are digests. A node keeps its id as long as its number, its path and
-   its number of dimensions stay. A version has its id of the draft in ``draft_snapshot_id``.
-3. Groups that a path needs and the draft does not have are added, without attributes.
-4. ``main`` is the newest of all branches and tags where the draft has no such branch.
-5. Properties of no version go to the metadata of the repository, under ``imported_draft``.
-6. Virtual chunks stay virtual, without containers: whoever reads decides which places to trust.
+1. The first snapshots of the draft get an empty parent, as in released repositories. Timestamps
+   grow from parent to child; otherwise the child is a microsecond later.
+2. Ids of snapshots and nodes are digests. A node keeps its id as long as its number, its path and
+   its number of dimensions stay. A snapshot has its id of the draft in ``draft_snapshot_id``.
+3. Groups that a path needs and the draft lacks are added, without attributes.
+4. If the draft has no branch ``main``, it becomes the newest of all branches and tags.
+5. Properties without a snapshot go to the metadata of the repository, under ``imported_draft``.
+6. Virtual chunks stay virtual, without containers: readers decide which locations to trust.
 7. Memory: the references of one array, 64 MB of chunks and one chunk more, and some 100 bytes for
-   every chunk that was copied.
+   every copied chunk.
 
 Specification: both drafts; "Repo Info File", "Snapshot Files", "Transaction Log Files".
 """
@@ -76,17 +75,17 @@ _CHUNKS_PER_BATCH: Final = 1024
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """Result of an import, or of its dry run. Chunks that versions share count once.
+    """Result of an import, or of its dry run. Chunks that snapshots share count once.
 
     Parameters
     ----------
     kind
-        Which draft it was: ``numbered refs`` or ``state file``.
+        The kind of draft: ``numbered refs`` or ``state file``.
     chosen_main
-        The version that ``main`` was put at because the draft has no such branch; else None.
+        The snapshot of ``main`` if the draft has no such branch; else None.
     virtual_prefixes
-        Where virtual chunks lie: readers have to authorise these, and existing libraries need a
-        virtual chunk container for each.
+        URL prefixes of virtual chunks: readers have to authorize these, and existing libraries
+        need a virtual chunk container for each.
     snapshot_ids
         Id in the draft to the new id.
     """
@@ -116,29 +115,42 @@ def import_draft(
 
     Parameters
     ----------
+    source
+        The draft, or its location.
     target
-        An empty place. Files that an interrupted import of the same draft left do no harm.
+        An empty location. Files of an interrupted import of the same draft may exist.
     dry_run
-        Read all metadata, check them and count, but read no chunk and write nothing.
+        Read and check all metadata and count, but read no chunk and write nothing.
     progress
-        Is told how many versions are done; see ``icechunk_format.progress``.
+        Receives the number of finished snapshots; see ``icechunk_format.progress``.
+
+    Returns
+    -------
+    ImportReport
+        Counts, and the new ids of all snapshots.
 
     Raises
     ------
     NotFoundError
-        There is no draft, it holds no version, or an object of it is missing.
+        There is no draft, it has no snapshot, or an object of it is missing.
     AlreadyExistsError
-        A repository or anything else is at the target.
+        The target has a repository or other objects.
     FormatError, UnsupportedError
-        The draft is damaged, or uses what its text does not describe.
+        The draft is damaged, or uses features that its text does not describe.
     ReadOnlyError, CommitOutcomeUnknownError, StorageError
-        A store failed. Nothing of the import can be seen, unless the outcome is unknown.
+        A storage failed. Nothing of the import is visible, unless the outcome is unknown.
+
+    Examples
+    --------
+    >>> report = import_draft("s3://old/draft", "s3://new/repository")  # doctest: +SKIP
+    >>> report.snapshots  # doctest: +SKIP
+    3
     """
     draft = source if isinstance(source, DraftRepository) else open_draft(source)
     storage = open_storage(Location.of(target))
     versions = draft.snapshots()
     if not versions:
-        problem = f"the draft at {draft.location} holds no version, so there is nothing to import"
+        problem = f"the draft at {draft.location} has no snapshot to import"
         raise NotFoundError(problem, kind="snapshot")
     if not dry_run:
         check_writable(storage)
@@ -151,7 +163,7 @@ def import_draft(
         chosen_main = branches[MAIN] = newest.id
     work = _Import(draft, None if dry_run else storage)
     work.store(imported[INITIAL_SNAPSHOT_ID], [])
-    what = "Reading versions" if dry_run else "Importing versions"
+    what = "Reading snapshots" if dry_run else "Importing snapshots"
     for version in counted(versions, progress, what, len(versions)):
         work.store(imported[_snapshot_id(version.id)], draft.nodes(version.id))
     if not dry_run:
@@ -190,14 +202,14 @@ def _node_id(node: DraftNode) -> NodeId:
 
 
 def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
-    """Return all versions without their nodes, the empty first one among them."""
+    """Return all snapshots without their nodes, the empty first one included."""
     root = create.root_snapshot(max(min(version.written_at for version in versions) - 1, 0))
     imported = {root.id: root}
     for version in versions:
         try:
             metadata = MetadataItems.of({**version.properties, "draft_snapshot_id": version.id})
         except InvalidInputError as error:
-            problem = f"the properties of version {version.id} cannot be kept: {error.message}"
+            problem = f"the properties of snapshot {version.id} cannot be stored: {error.message}"
             raise FormatError(problem, object_key=version.id, file_type="snapshot") from error
         above = root.id if version.parent_id is None else _snapshot_id(version.parent_id)
         own = _snapshot_id(version.id)
@@ -212,7 +224,7 @@ def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
 
 
 class _Import:
-    """Writes versions, parents first, and counts; without a target it counts only."""
+    """Writes snapshots, parents first, and counts; without a target it only counts."""
 
     def __init__(self, draft: DraftRepository, target: Storage | None) -> None:
         self._draft = draft
@@ -223,7 +235,7 @@ class _Import:
         self.virtual_prefixes: set[str] = set()
 
     def store(self, version: Snapshot, nodes: list[DraftNode]) -> None:
-        """Write one version with its nodes; its parent is written."""
+        """Write one snapshot with its nodes, after its parent."""
         stored = [self._stored(node) for node in _with_groups(nodes)]
         if self._target is None:
             return
@@ -232,7 +244,7 @@ class _Import:
         version = replace(version, nodes=own, manifest_files=files_of_receipts(files))
         log = TransactionLog(id=version.id)
         if version.parent_id is not None:
-            # Not by the cache of versions, which may hold what an earlier import wrote.
+            # Not from the cache of snapshots, which may hold those of an earlier import.
             above = snapshot_key(version.parent_id)
             before = snapshot.decode(self._target.get(above).data, object_key=above)
             log = difference(self._target, before, version, snapshot_id=version.id)
@@ -242,7 +254,7 @@ class _Import:
         )
 
     def _stored(self, node: DraftNode) -> tuple[NodeSnapshot, Sequence[ManifestReceipt]]:
-        """Return a node with its manifests, which versions share that have the same ones."""
+        """Return a node with its manifests, which snapshots with equal ones share."""
         node_id, array = _node_id(node), node.array
         if array is None:
             return NodeSnapshot(id=node_id, path=node.path, user_data=node.user_data), ()
@@ -264,15 +276,15 @@ class _Import:
         return whole, files
 
     def _refs(self, node: DraftNode) -> ChunkRefs:
-        """Return the references of an array, whose chunks are counted and copied."""
+        """Count and copy the chunks of an array, and return its references."""
         chunks = self._draft.chunk_refs(node)
         refs = chunks.released()
         self.inline += int((chunks.kind == KIND_INLINE).sum())
         virtual = np.flatnonzero(chunks.kind == KIND_VIRTUAL)
         self.virtual += len(virtual)
         for location in set(refs.locations(virtual)):
-            if place := re.match("[^:/?#]+://[^/?#]*", location):
-                self.virtual_prefixes.add(f"{place[0]}/")
+            if prefix := re.match("[^:/?#]+://[^/?#]*", location):
+                self.virtual_prefixes.add(f"{prefix[0]}/")
         new = []
         for row in np.flatnonzero(chunks.kind == KIND_NATIVE).tolist():
             chunk_id = refs.chunk_id[row].tobytes()
@@ -289,13 +301,13 @@ class _Import:
 
 
 def _with_groups(nodes: list[DraftNode]) -> list[DraftNode]:
-    """Return nodes sorted by path, with a group for each parent that is missing."""
+    """Return nodes sorted by path, with a group for each missing parent."""
     by_path = {node.path: node for node in nodes}
     document = build_group_metadata().to_bytes()
     for node in nodes:
         for above in ancestors(node.path):
             added = DraftNode(id=-1, path=above, user_data=document)
             if by_path.setdefault(above, added).array is not None:
-                problem = f"array {above!r} has the node {node.path!r} below it; only groups have"
+                problem = f"array {above!r} has the node {node.path!r} below it; only groups can"
                 raise FormatError(problem, file_type="draft snapshot", field=node.path)
     return [by_path[path] for path in sorted(by_path)]

@@ -1,7 +1,7 @@
-"""Holds what both drafts say as plain values: versions, nodes, and chunk references as columns.
+"""The common values of both drafts: snapshots, nodes, and chunk references as columns.
 
-A node has the ``zarr.json`` of released versions. Chunk keys are spelled ``c/0/1`` in it, as they
-name chunks to Zarr only, and a missing fill value is zero, since Zarr demands one.
+A node has the ``zarr.json`` of a released repository, with the default encoding of chunk keys. A
+missing fill value is zero, since Zarr requires one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GROUP: Final = build_group_metadata().raw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSnapshot:
-    """One version; ``written_at`` is in microseconds since 1970-01-01T00:00:00Z."""
+    """One snapshot; ``written_at`` is in microseconds since 1970-01-01T00:00:00Z."""
 
     id: str
     parent_id: str | None
@@ -54,9 +54,9 @@ class DraftSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftNode:
-    """A group or an array; ``user_data`` is its ``zarr.json``, and ``array`` the same read.
+    """A group or an array; ``user_data`` is its ``zarr.json``, and ``array`` the parsed metadata.
 
-    Of two ``manifests`` (keys of objects) with references of one chunk, the first counts.
+    ``manifests`` are keys of objects; of several references of one chunk, the first counts.
     """
 
     id: int
@@ -74,27 +74,23 @@ def make_node(
 ) -> DraftNode:
     """Return the node of a record with an ``id`` and a ``path``.
 
-    Parameters
-    ----------
-    attributes
-        None if they are elsewhere.
-    array
-        The ``zarr.json`` of an array without attributes, by ``array_document``.
+    ``attributes`` are None if they are in another file. ``array`` is the ``zarr.json`` of an array
+    without attributes, from ``array_document``.
     """
     path = record["path"].of(str)
     if attributes is None:
         raise UnsupportedError(
-            f"the attributes of node {path!r} are in a file of their own, whose form the draft "
-            "does not describe; store them with the node first",
+            f"the attributes of node {path!r} are in a separate file, whose form the draft does "
+            "not describe; store them with the node first",
             node_path=path,
         )
     if not isinstance(attributes, dict):
-        raise record.error(f"attributes are an object, found {shortened(attributes)}")
+        raise record.error(f"attributes must be an object, found {shortened(attributes)}")
     try:
         user_data = dump_document({**(array or _GROUP), "attributes": attributes})
         metadata = None if array is None else parse_array_metadata(user_data, node_path=path)
         if metadata is not None:
-            # Asked for here, so that what is not known fails with the node and not with its chunks.
+            # Checked now, so that unsupported features fail with the node, not with its chunks.
             _ = metadata.grid, metadata.fill_value
         return DraftNode(
             id=record["id"].integer(0, MAX_U32),
@@ -106,7 +102,7 @@ def make_node(
     except UnsupportedError:
         raise
     except (IcechunkError, TypeError, ValueError, RecursionError) as error:
-        raise record.error(f"it makes no node: {error}") from error
+        raise record.error(f"the node is invalid: {error}") from error
 
 
 def array_document(
@@ -114,12 +110,8 @@ def array_document(
 ) -> dict[str, Any]:
     """Return the ``zarr.json`` of an array without attributes, in the order of zarr-python.
 
-    Parameters
-    ----------
-    fields
-        What both drafts say by the same names.
-    fill_value
-        JSON; or bytes: those of one element, little-endian, otherwise a JSON text.
+    ``fields`` have the same names in both drafts. ``fill_value`` is JSON, or bytes: those of one
+    element, little-endian, or else JSON text.
     """
     try:
         known = parse_data_type(data_type, node_path=fields.path)
@@ -159,8 +151,8 @@ def array_document(
 class DraftChunks:
     """Chunk references of one array as columns, shape (n,) or, of coordinates, (n, ndim).
 
-    The payload is the key of the object with a native chunk, the bytes of an inline one, or the URL
-    of a virtual one; offset and length say which bytes of the object are the chunk.
+    The payload is the key of the object of a native chunk, the bytes of an inline one, or the URL
+    of a virtual one; offset and length are the range of the chunk in the object.
     """
 
     coords: NDArray[np.uint32]
@@ -174,10 +166,10 @@ class DraftChunks:
 
     @classmethod
     def of_rows(cls, rows: Sequence[DraftChunk], ndim: int) -> DraftChunks:
-        """Return rows as columns; a ValueError or OverflowError if they are no references."""
+        """Return rows as columns; ValueError or OverflowError if they are invalid."""
         coords, kinds, payloads, offsets, lengths = zip(*rows, strict=True) if rows else [()] * 5
         if not all(payloads) or not all(lengths):
-            raise ValueError("a chunk of 0 bytes or without a location cannot be read")
+            raise ValueError("a chunk has 0 bytes or no location")
         return cls(
             coords=np.array(coords, dtype=np.uint32).reshape(len(rows), ndim),
             kind=np.array(kinds, dtype=np.uint8),
@@ -193,16 +185,16 @@ class DraftChunks:
 
     @classmethod
     def joined(cls, parts: Sequence[DraftChunks], ndim: int) -> DraftChunks:
-        """Return the rows of all parts sorted by place; of rows of one place the first one."""
+        """Return the rows of all parts sorted by coordinate, only the first of equal ones."""
         parts = [cls.of_rows([], ndim), *parts]
         columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
         whole = cls(**columns, payload=pa.concat_arrays([part.payload for part in parts]))
         return whole.take(sorting_rows(whole.coords))
 
     def released(self) -> ChunkRefs:
-        """Return the references as released versions have them, sorted.
+        """Return the references in the released form, sorted.
 
-        A native chunk is an object of its own there. Its id is a digest of the reference: equal
+        A native chunk becomes an object of its own. Its id is a digest of the reference: equal
         references share the object, and a repeated import writes the same ones again.
         """
         native, inline, virtual = (

@@ -3,14 +3,14 @@
 Decisions where the draft is silent
 -----------------------------------
 1. **Names of objects** are ids in Crockford base 32 or hexadecimal, with no ending, ``.json`` or
-   ``.msgpack``; what was found last in a folder is tried first.
-2. **Parents.** Of the ancestors in ``short_term_history`` the parent is the one written last. Where
-   several were, or none is listed though ``total_parents`` is not zero, the branch file before
-   decides. A parent whose file is gone ends the history.
-3. **Keys of a manifest** are the number of the node and the chunk's coordinates, separated by
-   anything that is no digit: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
+   ``.msgpack``; the form last found in a folder is tried first.
+2. **Parents.** Of the ancestors in ``short_term_history`` the parent is the one written last. If
+   several were, or none is listed though ``total_parents`` is not zero, the previous branch file
+   decides. A missing file of a parent ends the history.
+3. **Keys of a manifest** are the number of the node and the chunk's coordinates, separated by other
+   characters than digits: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
 4. **Extents** of manifests are not needed: all manifests of an array are read.
-5. ``null`` for a floating-point fill value is NaN, which JSON cannot say.
+5. ``null`` for a floating-point fill value is NaN, which JSON lacks.
 
 Specification: drafts, "numbered refs".
 """
@@ -39,7 +39,7 @@ from icechunk_format.storage.protocol import Storage
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")
 _ENDINGS: Final = ("", ".json", ".msgpack")
-# A letter or a sign between the numbers of a key would be another kind of number.
+# With a letter or a sign between its numbers, a key would have other numbers.
 _BETWEEN: Final = r"[^0-9A-Za-z+\-]"
 _CHUNK_KEY: Final = re.compile(
     rf"{_BETWEEN}{{0,8}}[0-9]{{1,20}}(?:{_BETWEEN}{{1,8}}[0-9]{{1,20}})*{_BETWEEN}{{0,8}}"
@@ -62,7 +62,7 @@ class NumberedRefs:
         self.branch_files: dict[str, list[str]] = {}
         self._tag_files: dict[str, str] = {}
         self._names: dict[str, int] = {}
-        # Names of branch files count down, so that the newest one comes first.
+        # Names of branch files count down, so that the newest one is first.
         for key in sorted(found.key for found in storage.list("r/")):
             if branch := _BRANCH_FILE.fullmatch(key):
                 self.branch_files.setdefault(branch[1], []).append(key)
@@ -71,17 +71,17 @@ class NumberedRefs:
 
     @property
     def branches(self) -> dict[str, str]:
-        """Every branch and the id of its newest version."""
+        """Every branch and the id of its newest snapshot."""
         return {name: str(self._target(keys[0])) for name, keys in self.branch_files.items()}
 
     @property
     def tags(self) -> dict[str, str]:
-        """Every tag and the id of its version."""
+        """Every tag and the id of its snapshot."""
         return {name: str(self._target(key)) for name, key in self._tag_files.items()}
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of branches and tags that have any."""
+        """The properties of branches and tags."""
         keys = {f"branch {name}": keys[0] for name, keys in self.branch_files.items()}
         keys |= {f"tag {name}": key for name, key in self._tag_files.items()}
         found = {name: self._ref(key)["properties"].mapping() for name, key in keys.items()}
@@ -94,7 +94,7 @@ class NumberedRefs:
         return _id(self._ref(object_key)["snapshot"])
 
     def record(self, snapshot_id: str) -> Field | None:
-        """Read the file of one version."""
+        """Read the file of one snapshot."""
         found = DraftId.parse_exact(snapshot_id)
         key = None if found is None else self._find("s/", found)
         if key is None:
@@ -102,23 +102,23 @@ class NumberedRefs:
         record = read_record(self.storage, key, "draft snapshot")
         own = record["metadata"]["id"]
         if _id(own) != found:
-            raise own.error(f"the file of {snapshot_id} says another id")
+            raise own.error(f"the file of {snapshot_id} has another id")
         return record
 
     def snapshot(self, record: Field) -> DraftSnapshot:
-        """Return the version of a file."""
+        """Return the snapshot of a file."""
         own = record["metadata"]
         return DraftSnapshot(
             id=str(_id(own["id"])),
             parent_id=self._parent(_id(own["id"]), record),
-            written_at=own["written_at"].instant(),
+            written_at=own["written_at"].timestamp(),
             message=own["message"].of(str),
             properties=record["properties"].mapping(),
         )
 
     def _parent(self, own: DraftId, record: Field) -> str | None:
         history = record["short_term_history"].items()
-        times = {_id(item["id"]): item["written_at"].instant() for item in history}
+        times = {_id(item["id"]): item["written_at"].timestamp() for item in history}
         times.pop(own, None)
         newest = max(times.values(), default=None)
         last = [found for found, time in times.items() if time == newest]
@@ -130,7 +130,7 @@ class NumberedRefs:
 
     @cached_property
     def _previous(self) -> dict[DraftId, DraftId]:
-        """For each version that a branch file names, the version that the file before it names."""
+        """The snapshot of the previous branch file, for the snapshot of each branch file."""
         before: dict[DraftId, DraftId] = {}
         for keys in self.branch_files.values():
             for older, newer in pairwise(map(self._target, reversed(keys))):
@@ -139,7 +139,7 @@ class NumberedRefs:
         return before
 
     def nodes(self, record: Field) -> Iterator[DraftNode]:
-        """Read the nodes of a version."""
+        """Read the nodes of a snapshot."""
         for path, node in record["nodes"].fields():
             if node["path"].of(str) != path:
                 raise node["path"].error(f"the node is listed as {path!r}")
@@ -151,10 +151,10 @@ class NumberedRefs:
             return make_node(record, attributes)
         parts = record["node_data"]["Array"].items()
         if len(parts) != 2:
-            raise record["node_data"].error("an array is its metadata and a list of manifests")
+            raise record["node_data"].error("an array must have metadata and a list of manifests")
         fields, manifests = parts
         if fields["chunk_key_encoding"].value not in ("Slash", "Dot", "Default"):
-            raise fields["chunk_key_encoding"].error("Slash, Dot or Default is expected")
+            raise fields["chunk_key_encoding"].error("expected Slash, Dot or Default")
         data_type = fields["data_type"].value
         if isinstance(data_type, dict):
             data_type = f"r{fields['data_type']['rawbits'].integer(8, 8 * MAX_U32)}"
@@ -165,10 +165,10 @@ class NumberedRefs:
         return make_node(record, attributes, array, keys)
 
     def chunks(self, object_key: str, node: DraftNode) -> Iterator[DraftChunk]:
-        """Read the references of one array in a manifest, whose other arrays are passed over."""
+        """Read the references of one array in a manifest."""
         for key, ref in read_record(self.storage, object_key, "draft manifest")["chunks"].fields():
             if len(key) > 2000 or not _CHUNK_KEY.fullmatch(key):
-                raise ref.error("the key is no node number with the coordinates of a chunk")
+                raise ref.error("the key is not a node number with the coordinates of a chunk")
             number, *at = map(int, re.findall("[0-9]+", key))
             if number != node.id:
                 continue
@@ -178,21 +178,21 @@ class NumberedRefs:
                 yield at, KIND_INLINE, data, 0, len(data)
                 continue
             if tag == "Virtual":
-                kind, place = KIND_VIRTUAL, value["location"].of(str)
+                kind, payload = KIND_VIRTUAL, value["location"].of(str)
             elif tag == "Ref":
-                kind, place = KIND_NATIVE, self._chunk_key(_id(value["id"]))
+                kind, payload = KIND_NATIVE, self._chunk_key(_id(value["id"]))
             else:
-                raise ref.error(f"{tag!r} is none of Inline, Virtual and Ref")
-            yield at, kind, place.encode(), value["offset"].integer(), value["length"].integer()
+                raise ref.error(f"expected Inline, Virtual or Ref, found {tag!r}")
+            yield at, kind, payload.encode(), value["offset"].integer(), value["length"].integer()
 
     def _chunk_key(self, chunk_id: DraftId) -> str:
-        # Asking for each chunk would cost a request each: the first one tells how all are spelled.
+        # A request per chunk would be slow: all keys have the form of the first one.
         if "c/" in self._names:
             return _spellings("c/", chunk_id)[self._names["c/"]]
         return self._find("c/", chunk_id) or f"c/{chunk_id}"
 
     def _find(self, folder: str, object_id: DraftId) -> str | None:
-        """Return the key of the object with an id; None where there is none."""
+        """Return the key of the object with an id, or None."""
         keys = _spellings(folder, object_id)
         for key in (keys[self._names.get(folder, 0)], *keys):
             if self.storage.head(key) is not None:

@@ -1,8 +1,7 @@
-"""Takes records of the drafts, JSON or MessagePack, apart value by value.
+"""Reads records of the drafts, JSON or MessagePack, value by value.
 
-The bytes are untrusted: a value is checked when it is taken, and what is wrong with it ends as a
-``FormatError`` that names its place. Records of MessagePack need named fields, because the drafts
-give no order of fields.
+The bytes are untrusted: a value is checked on access, and an invalid one is a ``FormatError`` that
+names its field. Records of MessagePack need named fields, because the drafts give no order.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ MAX_RECORD_BYTES: Final = 512 * 2**20
 
 MAX_U32: Final = 2**32 - 1
 MAX_U64: Final = 2**64 - 1
-_NAMES: Final = {str: "text", int: "integer", list: "list", dict: "named fields", bytes: "bytes"}
+_NAMES: Final = {str: "string", int: "integer", list: "list", dict: "named fields", bytes: "bytes"}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _T = TypeVar("_T")
 
 
 def read_object(storage: Storage, object_key: str, file_type: str) -> bytes:
-    """Return a whole object, unless it is larger than any of its kind may be."""
+    """Return a whole object of at most ``MAX_RECORD_BYTES``."""
     found = storage.head(object_key)
     if found is None:
         raise NotFoundError(
-            f"there is no object {object_key!r} below {storage.root_url}, although the draft names "
-            f"it as a {file_type}; the copy of the repository is incomplete",
+            f"{file_type} {object_key!r} does not exist below {storage.root_url}, but the draft "
+            "refers to it; the copy of the repository is incomplete",
             kind="object",
             key=object_key,
         )
@@ -49,13 +48,13 @@ def read_object(storage: Storage, object_key: str, file_type: str) -> bytes:
 
 
 def read_record(storage: Storage, object_key: str, file_type: str) -> Field:
-    """Return the record that is an object's content."""
+    """Return the record in an object."""
     data = read_object(storage, object_key, file_type)
     return decode_record(data, object_key=object_key, file_type=file_type)
 
 
 def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
-    """Read one record, whose first byte tells its encoding: ``{`` begins no MessagePack map."""
+    """Read one record; a first byte ``{`` means JSON, since no MessagePack map begins so."""
     try:
         if data.lstrip()[:1] == b"{":
             value = json.loads(data)
@@ -67,8 +66,8 @@ def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
     record = Field(value, object_key, file_type)
     if isinstance(value, list):
         raise record.error(
-            "its fields are stored by position, but the draft gives names and no order; convert "
-            "the record to named fields"
+            "its fields are stored by position, but the draft gives no order; convert the record "
+            "to named fields"
         )
     record.mapping()
     return record
@@ -76,7 +75,7 @@ def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value in a record; the rest says where it is."""
+    """A value in a record, and its location."""
 
     value: Any
     object_key: str
@@ -99,7 +98,7 @@ class Field:
         return value
 
     def maybe(self, take: Callable[[Field], _T]) -> _T | None:
-        """Return what a function takes from the value; None where it is null."""
+        """Return the result of a function of this field; None if the value is null."""
         return None if self.value is None else take(self)
 
     def _below(self, name: object, value: Any) -> Field:
@@ -113,14 +112,14 @@ class Field:
         return self._below(name, fields[name])
 
     def get(self, name: str, default: Any = None) -> Field:
-        """Return a field of an object; with the default where it is missing or null."""
+        """Return a field of an object; with the default if it is missing or null."""
         value = self.of(dict).get(name)
         return self._below(name, default if value is None else value)
 
     def mapping(self) -> dict[str, Any]:
-        """Return an object, whose names are texts."""
+        """Return an object, whose names are strings."""
         if not all(isinstance(name, str) for name in self.of(dict)):
-            raise self.error(f"names are texts, found {shortened(list(self.value))}")
+            raise self.error(f"names must be strings, found {shortened(list(self.value))}")
         return self.of(dict)
 
     def fields(self) -> Iterator[tuple[str, Field]]:
@@ -135,22 +134,22 @@ class Field:
     def tagged(self) -> tuple[str, Field]:
         """Return the only field of an object, whose name is the type of the value."""
         if len(self.of(dict)) != 1:
-            raise self.error(f"one value with its type is expected, found {shortened(self.value)}")
+            raise self.error(f"expected one value with its type, found {shortened(self.value)}")
         return next(self.fields())
 
     def integer(self, low: int = 0, high: int = MAX_U64) -> int:
         """Return an integer between two limits."""
         if not low <= self.of(int) <= high:
-            raise self.error(f"{low} to {high} is allowed, found {shortened(self.value)}")
+            raise self.error(f"expected {low} to {high}, found {shortened(self.value)}")
         return self.of(int)
 
-    def instant(self) -> int:
+    def timestamp(self) -> int:
         """Return a time in RFC 3339 as microseconds since 1970."""
         text = self.of(str)
         try:
             passed = microseconds(datetime.fromisoformat(text), argument="the time")
         except (ValueError, InvalidInputError) as error:
-            raise self.error(f"{text!r} is no time with a time zone ({error})") from error
+            raise self.error(f"{text!r} is not a time with a time zone ({error})") from error
         return self._below("microseconds", passed).integer()
 
     def raw(self, size: int | None = None) -> bytes:
@@ -158,13 +157,13 @@ class Field:
         try:
             found = bytes(self.value) if isinstance(self.value, list) else self.of(bytes)
         except (ValueError, TypeError) as error:
-            raise self.error("a list of bytes has numbers from 0 to 255") from error
+            raise self.error("a list of bytes must have numbers from 0 to 255") from error
         if size is not None and len(found) != size:
-            raise self.error(f"{size} bytes are expected, found {len(found)}")
+            raise self.error(f"expected {size} bytes, found {len(found)}")
         return found
 
     def json(self) -> Any:
-        """Return an object or null as it is; of a text or bytes, what they say as JSON."""
+        """Return an object or null; parse a string or bytes as JSON."""
         if self.value is None or isinstance(self.value, dict):
             return self.value
         try:

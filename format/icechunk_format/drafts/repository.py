@@ -1,4 +1,4 @@
-"""Reads a repository of a draft: which draft it is, its versions, its nodes and its chunks."""
+"""Reads a repository of a draft: its kind, snapshots, nodes and chunks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ _ROWS_AT_ONCE: Final = 65536
 class DraftRepository:
     """A repository of a draft, for reading; ``open_draft`` makes it.
 
-    Its methods raise ``NotFoundError`` for what is not there, ``FormatError`` for what is damaged,
-    and ``UnsupportedError`` for what the draft does not describe.
+    Methods raise ``NotFoundError`` for missing objects, ``FormatError`` for damaged ones, and
+    ``UnsupportedError`` for features that the draft does not describe.
+
+    Examples
+    --------
+    >>> draft = open_draft("s3://old/draft")  # doctest: +SKIP
+    >>> [one.message for one in draft.ancestry(draft.branches()["main"])]  # doctest: +SKIP
+    ['second commit', 'first commit']
     """
 
     def __init__(self, location: Location, reader: NumberedRefs | StateFile) -> None:
@@ -37,35 +43,35 @@ class DraftRepository:
         return f"{type(self).__name__}({str(self.location)!r})"
 
     def branches(self) -> dict[str, str]:
-        """Return every branch and the id of its newest version, sorted by name."""
+        """Return every branch and the id of its newest snapshot, sorted by name."""
         return dict(sorted(self._reader.branches.items()))
 
     def tags(self) -> dict[str, str]:
-        """Return every tag and the id of its version, sorted by name."""
+        """Return every tag and the id of its snapshot, sorted by name."""
         return dict(sorted(self._reader.tags.items()))
 
     def properties(self) -> dict[str, Any]:
-        """Return what the draft says about itself and its branches that no version holds."""
+        """Return the properties of the draft and its branches that no snapshot has."""
         return self._reader.properties
 
     def snapshot(self, snapshot_id: str) -> DraftSnapshot:
-        """Return one version."""
+        """Return one snapshot."""
         return self._reader.snapshot(self._record(snapshot_id))
 
     def _record(self, snapshot_id: str) -> Field:
         found = self._reader.record(snapshot_id)
         if found is None:
-            problem = f"there is no snapshot {snapshot_id!r} in the draft at {self.location}"
+            problem = f"snapshot {snapshot_id!r} does not exist in the draft at {self.location}"
             raise NotFoundError(problem, kind="snapshot", name=snapshot_id)
         return found
 
     def ancestry(self, snapshot_id: str) -> Iterator[DraftSnapshot]:
-        """Yield a version and its ancestors, newest first."""
+        """Yield a snapshot and its ancestors, newest first."""
         seen: set[str] = set()
         following: str | None = snapshot_id
         while following is not None:
             if following in seen:
-                problem = f"version {following} is its own ancestor; a history ends somewhere"
+                problem = f"snapshot {following} is its own ancestor"
                 raise FormatError(problem, object_key=following, file_type="draft snapshot")
             seen.add(following)
             found = self.snapshot(following)
@@ -73,7 +79,7 @@ class DraftRepository:
             following = found.parent_id
 
     def snapshots(self) -> list[DraftSnapshot]:
-        """Return every version that a branch or tag reaches, parents before their children."""
+        """Return every snapshot that a branch or tag reaches, parents before their children."""
         found: dict[str, DraftSnapshot] = {}
         for tip in (*self.branches().values(), *self.tags().values()):
             line = []
@@ -85,7 +91,7 @@ class DraftRepository:
         return list(found.values())
 
     def nodes(self, snapshot_id: str) -> list[DraftNode]:
-        """Return the nodes of a version, sorted by path."""
+        """Return the nodes of a snapshot, sorted by path."""
         found = sorted(self._reader.nodes(self._record(snapshot_id)), key=lambda node: node.path)
         for values in ({node.id for node in found}, {node.path for node in found}):
             if len(values) < len(found):
@@ -94,10 +100,10 @@ class DraftRepository:
         return found
 
     def chunk_refs(self, node: DraftNode) -> DraftChunks:
-        """Return all chunk references of an array, sorted by place.
+        """Return all chunk references of an array, sorted by coordinate.
 
-        What lies outside of the chunk grid, since the array became smaller, is left out, as in
-        released versions. Memory: all references of the array, and one manifest as it is stored.
+        References outside the chunk grid, of a formerly larger array, are omitted. Memory: all
+        references of the array, and one stored manifest.
         """
         if node.array is None:
             return DraftChunks.of_rows([], 0)
@@ -107,7 +113,7 @@ class DraftRepository:
                 found = batches(self._reader.chunks(key, node), _ROWS_AT_ONCE)
                 parts += [DraftChunks.of_rows(rows, ndim) for rows in found]
             except (ValueError, OverflowError) as error:
-                problem = f"{node.path!r} with {ndim} dimensions cannot have such chunks: {error}"
+                problem = f"{node.path!r} with {ndim} dimensions has invalid chunks: {error}"
                 raise FormatError(problem, object_key=key, file_type="draft manifest") from error
         chunks = DraftChunks.joined(parts, ndim)
         limits = np.array(node.array.grid.num_chunks, dtype=np.int64)
@@ -121,8 +127,8 @@ class DraftRepository:
             kind, payload = chunks.kind[row], chunks.payload[row].as_py()
             if kind == KIND_VIRTUAL:
                 raise NotFoundError(
-                    f"chunk {tuple(chunks.coords[row].tolist())} is virtual: its bytes are no part "
-                    f"of the repository, but at {payload.decode()!r}",
+                    f"chunk {tuple(chunks.coords[row].tolist())} is virtual: its bytes are at "
+                    f"{payload.decode()!r}, not in the repository",
                     kind="chunk",
                 )
             if kind == KIND_INLINE:
@@ -136,44 +142,56 @@ class DraftRepository:
 
 
 def open_draft(location: Place, *, store_root: Place | None = None) -> DraftRepository:
-    """Open a repository that was written by one of the two drafts, for reading.
+    """Open a repository of one of the two drafts, for reading.
 
     Parameters
     ----------
+    location
+        Path, URL or ``Location`` of the draft.
     store_root
-        Where the data of a state file are, if it keeps them elsewhere. The place that the file
-        itself names is not followed: the file may come from anybody.
+        The location of the data of a state file, if it is another one. The location in the file
+        is not followed, since the file is untrusted.
+
+    Returns
+    -------
+    DraftRepository
+        The opened draft.
 
     Raises
     ------
     NotFoundError
-        No draft is there.
+        The location is not a draft.
     FormatError
         The state file is damaged.
     InvalidInputError
         The data are elsewhere, and ``store_root`` was not given.
+
+    Examples
+    --------
+    >>> open_draft("s3://old/draft").kind  # doctest: +SKIP
+    'state file'
     """
-    place = Location.of(location)
-    storage = open_storage(place)
+    found = Location.of(location)
+    storage = open_storage(found)
     if has_repository(storage):
-        problem = "a released version wrote what is there; open it with Repository.open"
+        problem = "it is a released repository; open it with Repository.open"
     elif storage.head(STATE) is not None:
         root = None if store_root is None else Location.of(store_root)
         state = StateFile(storage, storage if root is None else open_storage(root))
-        own = ("", ".", place.url.rstrip("/"), storage.root_url.rstrip("/"))
+        own = ("", ".", found.url.rstrip("/"), storage.root_url.rstrip("/"))
         if root is None and state.store_root not in own:
             raise InvalidInputError(
-                f"the state file at {place} keeps its data at {state.store_root!r}; open it with "
-                "store_root set to that place, if you trust it",
+                f"the state file at {found} has its data at {state.store_root!r}; set store_root "
+                "to that location if you trust it",
                 store_root=state.store_root,
             )
-        return DraftRepository(place, state)
+        return DraftRepository(found, state)
     elif (numbered := NumberedRefs(storage)).branch_files:
-        return DraftRepository(place, numbered)
+        return DraftRepository(found, numbered)
     else:
-        problem = f"neither {STATE!r} nor branch files like 'r/main/ZZZZZZZZ.json' are there"
+        problem = f"it has neither {STATE!r} nor branch files like 'r/main/ZZZZZZZZ.json'"
     raise NotFoundError(
-        f"there is no draft of a repository at {place}: {problem}",
+        f"{found} is not a draft of a repository: {problem}",
         kind="repository",
-        location=str(place),
+        location=str(found),
     )

@@ -3,17 +3,17 @@
 Decisions where the draft is silent
 -----------------------------------
 1. **Names of files** are keys within ``s/`` (structure files), ``i/`` (manifests) or ``c/``
-   (chunks), and do not leave it; ``.parquet`` is tried where a name has no such object.
-2. **Branch ``main``.** A draft without refs has a branch ``main`` at its newest version.
+   (chunks), and do not leave it; ``.parquet`` is tried if a name has no such object.
+2. **Branch ``main``.** A draft without refs has a branch ``main`` at its newest snapshot.
 3. **Fill values** are the bytes of one element, little-endian; bytes of another number are JSON,
    as **configurations of codecs** and **attributes** are. A **message** is a property.
 4. **Coordinates** of chunks are one big-endian unsigned number per axis, all of the same size (1,
-   2, 4 or 8 bytes): as short as numbers allow, sorted as bytes, comparable in Arrow.
+   2, 4 or 8 bytes): short, sorted as bytes, comparable in Arrow.
 5. **``chunk_file``** with ``://`` is the URL of a virtual chunk. A missing ``offset`` is 0. A row
    with ``inline_data`` needs no file.
 6. **Not needed** are ``row`` and ``extent`` of ``inventories``, and ``flags``.
 7. **Widths of integers.** 16 bits hold neither shapes nor chunk counts of real arrays, so wider
-   columns of the same names are read as well.
+   columns are read as well.
 
 Specification: drafts, "state file".
 """
@@ -51,7 +51,7 @@ _CHUNKS: Final = ("array_id", "coord", "inline_data", "chunk_file", "offset", "l
 
 
 class StateFile:
-    """Reads this draft: the state file of one storage, and the other files of another."""
+    """Reads this draft: the state file in one storage, and the other files in another."""
 
     kind = "state file"
 
@@ -72,7 +72,7 @@ class StateFile:
         for name, ref in state.get("refs", {}).fields():
             target, kind = ref["snapshot-id"].of(str), ref["type"].value
             if target not in self._records or ref.value.get("name", name) != name:
-                raise ref.error("its own name and the id of one of the snapshots are expected")
+                raise ref.error("expected its own name and the id of a listed snapshot")
             if kind not in ("branch", "tag"):
                 raise ref["type"].error(f"{kind!r} is neither 'branch' nor 'tag'")
             (self.branches if kind == "branch" else self.tags)[name] = target
@@ -80,11 +80,11 @@ class StateFile:
             self.branches["main"] = max(versions, key=lambda version: version.written_at).id
 
     def record(self, snapshot_id: str) -> Field | None:
-        """Return what the state file says of one version."""
+        """Return the record of one snapshot."""
         return self._records.get(snapshot_id)
 
     def snapshot(self, record: Field) -> DraftSnapshot:
-        """Return the version that the state file tells of."""
+        """Return the snapshot of a record."""
         properties = record.get("properties", {}).mapping()
         message = properties.get("message")
         record["structure-file"].of(str)
@@ -97,7 +97,7 @@ class StateFile:
         )
 
     def nodes(self, record: Field) -> Iterator[DraftNode]:
-        """Read the nodes of a version."""
+        """Read the nodes of a snapshot."""
         key = self._key("s/", record["structure-file"])
         for row in self._rows(key, "draft structure", _NODES):
             yield self._node(row)
@@ -109,12 +109,14 @@ class StateFile:
         if record["type"].value == "group":
             return make_node(record, attributes)
         if record["type"].value != "array":
-            raise record["type"].error("'array' or 'group' is expected")
+            raise record["type"].error("expected 'array' or 'group'")
         fields = record["array_metadata"]
         grid, data_type = fields["chunk_grid"], fields["data_type"]
         if grid["name"].value != "regular":
             path = record["path"].of(str)
-            raise UnsupportedError(f"array {path!r} has no regular chunk grid", node_path=path)
+            raise UnsupportedError(
+                f"the chunk grid of array {path!r} is not regular", node_path=path
+            )
         array = array_document(
             fields,
             data_type.json() if data_type.of(str).startswith("{") else data_type.value,
@@ -126,22 +128,22 @@ class StateFile:
         return make_node(record, attributes, array, keys)
 
     def chunks(self, object_key: str, node: DraftNode) -> Iterator[DraftChunk]:
-        """Read the references of one array in a manifest, whose other arrays are passed over."""
+        """Read the references of one array in a manifest."""
         ndim = 0 if node.array is None else node.array.ndim
         for ref in self._rows(object_key, "draft manifest", _CHUNKS, node.id):
             at, inline = ref["coord"].raw(), ref.get("inline_data").maybe(Field.raw)
             width = len(at) // max(ndim, 1)
             if len(at) != width * ndim or width not in ((1, 2, 4, 8) if ndim else (0,)):
-                raise ref["coord"].error(f"{ndim} numbers of 1, 2, 4 or 8 bytes are expected")
+                raise ref["coord"].error(f"expected {ndim} numbers of 1, 2, 4 or 8 bytes")
             coords = [int.from_bytes(at[i * width : (i + 1) * width], "big") for i in range(ndim)]
             if inline is not None:
                 yield coords, KIND_INLINE, inline, 0, len(inline)
                 continue
-            kind, place = KIND_VIRTUAL, ref["chunk_file"].of(str)
-            if "://" not in place:
-                kind, place = KIND_NATIVE, _checked_key("c/", ref["chunk_file"])
+            kind, payload = KIND_VIRTUAL, ref["chunk_file"].of(str)
+            if "://" not in payload:
+                kind, payload = KIND_NATIVE, _checked_key("c/", ref["chunk_file"])
             start, length = ref.get("offset", 0).integer(), ref["length"].integer()
-            yield coords, kind, place.encode(), start, length
+            yield coords, kind, payload.encode(), start, length
 
     def _key(self, folder: str, name: Field) -> str:
         key = _checked_key(folder, name)
@@ -153,7 +155,7 @@ class StateFile:
     def _rows(
         self, key: str, file_type: str, columns: tuple[str, ...], array_id: int | None = None
     ) -> Iterator[Field]:
-        """Yield the rows of a Parquet file; with ``array_id`` those of one array only."""
+        """Yield the rows of a Parquet file; with ``array_id`` only those of one array."""
         whole = Field(None, key, file_type)
         data = read_object(self.storage, key, file_type)
         # Damaged files make Arrow raise OSError and ValueError besides its own errors.
@@ -162,17 +164,17 @@ class StateFile:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             size = sum(group.total_byte_size for group in groups)
             if size > MAX_RECORD_BYTES or file.metadata.num_rows > _MAX_ROWS:
-                raise whole.error("it is too large to be read")
+                raise whole.error("it is too large")
             names = [name for name in columns if name in file.schema_arrow.names]
             for batch in file.iter_batches(columns=names):
-                # Texts that are not UTF-8, and offsets that lead nowhere, are found here.
+                # Finds strings that are not UTF-8, and invalid offsets.
                 batch.validate(full=True)
                 if array_id is not None:
                     batch = batch.filter(pc.equal(batch["array_id"], array_id))
                 for row in batch.to_pylist():
                     yield Field(row, key, file_type)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise whole.error(f"it is not Parquet that can be read ({error})") from error
+            raise whole.error(f"it is not readable Parquet ({error})") from error
 
 
 def _checked_key(folder: str, name: Field) -> str:

@@ -35,7 +35,7 @@ from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_ref
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from helpers.sessions.model import array_document, group_document
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.location import Location
 
 _numbers = itertools.count(1)

@@ -14,7 +14,7 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 ARRAYS = ("/left", "/right")
 _PAUSE = 0.1

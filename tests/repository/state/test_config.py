@@ -25,7 +25,7 @@ from icechunk_format.spec.config.yaml_text import encode_yaml_config
 from icechunk_format.spec.object_keys import CONFIG_YAML
 from icechunk_format.spec.repo_info.updates import Availability, UpdateKind
 from icechunk_format.spec.splitting import ArrayCondition, DimensionRule, SplittingRule
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 # A loaded machine is no failure.
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

@@ -16,7 +16,7 @@ from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.transitions import set_config, set_metadata
 from icechunk_format.spec.object_keys import branch_ref_key
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -17,7 +17,7 @@ from icechunk_format.spec.config.config import (
     decode_yaml_config,
 )
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 YAML = """\
 inline_chunk_threshold_bytes: 100

@@ -14,12 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError
-from icechunk_format.spec.values.msgpack import (
-    decode_flexbuffer,
-    decode_msgpack,
-    encode_flexbuffer,
-    encode_msgpack,
-)
+from icechunk_format.spec.values.flexbuffers import decode_flexbuffer, encode_flexbuffer
+from icechunk_format.spec.values.metadata_items import decode_msgpack, encode_msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

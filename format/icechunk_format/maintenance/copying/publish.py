@@ -40,7 +40,7 @@ from icechunk_format.spec.repo_info.updates import (
 )
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.transaction_log import EncodedLog
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ReadRequest, Storage

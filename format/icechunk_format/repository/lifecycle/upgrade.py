@@ -55,7 +55,7 @@ from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
 from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import (
     ObjectVersion,

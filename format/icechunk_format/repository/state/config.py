@@ -36,7 +36,7 @@ from icechunk_format.spec.config.yaml_text import encode_yaml_config
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.object_keys import CONFIG_YAML, overwritten_key
 from icechunk_format.spec.repo_info.file import RepoInfo
-from icechunk_format.spec.values.msgpack import encode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,

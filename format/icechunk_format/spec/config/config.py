@@ -24,7 +24,7 @@ from typing import Any, Final
 from icechunk_format.spec.config.settings import DEFAULTS
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
 from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
-from icechunk_format.spec.values.msgpack import decode_flexbuffer
+from icechunk_format.spec.values.flexbuffers import decode_flexbuffer
 from icechunk_format.spec.values.yaml_tree import bad_tree, decode_yaml
 
 _MAX_U16: Final = 2**16 - 1

@@ -31,7 +31,7 @@ from icechunk_format.spec.repo_info.state import (
     SnapshotLines,
     broken_line,
 )
-from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
+from icechunk_format.spec.tables.byte_ranges import ragged_rows, starts_of
 from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 

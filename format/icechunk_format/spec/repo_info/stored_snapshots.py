@@ -32,8 +32,7 @@ from icechunk_format.spec.tables.bulk_writer import (
     number_field,
     offset_field,
 )
-from icechunk_format.spec.tables.byte_ranges import collect
-from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
+from icechunk_format.spec.tables.byte_ranges import collect, ragged_rows, starts_of
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.writer import TableWriter, pack_ranges
 
@@ -133,7 +132,7 @@ def _read_items(
     counts = spans.lengths
     if int(counts.sum()) * 4 > reader.data.size:
         return None
-    tables = tables_of(reader, spans, "snapshots.metadata")
+    tables = reader.tables_of(spans, "snapshots.metadata")
     if not (tables.has_all(0, "name") and tables.has_all(1, "value")):
         return None
     stored_names, values = tables.ranges(0, "name"), tables.ranges(1, "value")

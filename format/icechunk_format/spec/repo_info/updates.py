@@ -27,7 +27,7 @@ from icechunk_format.spec.tables.writer import TableWriter
 
 
 class Availability(IntEnum):
-    """Whether a repository accepts changes."""
+    """The changes that a repository accepts."""
 
     ONLINE = 0
     READ_ONLY = 1

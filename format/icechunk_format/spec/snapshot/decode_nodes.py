@@ -25,7 +25,6 @@ from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.manifest_lists import read_manifest_refs
 from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
-from icechunk_format.spec.tables.ragged import cells_of, tables_of
 from icechunk_format.spec.tables.reader import Table
 
 ARRAY: Final = 1
@@ -137,10 +136,10 @@ def _read_dimensions(
     array_lengths = np.zeros(total, dtype=np.uint64)
     num_chunks = np.zeros(total, dtype=np.uint32)
     is_new_dimension = np.repeat(is_new, counts)
-    tables = tables_of(reader, new.take(np.flatnonzero(is_new)), f"{field}_v2")
+    tables = reader.tables_of(new.take(np.flatnonzero(is_new)), f"{field}_v2")
     array_lengths[is_new_dimension] = tables.scalars(_ARRAY_LENGTH, "array_length", "<u8")
     num_chunks[is_new_dimension] = tables.scalars(_NUM_CHUNKS, "num_chunks", "<u4")
-    cells = cells_of(old.take(np.flatnonzero(~is_new)), _DIMENSION_SHAPE.itemsize)
+    cells = old.take(np.flatnonzero(~is_new)).cells(_DIMENSION_SHAPE.itemsize)
     records = reader.gather(cells, _DIMENSION_SHAPE.itemsize, field).view(_DIMENSION_SHAPE)
     lengths, chunks = records["array_length"], records["chunk_length"]
     if ((lengths > 0) & (chunks == 0)).any():
@@ -168,7 +167,7 @@ def _read_names(
         row = int(is_odd.argmax())
         reader.fail(f"{int(spans.lengths[row])} names for {int(ndims[row])} dimensions", field)
     root.charge(field, _TABLE_COST * int(spans.lengths.sum()))
-    tables = tables_of(reader, spans.take(np.flatnonzero(has_names)), field)
+    tables = reader.tables_of(spans.take(np.flatnonzero(has_names)), field)
     names = tables.ranges(_NAME, "name")
     root.charge(field, int(names.lengths.sum()))
     is_named = np.repeat(has_names, ndims)

@@ -30,7 +30,7 @@ from icechunk_format.spec.tables.bulk_writer import (
     number_field,
     offset_field,
 )
-from icechunk_format.spec.tables.ragged import starts_of
+from icechunk_format.spec.tables.byte_ranges import starts_of
 
 _NODE: Final = TableLayout(
     {

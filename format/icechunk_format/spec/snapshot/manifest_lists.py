@@ -25,8 +25,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
-from icechunk_format.spec.tables.byte_ranges import copy_ranges
-from icechunk_format.spec.tables.ragged import ragged_rows, starts_of, tables_of
+from icechunk_format.spec.tables.byte_ranges import copy_ranges, ragged_rows, starts_of
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.writer import TableWriter
 
@@ -216,7 +215,7 @@ def read_manifest_refs(
     total = int(counts.sum())
     # Arrays may share their vectors of references within the budget.
     root.charge(field, 64 * total)
-    tables = tables_of(reader, spans, field)
+    tables = reader.tables_of(spans, field)
     tables.require(0, "object_id")
     tables.require(1, "extents")
     ids = tables.structs(0, "object_id", _ID)

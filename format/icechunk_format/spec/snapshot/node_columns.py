@@ -21,8 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.spec.tables.byte_ranges import copy_ranges
-from icechunk_format.spec.tables.ragged import ragged_rows, starts_of
+from icechunk_format.spec.tables.byte_ranges import copy_ranges, ragged_rows, starts_of
 
 _MAX_BUFFERS: Final = 8
 _STARTS: Final = ("path_starts", "user_data_starts", "name_starts")

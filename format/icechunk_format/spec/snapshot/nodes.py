@@ -24,8 +24,7 @@ from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import ROOT, NodePath, stored_node_path
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
-from icechunk_format.spec.tables.byte_ranges import joined
-from icechunk_format.spec.tables.ragged import starts_of
+from icechunk_format.spec.tables.byte_ranges import joined, starts_of
 
 _NODES_AT_ONCE: Final = 1024
 

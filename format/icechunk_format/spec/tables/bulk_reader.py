@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
-from icechunk_format.spec.tables.byte_ranges import byte_windows
+from icechunk_format.spec.tables.byte_ranges import byte_windows, ragged_rows
 from icechunk_format.spec.tables.vtables import SharedVtable, number_vtables
 
 _U16: Final = struct.Struct("<H")
@@ -132,6 +132,11 @@ class VectorReader:
         positions += offsets
         return self.tables(positions, field)
 
+    def tables_of(self, spans: Ranges, field: str) -> Tables:
+        """Return the tables of vectors of offsets, one vector after another."""
+        cells = spans.cells(_OFFSET_SIZE)
+        return self.tables(cells + self.offsets(cells, field), field)
+
     def struct_rows(self, start: int, count: int, size: int, field: str) -> NDArray[np.uint8]:
         """Copy ``count`` consecutive structs of ``size`` bytes: uint8, shape (count, size)."""
         if not 0 <= start <= self.data.size - count * size:
@@ -149,6 +154,11 @@ class Ranges:
     def take(self, rows: NDArray[np.intp]) -> Ranges:
         """Return the ranges of some rows."""
         return Ranges(starts=self.starts[rows], lengths=self.lengths[rows])
+
+    def cells(self, step: int) -> NDArray[np.int64]:
+        """Return the positions of the elements, of ``step`` bytes each, of all rows."""
+        within = ragged_rows(np.zeros_like(self.lengths), self.lengths)
+        return np.repeat(self.starts, self.lengths) + step * within
 
 
 class Tables:

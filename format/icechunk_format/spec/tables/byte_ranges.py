@@ -1,4 +1,4 @@
-"""Copies many byte ranges of different lengths between buffers, without a loop per range.
+"""Indexes runs and copies byte ranges of different lengths, without a loop per run or range.
 
 Locations, checksums and inline chunks of a manifest are pairs of columns (start, length) over
 shared bytes. Ranges are grouped by length, and NumPy copies each group at once.
@@ -17,6 +17,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def ragged_rows(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices of ``counts`` consecutive items from each start, one run after another."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if ends.size else 0
+    rows = np.arange(total, dtype=np.int64)
+    rows += np.repeat(starts - (ends - counts), counts)
+    return rows
+
+
+def starts_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the start of each run, given the number of items of each."""
+    return np.cumsum(counts) - counts
 
 
 def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:

@@ -7,6 +7,8 @@ Rules of this file
 2. Items record their encoding: MessagePack in spec version 1, FlexBuffers in version 2. They are
    translated when written into a file of the other version.
 3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
+4. The decoder of MessagePack raises only ``FormatError``, and bounds lengths by the size of the
+   input. Types that JSON lacks are refused in both directions.
 
 Specification: "MetadataItem" in "Common Types".
 """
@@ -17,18 +19,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from icechunk_format.errors import (
-    InvalidInputError,
-)
+import msgpack
+
+from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
-from icechunk_format.spec.values.msgpack import (
+from icechunk_format.spec.values.flexbuffers import (
+    MAX_DEPTH,
+    MAX_VALUES,
     decode_flexbuffer,
-    decode_msgpack,
     encode_flexbuffer,
-    encode_msgpack,
 )
 
 METADATA_ITEM = TableSchema("MetadataItem", name="offset", value="offset")
@@ -123,3 +125,65 @@ def write_items(writer: TableWriter, items: MetadataItems, *, spec_version: int)
 
 RESERVED_METADATA: Final = "__icechunk"
 """Name of the snapshot metadata that is reserved for libraries."""
+
+
+# -- MessagePack ----------------------------------------------------------------------------
+
+
+def decode_msgpack(
+    data: bytes, *, object_key: str = "<bytes>", field: str = "value", file_type: str = "object"
+) -> Any:
+    """Read exactly one MessagePack value of JSON types, or raise FormatError."""
+    where = {"object_key": object_key, "field": field, "file_type": file_type}
+    # No length may exceed the input, so the library allocates no more.
+    limit = min(len(data), MAX_VALUES)
+    try:
+        value = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=False,
+            max_str_len=limit,
+            max_array_len=limit,
+            max_map_len=limit,
+            max_bin_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        # ValueError covers truncation, trailing bytes, limits, nesting and bad UTF-8; TypeError is
+        # a map key that cannot be hashed.
+        raise FormatError(
+            f"not one MessagePack value of JSON types ({error or type(error).__name__}); "
+            "the value is damaged",
+            **where,
+        ) from error
+    problem = _json_problem(value)
+    if problem:
+        raise FormatError(f"{problem}; only JSON types are allowed here", **where)
+    return value
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """Return a JSON value as MessagePack, or raise InvalidInputError."""
+    # Refuses values that are not JSON or that an upgrade of the repository could not keep.
+    encode_flexbuffer(value)
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _json_problem(value: Any) -> str | None:
+    """Return the first problem of a value that is not JSON; walks without recursion."""
+    pending: list[tuple[Any, int]] = [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            return f"values are nested deeper than {MAX_DEPTH}"
+        if isinstance(item, dict):
+            for key, child in item.items():
+                if not isinstance(key, str):
+                    return f"a map key is a {type(key).__name__}, not a string"
+                pending.append((child, depth + 1))
+        elif isinstance(item, list | tuple):
+            pending.extend((child, depth + 1) for child in item)
+        elif not (item is None or isinstance(item, bool | int | float | str)):
+            return f"found a {type(item).__name__}"
+    return None
