@@ -57,10 +57,10 @@ def counted(folder: str, repository: str) -> dict[str, float]:
     spent: dict[str, float] = {}
     answers: list[bytes] = []
 
-    def run(pieces: Sequence[Any], work: Any) -> list[Any]:
+    def run(function: Any, tasks: Sequence[Any]) -> list[Any]:
         started = time.process_time()
-        found = [work(piece) for piece in pieces]
-        name = "scan" if work.func.__name__ == "_scan" else "place"
+        found = [function(task) for task in tasks]
+        name = "scan" if function.func.__name__ == "_scan" else "place"
         spent[name] = time.process_time() - started
         answers.append(pickle.dumps(found))
         return found

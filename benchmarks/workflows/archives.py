@@ -201,7 +201,7 @@ def archive_of(names: Sequence[str], path: str, parser: Any = None) -> Archive:
 
 def virtualize(files: Sequence[str], path: str, pool: ProcessPoolExecutor, cores: int) -> int:
     shutil.rmtree(path, ignore_errors=True)
-    done = virtualize_files(archive_of(files, path), partial(in_pool, pool), cores=cores)
+    done = virtualize_files(archive_of(files, path), pool.map, cores=cores)
     if done.files_added != len(files):
         raise AssertionError("not all files were taken")
     return done.references
@@ -212,16 +212,12 @@ def with_spark(spark: SparkSession, pattern: str, path: str) -> int:
     return icechunk_spark.virtualize(spark, pattern, path, concat_dim="time").references
 
 
-def in_pool(pool: ProcessPoolExecutor, pieces: Sequence[Any], work: Callable[[Any], Any]) -> Any:
-    return pool.map(work, pieces)
-
-
 def virtualize_large(folder: str, path: str) -> int:
     """Virtualize made-up files of many references; workers of its own do the work."""
     files = sorted(map(str, Path(folder).iterdir()))
     with ProcessPoolExecutor(2, mp_context=_CONTEXT) as pool:
         archive = archive_of(files, path, made_up)
-        return virtualize_files(archive, partial(in_pool, pool), cores=2).references
+        return virtualize_files(archive, pool.map, cores=2).references
 
 
 def made_up(url: str, registry: Any) -> Any:

@@ -243,10 +243,11 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
 
     import icechunk_spark
     from icechunk_format.storage.location import Location
-    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
     from icechunk_format.workflows.mirroring.selection import Selection
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import find_files
+    from icechunk_format.workflows.running import in_process
 
     path = str(folder / "grid")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
@@ -263,12 +264,12 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
         target=target,
         selection=Selection.of({"rowsPerPartition": 4}),
     )
-    first = mirror(request, run_here)
+    first = mirror(request, in_process)
     session = repository.writable_session("main")
     zarr.open_group(session.store, mode="a")["v"][0] = 2
     session.commit("a chunk")
     began = time.perf_counter()
-    done = mirror(request, run_here)
+    done = mirror(request, in_process)
     seconds = time.perf_counter() - began
     if (done.files_added, done.files_removed) != (1, 1):
         raise AssertionError(f"a change of one chunk wrote {done}")

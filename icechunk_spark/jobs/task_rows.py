@@ -35,19 +35,20 @@ _ROWS_AT_ONCE: Final = 64
 MAX_PARTITIONS: Final = 10_000
 
 
-def answers_of(
+def on_executors(
     spark: SparkSession,
-    pieces: Sequence[Any],
-    run: Callable[[Any], Any],
+    function: Callable[[Any], Any],
+    tasks: Sequence[Any],
     partitions: int = MAX_PARTITIONS,
 ) -> list[Any]:
-    """Run a function on every piece of work, on executors; return the answers in any order.
+    """Run a function on every task, on executors; return the receipts in any order.
 
-    Pieces, function and answers must be picklable, and pieces free of credentials.
+    Function, tasks and receipts must be picklable, and tasks must hold no credentials.
     """
-    if not pieces:
+    if not tasks:
         return []
-    return collected(work_rows(spark, pieces, partitions), lambda rows: map(run, pieces_in(rows)))
+    rows = work_rows(spark, tasks, partitions)
+    return collected(rows, lambda batches: map(function, pieces_in(batches)))
 
 
 def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:

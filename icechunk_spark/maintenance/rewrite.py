@@ -22,7 +22,7 @@ from icechunk_format.options.location import upkeep_location
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
-from icechunk_spark.jobs.task_rows import answers_of
+from icechunk_spark.jobs.task_rows import on_executors
 
 # Fewer references than this are not worth a task.
 _LEAST_REFS_PER_TASK: Final = 50_000
@@ -73,6 +73,6 @@ def rewrite_manifests(
         f"rewriting manifests of {location}",
         "Nothing was committed; rewriting again starts afresh",
     ):
-        answers = answers_of(spark, plan.tasks, partial(run_task, plan.context))
+        answers = on_executors(spark, partial(run_task, plan.context), plan.tasks)
     made = [part for answer in answers for part in answer]
     return one_process.finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)

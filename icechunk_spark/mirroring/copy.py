@@ -1,9 +1,8 @@
-"""Implements ``icechunk_spark.mirror``: plans and commits here, writes files on executors."""
+"""Implements ``icechunk_spark.mirror``: the driver plans and commits, executors write files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
@@ -14,22 +13,19 @@ from icechunk_format.options.path import repository_path
 from icechunk_format.options.python_values import option_texts
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from icechunk_format.workflows.mirroring.mirror import MirrorResult
-    from icechunk_format.workflows.mirroring.parquet import FileContext, FileTask
 
-# Options that are no part of what is copied.
+# Options that the table does not record.
 _AUTHORIZE: Final = "virtual.authorize"
 _AHEAD: Final = "readAheadBytes"
 _OF_PLACES: Final = ("storage.*", "storage.client", "virtual.storage.*", _AUTHORIZE, _AHEAD)
 _VERSIONS: Final = ("branch", "tag", "snapshot", "asOf")
-# Starting a task costs a third of a small file, so a task writes several; few are lost with it.
+# To start a task costs a third of a small file, so a task writes several; few are lost with it.
 _TASKS_OF_A_CORE: Final = 2
 _FILES_OF_A_TASK: Final = 8
 _AFTER_FAILURE: Final = (
-    "The table is as it was, and mirroring again starts anew; files that no version has go with the"
-    " next vacuum"
+    "The table did not change, and mirroring again starts anew; the next vacuum deletes files that"
+    " are not in any version"
 )
 
 
@@ -46,9 +42,9 @@ def mirror(
 ) -> MirrorResult:
     """Bring a Delta table of Parquet files to the newest snapshot of a branch.
 
-    The first run copies a group; later ones write what changed since. Each run makes one version
-    of the table, with the id of its snapshot, so that the table always stands at a whole snapshot.
-    A run that finds nothing new does nothing. Other engines read the table as any Delta table.
+    The first run copies a group; later runs write the cells that changed since. Each run makes one
+    version of the table and records its snapshot, so that every version is a whole snapshot.
+    A run without a new snapshot does nothing. Other engines read the table as any Delta table.
 
     Parameters
     ----------
@@ -57,25 +53,25 @@ def mirror(
     path
         Root of the repository.
     target
-        Local path or URL of the table. It is created where it does not exist.
+        Local path or URL of the table. It is created if it does not exist.
     branch
-        The branch to follow. The table remembers it.
+        The branch to follow. The table records it.
     target_options
-        Settings of the target's store, in the words of deltalake's ``storage_options``:
-        ``{"AWS_REGION": "us-west-2"}``. They are used for the target alone, and never stored.
+        Options of the target's storage, as deltalake's ``storage_options``:
+        ``{"AWS_REGION": "us-west-2"}``. They are used for the target alone, and never recorded.
     every_snapshot
-        Give each snapshot since the last run a version of its own, oldest first, rather than one
-        to all of them. The first run copies the newest snapshot alone. A snapshot whose table
-        cannot be copied, since it lacks a named variable, has no version, and a warning names it.
+        Give each snapshot since the last run a version of its own, oldest first. The first run
+        copies the newest snapshot alone. A snapshot that cannot be copied, because it lacks a
+        named variable, is skipped with a warning.
     full
-        Write all cells anew, also where the table holds a copy of something else; older versions
-        stay readable until a vacuum.
+        Write all cells anew, even if the table is a copy of another group; older versions stay
+        readable until a vacuum.
     **options
         Of reading: ``group``, ``variables``, ``coords``, ``decodeCf``, ``timestampType``,
-        ``where``, ``sel``, ``sel.method``, ``isel`` and ``missingChunks`` say what is copied, and
-        ``rowsPerPartition`` how many rows a file has, about. The table remembers them: later runs
-        may leave them out, and are refused with others. Settings of the repository's store and of
-        virtual chunks (``storage.*``, ``virtual.*``) and ``readAheadBytes`` are not remembered.
+        ``where``, ``sel``, ``sel.method``, ``isel`` and ``missingChunks`` select the cells, and
+        ``rowsPerPartition`` is the approximate number of rows of a file. The table records them:
+        later runs may leave them out, and are refused with other values. Options of storage and
+        virtual chunks (``storage.*``, ``virtual.*``) and ``readAheadBytes`` are not recorded.
 
     Returns
     -------
@@ -86,9 +82,9 @@ def mirror(
     Raises
     ------
     InvalidInputError
-        The table is a copy of something else, or an option cannot be used.
+        The table is a copy of another group, or an option cannot be used.
     AlreadyExistsError
-        The target holds something that is no copy.
+        The target is not empty and not a copy.
     ConflictError
         The branch was reset behind the copy, or another program changed the table.
     UnsupportedError
@@ -96,12 +92,12 @@ def mirror(
     NotFoundError
         The repository, branch, group or a variable does not exist.
     StorageError
-        A store failed; the table is as it was.
+        A storage failed; the table did not change.
 
     Notes
     -----
-    Memory on an executor, for each task that runs: about a million rows, one file of the store's
-    upload buffers, and what reading holds ahead. On the driver: a record for each file.
+    Memory on an executor, for each running task: about a million rows, the upload buffers of one
+    file, and the chunks that are read ahead. On the driver: a record for each file.
 
     Examples
     --------
@@ -110,20 +106,21 @@ def mirror(
     ...     spark, "s3://bucket/weather", "s3://lake/weather", variables=["t2m"]
     ... )
     """
-    # Arrow and the dataset layer are imported by the first call, since `icechunk_spark` imports
-    # this module.
+    # `icechunk_spark` imports this module, so the first call imports Arrow and the dataset layer.
     from icechunk_format.storage.location import Location
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.mirror import MirrorRequest
     from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
     from icechunk_format.workflows.mirroring.selection import Selection
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
-    from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
+    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.task_rows import on_executors
 
     given = collect_options(option_texts(options), use="read")
     for name in _VERSIONS:
         if name in given:
             raise InvalidInputError(
-                f"option '{name}' means nothing for a copy, which follows a branch: give the"
+                f"option '{name}' has no effect on a copy, which follows a branch: give the"
                 " argument branch, and read an older copied version with"
                 " icechunk_spark.mirrored",
                 option=name,
@@ -131,7 +128,7 @@ def mirror(
     root = repository_path(path)
     if given.get("layout", "cells") != "cells":
         raise InvalidInputError(
-            f"layout={given['layout']} cannot be copied: a copy has cells", option="layout"
+            f"layout={given['layout']} cannot be copied: a copy consists of cells", option="layout"
         )
     kept = {n: v for n, v in given.items() if n not in (*_OF_PLACES, "layout")}
     with errors_on_one_line():
@@ -150,21 +147,10 @@ def mirror(
             virtual_options=given.get("virtual.storage.*"),
             **({"read_ahead_bytes": given[_AHEAD]} if _AHEAD in given else {}),
         )
-        return bring_up_to_date(request, partial(_on_executors, spark))
 
+        def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+            parts = max(cores_of(spark) * _TASKS_OF_A_CORE, -(-len(tasks) // _FILES_OF_A_TASK))
+            with raised_in_jobs(f"copying {request.location} to {request.target}", _AFTER_FAILURE):
+                return on_executors(spark, function, tasks, parts)
 
-def _on_executors(
-    spark: SparkSession, context: FileContext, pieces: Sequence[FileTask]
-) -> pa.Table:
-    """Write all files with Spark; return their rows."""
-    import pyarrow as pa
-
-    from icechunk_format.workflows.mirroring.parquet import ADDED, write_file
-    from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.partitions import cores_of
-    from icechunk_spark.jobs.task_rows import answers_of
-
-    with raised_in_jobs(f"copying {context.scan.location} to {context.target}", _AFTER_FAILURE):
-        tasks = max(cores_of(spark) * _TASKS_OF_A_CORE, -(-len(pieces) // _FILES_OF_A_TASK))
-        found = answers_of(spark, pieces, partial(write_file, context), tasks)
-    return pa.Table.from_pylist(found, schema=ADDED)
+        return bring_up_to_date(request, run)

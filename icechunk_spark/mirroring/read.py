@@ -2,15 +2,16 @@
 
 Rules of this file
 ------------------
-1. Files are read by Spark's own Parquet reader, which is given the schema and the list of files: it
-   looks at no file to plan, and folders are no partitions.
-2. Options of the target's store reach Spark as options of this one read.
+1. Spark's own Parquet reader gets the schema and the list of files, so that it opens no file to
+   plan, and takes no folder for a partition.
+2. Options of the target's storage become options of this one read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -23,13 +24,13 @@ from icechunk_format.options.python_values import option_texts
 from icechunk_spark.jobs.partitions import cores_of
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import Freshness, MirroredFiles
 
-#: Key of a field's metadata that holds the id of the copied snapshot.
+#: Key of the copied snapshot's id in the metadata of a field.
 SNAPSHOT_KEY: Final = "icechunk_snapshot"
 
-# Options of deltalake's S3 store (in small letters, without "aws_") in the words of Hadoop.
+# Options of deltalake's S3 storage (in lower case, without "aws_") as those of Hadoop.
 _HADOOP: Final = {
     "access_key_id": "fs.s3a.access.key",
     "secret_access_key": "fs.s3a.secret.key",
@@ -42,7 +43,8 @@ _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelis
 _WAVES: Final = 8
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
 _WHY: Final = (
-    "here: a copy has what it was made with, so only 'storage.*' of the repository can be given"
+    "here: a copy has the cells that mirror selected, so only 'storage.*' of the repository can be"
+    " given"
 )
 
 
@@ -52,14 +54,14 @@ def mirrored(
     *,
     tag: str | None = None,
     snapshot: str | None = None,
-    asOf: datetime | str | None = None,
+    as_of: datetime | str | None = None,
     target_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> DataFrame:
     """Read a copy that ``icechunk_spark.mirror`` made, with Spark's own Parquet reader.
 
-    Columns, types and the metadata of fields are those of ``icechunk_spark.read``. The plan names
-    the files, and the metadata of each field the snapshot under the key ``icechunk_snapshot``.
+    Columns, types and the metadata of fields are those of ``icechunk_spark.read``, with the id of
+    the snapshot under the key ``icechunk_snapshot`` of each field's metadata.
 
     Parameters
     ----------
@@ -67,31 +69,43 @@ def mirrored(
         The session; classic or Connect.
     target
         Local path or URL of the Delta table.
-    tag, snapshot, asOf
-        At most one of them: a tag of the repository, the id of a snapshot, or an instant, which
-        means the newest copied snapshot that was committed at or before it. By default the newest.
+    tag, snapshot, as_of
+        At most one of them: a tag of the repository, the id of a snapshot, or a timestamp, which
+        selects the newest copied snapshot committed at or before it. By default the newest.
     target_options
-        Settings of the target's store, as for ``mirror``.
+        Options of the target's storage, as for ``mirror``.
     **options
-        ``storage.*`` of the repository, which is asked what a tag means.
+        ``storage.*`` of the repository, to resolve a tag.
+
+    Returns
+    -------
+    DataFrame
+        The cells of the copied snapshot.
 
     Raises
     ------
     NotFoundError
-        There is no copy, the snapshot is not in it, or a vacuum deleted its files.
+        The copy does not exist or lacks the snapshot, or a vacuum deleted its files.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.mirrored(spark, "s3://lake/weather", tag="v1")  # doctest: +SKIP
     """
     from icechunk_format.options.location import storage_alone
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import find_files
     from icechunk_spark.jobs.errors import errors_on_one_line
     from icechunk_spark.schema import quoted
 
-    versions = {"tag": tag, "snapshot": snapshot, "asOf": asOf}
-    given = collect_options(option_texts({**versions, **options}), use="read")
-    place = DeltaTarget.of(target, target_options)
+    if "asOf" in options:
+        warnings.warn("asOf= is deprecated: use as_of=", DeprecationWarning, stacklevel=2)
+    named = {"tag": tag, "snapshot": snapshot, "asOf": as_of}
+    given = collect_options(option_texts({**named, **options}), use="read")
+    table = DeltaTarget.of(target, target_options)
     with errors_on_one_line():
         found = find_files(
-            place,
+            table,
             tag=given.pop("tag", None),
             snapshot=given.pop("snapshot", None),
             as_of=given.pop("asOf", None),
@@ -101,13 +115,13 @@ def mirrored(
     if not found.paths:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("recursiveFileLookup", True)
-    # Spark's own switch for lists of files: brackets in a path are no patterns.
+    # Spark's own option for lists of files: brackets in a path are not patterns.
     reader = reader.option("__globPaths__", False)
-    for name, value in _hadoop_options(place).items():
+    for name, value in _hadoop_options(table).items():
         reader = reader.option(name, value)
     with _listing_in_few_tasks(spark):
         rows = reader.parquet(*(_hadoop_url(path) for path in found.paths))
-    # Spark leaves out the metadata of fields that a reader gets.
+    # Spark drops the metadata of fields in the schema of a reader.
     return rows.select(
         *(quoted(item.name).alias(item.name, metadata=item.metadata) for item in schema)
     )
@@ -116,14 +130,14 @@ def mirrored(
 def freshness(
     target: str, *, target_options: Mapping[str, str] | None = None, **options: Any
 ) -> Freshness:
-    """Tell how far a copy is behind the branch that it follows.
+    """Return how far a copy is behind the branch that it follows.
 
     Parameters
     ----------
     target
         Local path or URL of the Delta table.
     target_options
-        Settings of the target's store, as for ``mirror``.
+        Options of the target's storage, as for ``mirror``.
     **options
         ``storage.*`` of the repository.
 
@@ -131,15 +145,20 @@ def freshness(
     -------
     Freshness
         ``version`` of the table, ``snapshot_id``, ``branch_snapshot_id``, ``snapshots_behind``
-        (None where the branch was reset or the snapshot expired), and when both were committed.
+        (None if the branch was reset or the snapshot expired), and when both were committed.
 
     Raises
     ------
     NotFoundError
-        There is no copy, or its repository is gone.
+        The copy or its repository does not exist.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.freshness("s3://lake/weather").is_fresh  # doctest: +SKIP
     """
     from icechunk_format.options.location import storage_alone
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import freshness as of_copy
     from icechunk_spark.jobs.errors import errors_on_one_line
 
@@ -150,9 +169,9 @@ def freshness(
 
 @contextlib.contextmanager
 def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
-    """Let Spark look at many files in some tasks for each core, rather than in one for each file.
+    """Let Spark list files in some tasks for each core, rather than in one for each file.
 
-    The setting belongs to the session, so reads of other threads have it meanwhile, too.
+    The setting belongs to the session, so concurrent reads of other threads use it, too.
     """
     before = spark.conf.get(_LISTING_TASKS, None)
     spark.conf.set(_LISTING_TASKS, _WAVES * cores_of(spark))
@@ -166,10 +185,10 @@ def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
 
 
 def _schema(found: MirroredFiles) -> StructType:
-    """Return the columns of a version, with the metadata that reading gives them."""
+    """Return the columns of a version, with the metadata of fields."""
     from icechunk_spark.schema import field_metadata
 
-    # Delta writes schemas as Spark does.
+    # Delta serializes schemas as Spark does.
     stored: StructType = StructType.fromJson(json.loads(found.schema_json))
     return StructType(
         [
@@ -188,20 +207,20 @@ def _schema(found: MirroredFiles) -> StructType:
 
 
 def _hadoop_url(url: str) -> str:
-    """Return the URL of a file as Spark's file systems name it."""
+    """Return the URL of a file for Spark's file systems."""
     scheme, separator, rest = url.partition("://")
     if separator:
         return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{rest}"
-    # Hadoop takes the characters of a path as they are, and decodes none.
+    # Hadoop does not decode the characters of a path.
     return f"file://{url}"
 
 
 def _hadoop_options(target: DeltaTarget) -> dict[str, str]:
-    """Return the options of the target's store in the words of Spark's file systems."""
+    """Return the options of the target's storage for Spark's file systems."""
     if target.is_local or not target.options:
         return {}
     if not target.url.startswith("s3://"):
-        return {}  # other stores are configured in the session, as `fs.azure.*` and `fs.gs.*`
+        return {}  # other storages are configured in the session, as `fs.azure.*` and `fs.gs.*`
     found: dict[str, str] = {}
     for name, value in target.options.items():
         word = _HADOOP.get(name.lower().removeprefix("aws_"))

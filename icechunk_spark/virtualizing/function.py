@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,7 @@ def virtualize(
     from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
-    from icechunk_spark.jobs.task_rows import answers_of
+    from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.writing.target import dataset_options
 
     names = None if template is None else parse_template(template)
@@ -155,7 +156,7 @@ def virtualize(
         try:
             done = virtualize_files(
                 archive,
-                lambda pieces, run: answers_of(spark, pieces, run),
+                partial(on_executors, spark),
                 cores=cores_of(spark),
             )
         except InvalidInputError as error:

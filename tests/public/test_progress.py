@@ -7,10 +7,8 @@ import itertools
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
-from helpers.archives.running import in_process
 from helpers.files.draft_repositories import some_history, write_numbered
 from helpers.mirroring.grid import Grid
 from helpers.sessions.model import array_document, group_document, stored_contents
@@ -22,9 +20,10 @@ from icechunk_format.errors import UnsupportedError
 from icechunk_format.progress import counted, phase
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
-from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 _numbers = itertools.count()
@@ -222,7 +221,7 @@ class Mirroring:
         request = MirrorRequest(
             location=Location(self.grid.place), target=target, selection=selection
         )
-        return mirror(request, partial(run_here, progress=progress))
+        return mirror(request, in_process, progress)
 
     def check_interrupted(self):
         assert not visible(self.grid.target)

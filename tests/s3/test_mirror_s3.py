@@ -12,10 +12,11 @@ from helpers.servers.s3 import ACCESS_KEY, SECRET_KEY
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import copy
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
-from icechunk_format.workflows.mirroring.target import DeltaTarget
 from icechunk_format.workflows.mirroring.versions import find_files, freshness
+from icechunk_format.workflows.running import in_process
 
 
 @pytest.fixture
@@ -41,9 +42,9 @@ def test_a_copy_between_buckets(s3_server, delta_options, tmp_path, monkeypatch)
     )
     seen: list[object] = []
 
-    def run(context, pieces):
-        seen.extend((context, list(pieces)))
-        return run_here(context, pieces)
+    def run(function, tasks):
+        seen.extend((function, list(tasks)))
+        return in_process(function, tasks)
 
     assert mirror(request, run).rows == 48
     grid.change("wind", (1, 1))
@@ -72,7 +73,7 @@ def test_wrong_credentials_are_told_without_them(s3_server, delta_options, tmp_p
         selection=Selection.of({}),
     )
     with pytest.raises(IcechunkError) as raised:
-        mirror(request, run_here)
+        mirror(request, in_process)
     text = str(raised.value)
     assert secret not in text
     assert "\n" not in text

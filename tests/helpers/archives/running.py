@@ -10,20 +10,16 @@ import xarray as xr
 
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.running import Run, in_process
 from icechunk_format.workflows.virtualizing.planning.template import parse_template
 from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
     from icechunk_format.workflows.virtualizing.result import VirtualizeResult
-
-
-def in_process(pieces: Sequence[Any], run: Callable[[Any], Any]) -> Iterable[Any]:
-    """Run pieces of work one after the other."""
-    return [run(piece) for piece in pieces]
 
 
 def virtualize(
@@ -33,7 +29,7 @@ def virtualize(
     concat_dim: str | tuple[str, ...] = "time",
     template: str | None = None,
     options: dict[str, Any] | None = None,
-    run: Callable[..., Iterable[Any]] = in_process,
+    run: Run = in_process,
     **how: Any,
 ) -> VirtualizeResult[pa.Table]:
     """Virtualize files in this process."""

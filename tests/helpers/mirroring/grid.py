@@ -13,9 +13,10 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
-from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.running import in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,7 +176,7 @@ class Grid:
             **known,
         )
 
-    def mirror(self, run: Any = run_here, **arguments: Any) -> Any:
+    def mirror(self, run: Any = in_process, **arguments: Any) -> Any:
         return mirror(self.request(**arguments), run)
 
     def rows(self, *names: str) -> pa.Table:

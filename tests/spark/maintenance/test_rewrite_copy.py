@@ -102,6 +102,6 @@ def test_pieces_of_work_hold_no_credential_and_get_a_task_each(spark):
     task = task_rows.answering(lambda batches: map(secret, task_rows.pieces_in(batches)))
     plan = rows.mapInArrow(task, "answer binary")
     assert "s3cr3t" not in plan._jdf.queryExecution().toString()
-    answers = task_rows.answers_of(spark, [str(n) for n in range(9)], secret)
+    answers = task_rows.on_executors(spark, secret, [str(n) for n in range(9)])
     assert sorted(answers) == [f"s3cr3t-token{n}" for n in range(9)]
-    assert task_rows.answers_of(spark, [], secret) == []
+    assert task_rows.on_executors(spark, secret, []) == []

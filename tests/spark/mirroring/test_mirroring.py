@@ -51,6 +51,8 @@ def test_a_copy_follows_and_older_versions_stay(spark, grid):
     assert rows(older).to_pydict() == before.to_pydict()
     assert older.where("y = 30").count() == 6
     with pytest.raises(NotFoundError, match="no snapshot from 2001"):
+        icechunk_spark.mirrored(spark, grid.target, as_of="2001-01-01")
+    with pytest.warns(DeprecationWarning, match="as_of"), pytest.raises(NotFoundError):
         icechunk_spark.mirrored(spark, grid.target, asOf="2001-01-01")
 
 
@@ -104,7 +106,7 @@ def test_selections_and_an_empty_copy(spark, grid):
         ({"tag": "v1"}, "follows a branch"),
         ({"layout": "chunks"}, "layout=chunks cannot be copied"),
         ({"variable": "wind"}, "did you mean 'variables'"),
-        ({"target_options": {"a": 1}}, "must be a text"),
+        ({"target_options": {"a": 1}}, "must be a string"),
     ],
 )
 def test_options_that_a_copy_cannot_take(spark, grid, options, words):

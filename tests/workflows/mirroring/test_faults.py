@@ -9,8 +9,8 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.workflows.mirroring import mirror as mirror_module
-from icechunk_format.workflows.mirroring.mirror import run_here
-from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+from icechunk_format.workflows.running import in_process
 
 # Two chunks of four: files of two chunks.
 ROWS = 16
@@ -34,7 +34,7 @@ def stops(monkeypatch, module, name, *, after):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("name", ["read_state", "_planned", "commit"])
+@pytest.mark.parametrize("name", ["read_state", "plan_mirror", "commit"])
 def test_a_run_that_is_killed_leaves_a_whole_snapshot(grid, monkeypatch, name, after, first):
     if not first:
         grid.mirror(rowsPerPartition=ROWS)
@@ -58,8 +58,8 @@ def test_a_run_that_is_killed_leaves_a_whole_snapshot(grid, monkeypatch, name, a
 
 @pytest.mark.parametrize("files", [0, 1, 2])
 def test_a_run_that_is_killed_while_it_writes_files(grid, files):
-    def run(context, pieces):
-        run_here(context, pieces[:files])
+    def run(function, tasks):
+        list(in_process(function, tasks[:files]))
         raise Killed
 
     with pytest.raises(Killed):
@@ -80,7 +80,7 @@ def test_a_full_disk_says_so_and_leaves_no_file(grid, monkeypatch, tmp_path):
     before = sorted(path.name for path in (tmp_path / "copy").iterdir())
     with monkeypatch.context() as patch:
         patch.setattr(parquet.pq.ParquetWriter, "write_table", full)
-        with pytest.raises(StorageError, match="its disk is full"):
+        with pytest.raises(StorageError, match="disk is full"):
             grid.mirror()
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == before
     assert grid.mirror().rows == 16
@@ -89,8 +89,8 @@ def test_a_full_disk_says_so_and_leaves_no_file(grid, monkeypatch, tmp_path):
 def test_of_two_at_once_one_wins_and_the_other_finds_its_work_done(grid):
     both = threading.Barrier(2)
 
-    def run(context, pieces):
-        written = run_here(context, pieces)
+    def run(function, tasks):
+        written = list(in_process(function, tasks))
         both.wait(30)
         return written
 

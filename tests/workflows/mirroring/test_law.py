@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_task
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror, run_here
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
-from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.running import in_process
 
 KEY = [("x", "ascending"), ("y", "ascending")]
 CHOICES = [
@@ -51,7 +52,7 @@ def test_copies_of_random_histories(seed, choice, every_snapshot, rows):
         )
         snapshots = {}
         for _ in range(4):
-            done = mirror(request, run_here)
+            done = mirror(request, in_process)
             snapshots[done.version] = done.snapshot_id
             for _ in range(grid.random.randint(0, 3)):
                 for _ in range(grid.random.randint(1, 3)):

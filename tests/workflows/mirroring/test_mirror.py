@@ -17,7 +17,7 @@ from icechunk_format.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.versions import find_files, freshness
 
 # Two chunks of four: files of two chunks.

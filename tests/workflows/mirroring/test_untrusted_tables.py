@@ -9,7 +9,7 @@ from icechunk_format.errors import (
     FormatError,
     InvalidInputError,
 )
-from icechunk_format.workflows.mirroring.target import DeltaTarget
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.versions import find_files, freshness
 
 
@@ -45,9 +45,9 @@ def with_record(grid, **changes):
 def test_a_table_does_not_choose_what_is_contacted(grid):
     grid.mirror()
     with_record(grid, repository="http://169.254.169.254/latest")
-    with pytest.raises(InvalidInputError, match=r"not contacted unasked: give storage\.client"):
+    with pytest.raises(InvalidInputError, match=r"not contacted by default: give storage\.client"):
         freshness(DeltaTarget.of(grid.target))
-    with pytest.raises(InvalidInputError, match="not contacted unasked"):
+    with pytest.raises(InvalidInputError, match="not contacted by default"):
         find_files(DeltaTarget.of(grid.target), tag="v1")
 
 

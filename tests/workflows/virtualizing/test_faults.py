@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.archives import files as made
-from helpers.archives.running import concatenated, in_process, statuses, virtualize
+from helpers.archives.running import concatenated, statuses, virtualize
 from helpers.servers.http import Fault, misbehaving_server
 from helpers.storage.faulty_storage import FaultyStorage
 
@@ -18,6 +18,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage import location as locations
+from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing.scanning import scan
 
 pytest.importorskip("virtualizarr")
@@ -197,13 +198,13 @@ def test_blocks_that_files_have_alike_are_fetched_at_once(tmp_path, monkeypatch)
 
 
 def meeting(other):
-    """Return what runs pieces of work, and lets another run go by before references are placed."""
+    """Return a ``Run`` that lets another call commit before references are placed."""
     waiting = [other]
 
-    def run(pieces, work):
-        if work.func.__name__ == "place_references" and waiting:
+    def run(function, tasks):
+        if function.func.__name__ == "place_references" and waiting:
             waiting.pop()()
-        return in_process(pieces, work)
+        return in_process(function, tasks)
 
     return run
 

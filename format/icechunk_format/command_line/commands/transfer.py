@@ -6,7 +6,6 @@ None deletes anything, so none asks for a confirmation.
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -164,10 +163,11 @@ def mirror(
     The first run copies a group, later runs write the changes since. This process writes all
     files; icechunk_spark.mirror distributes them over a cluster.
     """
-    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, run_here
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+    from icechunk_format.workflows.mirroring.mirror import MirrorRequest
     from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
     from icechunk_format.workflows.mirroring.selection import Selection
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.running import in_process
 
     screen = call.screen
     given: dict[str, Any] = {"group": group, "sel": sel, "isel": isel, "where": where}
@@ -184,7 +184,7 @@ def mirror(
         virtual_options=call.options.virtual or None,
     )
     with screen.working("Copying") as progress:
-        result = bring_up_to_date(request, partial(run_here, progress=progress))
+        result = bring_up_to_date(request, in_process, progress)
     call.document(target=str(request.target), branch=branch, **asdict(result))
     if result.full_copy is not None:
         screen.line(f"wrote all cells: {safe(result.full_copy)}")
@@ -208,7 +208,7 @@ def freshness(
     --option is for the storage of the repository, which the table records.
     """
     from icechunk_format.command_line.views.screen import Screen
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import freshness as of_copy
 
     screen = Screen(as_json=as_json)

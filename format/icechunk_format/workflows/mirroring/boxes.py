@@ -1,13 +1,13 @@
-"""Decides which files a table has: boxes of whole chunks of the leading array.
+"""Cuts a table into files: boxes of whole chunks of the leading array.
 
 The table's cells are cut into groups of chunks, the same ones in every snapshot. A file holds a
-group, or a part of one: where the array has grown inside of a group, the new cells get a file of
-their own and the older file stays.
+group, or a part of one: if the array grows inside a group, the new cells get a file of their own,
+and the older file stays.
 
 Rules of this file
 ------------------
 1. A box is ``int64 (ndim, 2)`` of elements, bounds of the array along each dimension.
-2. A file never reaches beyond its group, so what is missing is found group by group.
+2. A file never extends beyond its group, so missing cells are found group by group.
 3. Costs grow with files, groups and changed chunks, but never with their product.
 """
 
@@ -43,7 +43,7 @@ def file_name(box: Boxes, token: str) -> str:
 
 
 def boxes_in_names(names: Sequence[str], ndim: int) -> Boxes | None:
-    """Return the boxes that file names tell, ``(n, ndim, 2)``; None where one tells none."""
+    """Return the boxes in names of files, ``(n, ndim, 2)``; None if a name does not hold one."""
     boxes = np.zeros((len(names), ndim, 2), dtype=np.int64)
     for number, name in enumerate(names):
         match = _NAME.fullmatch(name)
@@ -56,8 +56,8 @@ def boxes_in_names(names: Sequence[str], ndim: int) -> Boxes | None:
     return boxes
 
 
-def is_ours(name: str) -> bool:
-    """Whether a file has a name that only copies give."""
+def is_file_name(name: str) -> bool:
+    """Return True if a name is one that ``file_name`` gives."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -87,25 +87,18 @@ def chunks_per_file(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The groups of chunks of a table.
-
-    Parameters
-    ----------
-    axes
-        Chunks of the table along each dimension.
-    steps
-        Chunks of a group along each dimension.
-    selections
-        What is copied along each dimension.
-    """
+    """The groups of chunks of a table."""
 
     axes: tuple[ChunkAxis, ...]
+    """Chunks of the table along each dimension."""
     steps: tuple[int, ...]
+    """Chunks of a group along each dimension."""
     selections: tuple[DimSelection, ...]
+    """Copied positions along each dimension."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many groups there are along each dimension."""
+        """The number of groups along each dimension."""
         return tuple(
             -(-axis.count // step) for axis, step in zip(self.axes, self.steps, strict=True)
         )
@@ -123,7 +116,7 @@ class Groups:
         return rows
 
     def fit(self, boxes: Boxes) -> NDArray[np.bool_]:
-        """Tell which boxes lie in the arrays and in one group each."""
+        """Return which boxes are inside the arrays, and in one group each."""
         fits = np.ones(len(boxes), dtype=bool)
         for number, axis in enumerate(self.axes):
             low, high = boxes[:, number, 0], boxes[:, number, 1]
@@ -134,12 +127,9 @@ class Groups:
         return fits
 
     def missing(self, kept: Boxes) -> Boxes:
-        """Return the boxes of files to write, in C order: all selected cells that no kept box has.
+        """Return boxes of files to write, in C order: all selected cells outside of the kept boxes.
 
-        Parameters
-        ----------
-        kept
-            Boxes of files that stay; disjoint, and each in one group.
+        Kept boxes must be disjoint, and each in one group.
 
         Raises
         ------
@@ -174,23 +164,23 @@ class Groups:
         owners = tuple(self._group(n, kept[:, n, 0]) for n in range(ndim))
         np.add.at(held, owners, self.rows(kept))
         np.add.at(files, owners, 1)
-        places = np.argwhere(held < wanted)
-        boxes = np.zeros((len(places), ndim, 2), dtype=np.int64)
+        open_groups = np.argwhere(held < wanted)
+        boxes = np.zeros((len(open_groups), ndim, 2), dtype=np.int64)
         for number in range(ndim):
-            boxes[:, number, 0] = edges[number][places[:, number]]
-            boxes[:, number, 1] = edges[number][places[:, number] + 1]
-        partly = files[tuple(places.T)] > 0
-        pieces = [boxes[~partly]]
+            boxes[:, number, 0] = edges[number][open_groups[:, number]]
+            boxes[:, number, 1] = edges[number][open_groups[:, number] + 1]
+        partly = files[tuple(open_groups.T)] > 0
+        parts = [boxes[~partly]]
         if partly.any():
             numbers = np.ravel_multi_index(owners, shape)
             order = np.argsort(numbers, kind="stable")
             ordered = numbers[order]
-            wholes = np.ravel_multi_index(tuple(places[partly].T), shape)
+            wholes = np.ravel_multi_index(tuple(open_groups[partly].T), shape)
             for box, number in zip(boxes[partly], wholes, strict=True):
                 first, last = np.searchsorted(ordered, [number, number + 1])
-                parts, covered = cover(box, kept[order[first:last]])
-                pieces.append(parts[~covered])
-        found = np.concatenate(pieces)
+                cut, covered = cover(box, kept[order[first:last]])
+                parts.append(cut[~covered])
+        found = np.concatenate(parts)
         found = found[self.rows(found) > 0]
         return found[np.lexsort([found[:, n, 0] for n in reversed(range(ndim))])]
 

@@ -32,41 +32,28 @@ class Source(SnapshotTable):
     plan: ScanPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellChanges:
-    """Boxes of the table in which cells may differ, or why all of them may.
-
-    Attributes
-    ----------
-    boxes
-        ``int64 (n, ndim, 2)``; they may overlap and reach beyond the table.
-    everywhere
-        Why all files are written anew; None if ``boxes`` hold what changed.
-    """
-
-    boxes: Boxes | None = None
-    everywhere: str | None = None
-
-
 def cell_changes(
     repository: RepositoryReader, logs: Sequence[SnapshotId], old: Source, new: Source
-) -> CellChanges:
-    """Return which cells of a table differ, by the transaction logs between two snapshots."""
+) -> Boxes | str:
+    """Return boxes of the cells that differ, by the logs between two snapshots, or why all do.
+
+    Boxes may overlap, and extend beyond the table.
+    """
     reason = _why_all_differ(old, new)
     if reason is not None:
-        return CellChanges(everywhere=reason)
+        return reason
     nodes = {variable.node.id for variable in new.variables().values()}
     try:
         touched = touched_nodes(repository, logs, nodes)
     except NotFoundError as error:
-        return CellChanges(everywhere=error.message)
+        return error.message
     axes = axis_changes(old, new, touched)
     boxes = (
         slabs([axis.fresh for axis in axes], new.table.sizes),
         slabs([axis.moved for axis in axes], old.table.sizes),
         changed_cells(new, old, touched),
     )
-    return CellChanges(boxes=np.concatenate(boxes))
+    return np.concatenate(boxes)
 
 
 def _why_all_differ(old: Source, new: Source) -> str | None:
@@ -77,7 +64,7 @@ def _why_all_differ(old: Source, new: Source) -> str | None:
         was, now = (", ".join(source.table.names) for source in (old, new))
         return f"the columns were {was} and are {now}"
     if old.columns().keys() != new.columns().keys() or _condition(old) != _condition(new):
-        return "the condition on values means something else"
+        return "the condition on values has another meaning"
     reasons = (why_values_differ(column, new, old) for column in new.columns().values())
     return next((reason for reason in reasons if reason is not None), None)
 

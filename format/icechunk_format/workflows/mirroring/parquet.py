@@ -1,14 +1,12 @@
-"""Writes the cells of one box as a Parquet file, and describes the file for Delta's log.
-
-Executors run this. It imports nothing that plans.
+"""Writes the cells of one box as a Parquet file on an executor, with statistics for Delta's log.
 
 Rules of this file
 ------------------
-1. Rows are those of reading, in the order of chunks, so that statistics of row groups tell every
-   dimension apart.
+1. Rows are those of reading, in the order of chunks, so that row groups have narrow bounds along
+   every dimension.
 2. Labels of dimensions are stored as dictionaries; values are not, since they seldom repeat.
-3. Statistics name only what is certain: no NaN or infinity, no long text, nothing nested.
-4. A file that was not written to its end has no entry in the log; a vacuum deletes it.
+3. Statistics hold only what is certain: no NaN or infinity, no long string, nothing nested.
+4. A file that was not finished has no entry in the log; a vacuum deletes it.
 """
 
 from __future__ import annotations
@@ -34,21 +32,12 @@ from icechunk_format.errors import StorageError
 from icechunk_format.workflows.mirroring.boxes import file_name
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.mirroring.target import DeltaTarget
+    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 
 ROW_GROUP_ROWS: Final = 1_000_000
 # Parquet's LZ4_RAW: zstd takes a quarter longer to write, and snappy makes larger files.
 COMPRESSION: Final = "lz4"
-ADDED: Final = pa.schema(
-    [
-        pa.field("path", pa.string()),
-        pa.field("size", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("stats", pa.string()),
-    ]
-)
-"""What a task tells of the files that it wrote."""
-# Delta shortens texts in statistics; a longer one has none here.
+# Delta shortens strings in statistics; a longer one is left out here.
 _MOST_CHARACTERS: Final = 32
 
 
@@ -63,30 +52,29 @@ class FileTask:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileReceipt:
+    """A written file."""
+
+    path: str
+    size: int
+    rows: int
+    stats: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContext:
-    """What all files of a run share; small and picklable.
-
-    Attributes
-    ----------
-    scan
-        How cells are read.
-    target
-        Where files are written.
-    schema
-        Columns of the files.
-    has_nan
-        Whether floats may be NaN, so that their extremes say nothing: Spark takes NaN for greater
-        than any number, and Parquet's statistics leave it out.
-    """
+    """The part of a plan that all tasks share."""
 
     scan: ScanContext
     target: DeltaTarget
     schema: pa.Schema
     has_nan: bool = False
+    """Whether floats may be NaN, so that their extremes are unknown: Spark sorts NaN behind all
+    numbers, and Parquet's statistics leave it out."""
 
     @property
-    def told(self) -> list[str]:
+    def bounded(self) -> list[str]:
         """The columns that have statistics."""
         return [
             item.name
@@ -95,18 +83,18 @@ class FileContext:
         ]
 
 
-def write_file(context: FileContext, piece: FileTask) -> dict[str, Any]:
-    """Write a file; return its row of the schema ``ADDED``.
+def write_file(context: FileContext, task: FileTask) -> FileReceipt:
+    """Write a file.
 
     Raises
     ------
     StorageError
-        The store failed, or its disk is full. Nothing of the file counts.
+        The storage failed, or its disk is full. The table does not have the file.
     """
     collected: list[pq.FileMetaData] = []
-    box = np.array(piece.box, dtype=np.int64).reshape(-1, 2)
+    box = np.array(task.box, dtype=np.int64).reshape(-1, 2)
     name = file_name(box, secrets.token_hex(8))
-    task = ScanTask(parts=((0, *piece.box),), rows=piece.rows)
+    scan_task = ScanTask(parts=((0, *task.box),), rows=task.rows)
     files = context.target.file_system()
     try:
         with files.open_output_stream(name) as stream:
@@ -115,12 +103,12 @@ def write_file(context: FileContext, piece: FileTask) -> dict[str, Any]:
                 context.schema,
                 compression=COMPRESSION,
                 use_dictionary=_repeated(context),
-                write_statistics=context.told,
+                write_statistics=context.bounded,
                 write_page_index=True,
                 store_schema=False,
                 metadata_collector=collected,
             ) as writer:
-                for group in _row_groups(context, task):
+                for group in _row_groups(context, scan_task):
                     writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
             size = stream.tell()
     except OSError as error:
@@ -137,12 +125,7 @@ def write_file(context: FileContext, piece: FileTask) -> dict[str, Any]:
         raise
     [metadata] = collected
     stats = statistics(metadata, context.schema)
-    return {
-        "path": name,
-        "size": size,
-        "rows": metadata.num_rows,
-        "stats": json.dumps(stats, allow_nan=False),
-    }
+    return FileReceipt(name, size, metadata.num_rows, json.dumps(stats, allow_nan=False))
 
 
 def _drop(files: pa_fs.FileSystem, name: str) -> None:
@@ -182,12 +165,12 @@ def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    for place in range(metadata.num_columns):
-        name = metadata.schema.column(place).path
+    for index in range(metadata.num_columns):
+        name = metadata.schema.column(index).path
         kind = schema.field(name).type if name in schema.names else None
         if kind is None or pa.types.is_nested(kind):
             continue
-        found = [group.column(place).statistics for group in groups]
+        found = [group.column(index).statistics for group in groups]
         if all(item is not None and item.has_null_count for item in found):
             nulls[name] = sum(item.null_count for item in found)
         bounds = _bounds(found, kind)
@@ -202,23 +185,23 @@ def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _bounds(found: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column; None where nothing is certain."""
+    """Return the least and the greatest value of a column; None if they are uncertain."""
     known = [item for item in found if item is not None and item.has_min_max]
-    # A row group without extremes has only missing values, or something that is not told.
+    # A row group without extremes has missing values only, or values that Parquet cannot order.
     if not known or any(
         item is None or (not item.has_min_max and item.num_values) for item in found
     ):
         return None
     try:
         low, high = min(item.min for item in known), max(item.max for item in known)
-    except (ValueError, OverflowError):  # times that Python does not know
+    except (ValueError, OverflowError):  # timestamps outside of Python's range
         return None
     shown = _shown(low, kind), _shown(high, kind)
     return None if None in shown else shown
 
 
 def _shown(value: Any, kind: pa.DataType) -> Any:
-    """Return a value as JSON of Delta's log, or None where it has none."""
+    """Return a value as JSON of Delta's log; None if it cannot be in statistics."""
     if pa.types.is_floating(kind):
         return value if math.isfinite(value) else None
     if pa.types.is_integer(kind):

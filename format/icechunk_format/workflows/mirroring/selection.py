@@ -1,10 +1,10 @@
-"""Describes what of a group is copied, and compares it with what a table remembers.
+"""The options of reading that select the cells of a copy; the table records them.
 
 Rules of this file
 ------------------
-1. Names and meanings are those of the options of reading. A table remembers the options that were
+1. Names and meanings are those of the options of reading. A table records the options that were
    given, never the defaults.
-2. A later run takes what the table remembers. An option that it gives again must be the same.
+2. A later run uses the recorded options. An option that it gives again must be the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from icechunk_format.errors import InvalidInputError
 if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
 
-# Options that decide which rows and columns a copy has, with the arguments that they become.
+# Options that select rows and columns, with the names of the arguments.
 _OF_TABLE: Final = {
     "variables": "variables",
     "coords": "coords",
@@ -37,52 +37,40 @@ _OF_PLAN: Final = {
     "isel": "isel",
     "missingChunks": "missing_chunks",
 }
-# Key of a slice in JSON; no dimension can have this name.
+# Key of a slice in JSON; a dimension cannot have this name.
 _SLICE: Final = "/slice"
 
 REMEMBERED: Final = ("group", *_OF_TABLE, *_OF_PLAN, "rowsPerPartition")
-"""The options that a copy takes and remembers, by their documented names."""
+"""The options that a copy accepts and records, by their documented names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The options that decide what is copied: JSON values by documented name."""
+    """Options of reading that select cells: JSON values by documented name."""
 
     given: Mapping[str, Any]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Selection:
-        """Return the selection of parsed options.
-
-        Raises
-        ------
-        InvalidInputError
-            An option means nothing for a copy.
-        """
+        """Return the selection of parsed options, or raise InvalidInputError for another option."""
         for name in given:
             if name not in REMEMBERED:
                 raise InvalidInputError(
-                    f"option '{name}' means nothing for a copy: it takes {', '.join(REMEMBERED)}",
+                    f"option '{name}' has no effect on a copy; give one of {', '.join(REMEMBERED)}",
                     option=name,
                 )
         return cls({name: _as_json(value) for name, value in given.items() if value is not None})
 
     def check_later(self, later: Selection, *, target: str) -> None:
-        """Check that a later run asks for no other selection than this remembered one.
-
-        Raises
-        ------
-        InvalidInputError
-            The later run gives an option another value; both are named.
-        """
+        """Raise InvalidInputError if a later run gives a recorded option another value."""
         for name, value in later.given.items():
             known = self.given.get(name)
             if known != value:
                 remembered = f"{name}={_shown(known)}" if name in self.given else f"no {name}"
                 raise InvalidInputError(
                     f"{target} was copied with {remembered}, and now {name}={_shown(value)} is"
-                    " given: leave the option out to go on, choose another target, or copy all"
-                    " anew with full=True",
+                    " given: leave the option out to continue, choose another target, or copy"
+                    " all cells anew with full=True",
                     option=name,
                     remembered=known,
                     given=value,
@@ -90,22 +78,22 @@ class Selection:
 
     @property
     def group(self) -> str | None:
-        """The group to copy, or None for the one that reading would choose."""
+        """The group to copy; None for the default of reading."""
         group = self.given.get("group")
         return None if group is None else str(group)
 
     @property
     def rows_per_file(self) -> int | None:
-        """Wanted rows of a file, or None for the default."""
+        """Rows of a file; None for the default."""
         rows = self.given.get("rowsPerPartition")
         return None if rows is None else int(rows)
 
     def table(self, dataset: Dataset) -> Table:
-        """Describe the table; see ``Dataset.table`` for the errors."""
+        """Return the selected table of a dataset."""
         return dataset.table(**self._arguments(_OF_TABLE))
 
     def plan(self, dataset: Dataset, table: Table, read_ahead_bytes: int) -> ScanPlan:
-        """Plan a scan of the table; see ``Dataset.plan`` for the errors."""
+        """Plan a scan of the selected cells."""
         return dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **self._arguments(_OF_PLAN))
 
     def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
@@ -115,7 +103,7 @@ class Selection:
 
 
 def _as_json(value: Any) -> Any:
-    """Return an option's value as JSON; slices become objects, and times become texts."""
+    """Return an option's value as JSON; slices become objects, and timestamps become strings."""
     match value:
         case None | bool() | int() | float() | str():
             return value

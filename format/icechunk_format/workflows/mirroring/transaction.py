@@ -1,45 +1,35 @@
-"""Commits one version of a copy's Delta table.
-
-A version appears by one transaction, which adds and removes files and holds the record of the
-snapshot. A lost race changes nothing.
-"""
+"""Commits a version of a Delta table: one transaction adds and removes files, and has a record."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, TableState, deltalake
 from icechunk_format.workflows.mirroring.record import APP_ID, RECORD_KEY, MirrorRecord
-from icechunk_format.workflows.mirroring.target import DeltaTarget, TargetState, deltalake
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-# Characters that Delta allows in no name of a column, unless tables map names.
+    from icechunk_format.workflows.mirroring.parquet import FileContext, FileReceipt
+
+# Characters that names of columns cannot hold, unless a table maps names.
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
-# How many files one run deletes at most after a lost race.
-_MOST_DISCARDED: Final = 1_000
+_MOST_DISCARDED: Final = 1_000  # after a lost race
 
 
 def delta_schema(columns: pa.Schema) -> pa.Schema:
-    """Return the schema of the table, without metadata.
-
-    Raises
-    ------
-    UnsupportedError
-        Delta has no such column.
-    """
+    """Return the schema of the table, without metadata; refuse columns that Delta does not have."""
     for item in columns:
         if _FORBIDDEN & set(item.name):
             raise UnsupportedError(
-                f"column {item.name!r} cannot be in a Delta table, whose names hold no blank and"
+                f"column {item.name!r} cannot be in a Delta table, whose names hold no space and"
                 " none of ,;{}()=: rename the array, or name the others with option variables",
                 column=item.name,
             )
@@ -52,58 +42,48 @@ def delta_schema(columns: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(item.name, item.type) for item in columns])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """A version to write: files that come and go, and the record.
+def commit(
+    context: FileContext,
+    state: TableState | None,
+    record: MirrorRecord,
+    added: Sequence[FileReceipt],
+    removed: Sequence[tuple[str, int]] | None,
+) -> int | None:
+    """Write one version of the table, and return its number; None if another run was faster.
 
-    Attributes
-    ----------
-    added
-        Rows of the schema ``ADDED``.
-    removed
-        Names and sizes of files that go; None where all go and the schema may change.
-    """
-
-    schema: pa.Schema
-    record: MirrorRecord
-    added: pa.Table
-    removed: Sequence[tuple[str, int]] | None
-
-
-def commit(target: DeltaTarget, state: TargetState | None, change: Transaction) -> int | None:
-    """Write one version of the table, and return its number; None where another run was faster.
+    `removed` holds names and sizes; None removes all files, and the schema may change.
 
     Raises
     ------
     StorageError
-        The store failed. The version may have landed; the next run finds out.
+        The storage failed. The version may have landed; the next run finds out.
     """
-    package = deltalake()
+    package, target = deltalake(), context.target
     now = int(time.time() * 1000)
     adds: list[AddAction | RemoveAction] = [
         package.transaction.AddAction(
-            path=row["path"],
-            size=row["size"],
+            path=receipt.path,
+            size=receipt.size,
             partition_values={},
             modification_time=now,
             data_change=True,
-            stats=row["stats"],
+            stats=receipt.stats,
         )
-        for row in change.added.to_pylist()
+        for receipt in added
     ]
     properties = package.CommitProperties(
-        custom_metadata={RECORD_KEY: change.record.to_json()},
-        app_transactions=[package.Transaction(APP_ID, change.record.number)],
-        # A version in between may be another copy: what to do is planned anew.
+        custom_metadata={RECORD_KEY: record.to_json()},
+        app_transactions=[package.Transaction(APP_ID, record.number)],
+        # A version in between may be another copy, so the run is planned anew.
         max_commit_retries=0,
     )
-    schema = package.Schema.from_arrow(change.schema)
+    schema = package.Schema.from_arrow(context.schema)
     try:
         with target.errors("committing to"):
             if state is None:
-                return _create(target, schema, adds, change, properties)
-            if change.removed is None:
-                _allow_times(state.table, change.schema)
+                return _create(target, schema, adds, record, properties)
+            if removed is None:
+                _allow_times(state.table, context.schema)
                 mode = "overwrite"
             else:
                 mode = "append"
@@ -115,7 +95,7 @@ def commit(target: DeltaTarget, state: TargetState | None, change: Transaction) 
                         size=size,
                         partition_values={},
                     )
-                    for name, size in change.removed
+                    for name, size in removed
                 ]
             state.table.create_write_transaction(
                 adds, mode=mode, schema=schema, commit_properties=properties
@@ -127,7 +107,7 @@ def commit(target: DeltaTarget, state: TargetState | None, change: Transaction) 
 
 
 def _create(
-    target: DeltaTarget, schema: Any, adds: Sequence[Any], change: Transaction, properties: Any
+    target: DeltaTarget, schema: Any, adds: Sequence[Any], record: MirrorRecord, properties: Any
 ) -> int | None:
     package = deltalake()
     try:
@@ -136,7 +116,7 @@ def _create(
             schema,
             list(adds),
             mode="error",
-            description=f"Copy of {change.record.repository}, branch {change.record.branch}",
+            description=f"Copy of {record.repository}, branch {record.branch}",
             # The log names the snapshot of each version, so it is kept as long as the files are.
             configuration={"delta.enableExpiredLogCleanup": "false"},
             storage_options=dict(target.options) or None,
@@ -150,7 +130,7 @@ def _create(
 
 
 def _allow_times(table: DeltaTable, schema: pa.Schema) -> None:
-    """Let a table have times without a zone, where its first schema had none."""
+    """Add the feature of timestamps without a time zone, if the first schema had none."""
     has_times = any(pa.types.is_timestamp(item.type) and item.type.tz is None for item in schema)
     if has_times and "timestampNtz" not in (table.protocol().writer_features or ()):
         table.alter.add_feature(
@@ -160,7 +140,7 @@ def _allow_times(table: DeltaTable, schema: pa.Schema) -> None:
 
 
 def discard(target: DeltaTarget, names: Sequence[str]) -> None:
-    """Delete files that no version has; what stays goes with the next vacuum."""
+    """Delete files that are not in any version; the next vacuum deletes the rest."""
     files = target.file_system()
     for name in names[:_MOST_DISCARDED]:
         with contextlib.suppress(OSError, IcechunkError):

@@ -1,4 +1,4 @@
-"""Finds mirrored versions of a table, and tells how far a copy is behind its branch."""
+"""Finds mirrored versions of a table, and counts the snapshots that a copy is behind its branch."""
 
 from __future__ import annotations
 
@@ -17,34 +17,28 @@ from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, Mirrored, files_of, records
 from icechunk_format.workflows.mirroring.record import MirrorRecord
-from icechunk_format.workflows.mirroring.target import DeltaTarget, Mirrored, files_of, records
 
 _MOST_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredFiles:
-    """One mirrored version, and its files.
-
-    Attributes
-    ----------
-    paths
-        URLs of its Parquet files.
-    schema_json
-        Its columns, as Delta and Spark write schemas.
-    """
+    """One mirrored version, and its Parquet files."""
 
     version: int
     record: MirrorRecord
     paths: tuple[str, ...]
+    """URLs of the files."""
     schema_json: str
+    """Columns, as Delta and Spark serialize schemas."""
 
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """How a copy stands to its branch.
+    """The newest snapshot of a copy, and that of its branch.
 
     Attributes
     ----------
@@ -57,8 +51,8 @@ class Freshness:
     branch_snapshot_id, branch_committed_at
         The newest snapshot of that branch.
     snapshots_behind
-        Snapshots that were committed after the copied one; None where that one is not in the
-        history of the branch, because the branch was reset or the snapshot expired.
+        Snapshots committed after the copied one; None if that one is not in the history of the
+        branch, because the branch was reset or the snapshot expired.
     """
 
     version: int
@@ -71,34 +65,28 @@ class Freshness:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the copy holds the newest snapshot of its branch."""
+        """Return True if the copy holds the newest snapshot of its branch."""
         return self.snapshots_behind == 0
 
 
 def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location:
-    """Return the location of the repository that a table names.
+    """Return the location of the repository in a record.
 
-    A table may come from anyone, so it does not choose which hosts are contacted, nor what fsspec
-    loads.
-
-    Raises
-    ------
-    InvalidInputError
-        The place is behind HTTP, or of a kind that only fsspec knows, and the caller did not
-        choose a client for it.
+    A table is untrusted, so it does not choose the hosts that are contacted, nor the code that
+    fsspec loads: InvalidInputError is raised unless the caller chose a client for such a URL.
     """
     location = Location(record.repository, **(storage or {}))
     if location.address.kind in ("http", "other") and location.client == "auto":
         raise InvalidInputError(
-            f"the copy names {location} as its repository, and places of this kind are not"
-            " contacted unasked: give storage.client=fsspec if you trust the table",
+            f"the copy names {location} as its repository, and URLs of this kind are not contacted"
+            " by default: give storage.client=fsspec if you trust the table",
             found=str(location),
         )
     return location
 
 
 def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) -> Freshness:
-    """Tell how far a copy is behind the branch that it follows.
+    """Count the snapshots that a copy is behind the branch that it follows.
 
     Parameters
     ----------
@@ -110,7 +98,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     Raises
     ------
     NotFoundError
-        There is no copy, or its repository or branch is gone.
+        The copy, its repository or its branch does not exist.
     """
     newest = newest_copy(target)
     record = newest.record
@@ -129,13 +117,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
 
 
 def newest_copy(target: DeltaTarget) -> Mirrored:
-    """Return the newest version that holds a snapshot.
-
-    Raises
-    ------
-    NotFoundError
-        There is none.
-    """
+    """Return the newest version that holds a snapshot, or raise NotFoundError."""
     newest = next(records(target, target.existing()), None)
     if newest is None:
         raise target.no_copy()
@@ -157,18 +139,17 @@ def find_files(
     target
         The Delta table.
     tag, snapshot, as_of
-        At most one of them: a tag of the repository, the id of a snapshot, or an instant, which
-        means the newest copied snapshot that was committed at or before it.
+        At most one of them: a tag of the repository, the id of a snapshot, or a timestamp, which
+        selects the newest copied snapshot committed at or before it.
     storage
-        Arguments ``client`` and ``options`` of the repository's ``Location``, where a tag is
-        looked up.
+        Arguments ``client`` and ``options`` of the repository's ``Location``, to resolve a tag.
 
     Raises
     ------
     NotFoundError
         The snapshot was not copied, or a vacuum deleted its files.
     InvalidInputError
-        More than one of the arguments is given.
+        More than one of tag, snapshot and as_of is given.
     """
     given = [n for n, v in (("tag", tag), ("snapshot", snapshot), ("asOf", as_of)) if v is not None]
     if len(given) > 1:
@@ -185,10 +166,10 @@ def find_files(
                 wanted = str(source.resolve(tag=tag))
         known.append(found.record.snapshot_id)
         if as_of is not None:
-            is_it = found.record.committed <= as_of
+            is_found = found.record.committed <= as_of
         else:
-            is_it = wanted is None or found.record.snapshot_id == wanted
-        if is_it:
+            is_found = wanted is None or found.record.snapshot_id == wanted
+        if is_found:
             return _files(target, found, newest_version=int(table.version()))
     if first is None:
         raise target.no_copy()
@@ -215,8 +196,8 @@ def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> Mirr
     foreign = [name for name in names if "/" in name or "\\" in name]
     if foreign:
         raise FormatError(
-            f"its file {foreign[0]!r} is not beside the others, where mirror puts all files: copy"
-            " all anew with full=True",
+            f"its file {foreign[0]!r} is not beside the others, where mirror writes all files: copy"
+            " all cells anew with full=True",
             object_key=f"version {found.version} of {target}",
             file_type="Delta table",
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -48,6 +48,7 @@ from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.object_keys import STAGING
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.workflows.running import Run
 from icechunk_format.workflows.virtualizing.committing import Changes, check_consent, commit_changes
 from icechunk_format.workflows.virtualizing.placing.arrays import Builder
 from icechunk_format.workflows.virtualizing.placing.place import (
@@ -78,9 +79,6 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template
     from icechunk_format.workflows.virtualizing.scanning.headers import Header
     from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
-
-Run = Callable[[Sequence[Any], Callable[[Any], Any]], Iterable[Any]]
-"""Runs a function on pieces of work, and returns the answers in any order."""
 
 _MOST_FILES_PER_PIECE: Final = 200
 _PIECES_PER_CORE: Final = 8
@@ -282,7 +280,7 @@ class _Run:
             base=base,
             now=self._now,
         )
-        answers = self._run(tasks, partial(place_references, place))
+        answers = self._run(partial(place_references, place), tasks)
         placed = list(counted(answers, self._progress, "Placing references", len(tasks)))
         wanted = {found for one in placed for found in one.places}
         check_consent(wanted, set(places), archive.containers)
@@ -391,7 +389,7 @@ class _Run:
         work = [(n, [(file, known.get(file.url)) for file in files[n : n + size]]) for n in starts]
         found = {}
         with phase(self._progress, "Scanning files", len(files)) as advance:
-            for number, scanned in self._run(work, partial(_scan, context)):
+            for number, scanned in self._run(partial(_scan, context), work):
                 found[number] = scanned
                 advance(len(files[number : number + size]))
         pieces = [piece for number in starts for piece in found[number]]

@@ -1,10 +1,10 @@
-"""Opens the Delta table of a copy with ``deltalake``, and reads which snapshot each version holds.
+"""Opens the Delta table of a copy with ``deltalake``, and reads the records of its versions.
 
 Rules of this file
 ------------------
-1. Options of the store are passed on to ``deltalake`` and to nothing else: they may be credentials.
-   ``DeltaTarget`` shows the URL alone.
-2. ``deltalake`` is imported when it is needed, since it is an extra.
+1. Options of the storage may be credentials: only ``deltalake`` receives them, and ``DeltaTarget``
+   shows the URL alone.
+2. ``deltalake`` is an extra, so functions import it.
 3. Only this file and ``transaction`` know Delta's log.
 """
 
@@ -29,7 +29,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.storage.address import parse_url
-from icechunk_format.workflows.mirroring.boxes import is_ours
+from icechunk_format.workflows.mirroring.boxes import is_file_name
 from icechunk_format.workflows.mirroring.record import RECORD_KEY, MirrorRecord, parse_record
 
 if TYPE_CHECKING:
@@ -37,18 +37,12 @@ if TYPE_CHECKING:
 
 _LOG: Final = "_delta_log"
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-# How many of the newest versions are looked at, until one has a record.
-_LOOKS: Final = (4, 64, 1024, None)
+# Limits of the history that is read, one after another until a version has a record.
+_HISTORY_LIMITS: Final = (4, 64, 1024, None)
 
 
 def deltalake() -> ModuleType:
-    """Return the package ``deltalake``.
-
-    Raises
-    ------
-    UnsupportedError
-        It is not installed.
-    """
+    """Return the package ``deltalake``, or raise UnsupportedError if it is not installed."""
     try:
         import deltalake as package
         import deltalake.exceptions
@@ -64,7 +58,7 @@ def deltalake() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """The place of a Delta table: its URL, and options of its store in ``deltalake``'s words."""
+    """The location of a Delta table: its URL, and ``storage_options`` of ``deltalake``."""
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -73,13 +67,7 @@ class DeltaTarget:
     def of(
         cls, url: str | os.PathLike[str], options: Mapping[str, str] | None = None
     ) -> DeltaTarget:
-        """Return the target at a URL or a local path.
-
-        Raises
-        ------
-        InvalidInputError
-            The URL cannot be used, or an option is no text.
-        """
+        """Return the target at a URL or a local path, or raise InvalidInputError."""
         address = parse_url(os.fspath(url))
         if address.kind in ("memory", "http"):
             raise InvalidInputError(
@@ -98,7 +86,7 @@ class DeltaTarget:
         for name, value in given.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidInputError(
-                    f"target_options: {name!r} must be a text, as deltalake's storage_options are",
+                    f"target_options: {name!r} must be a string",
                     option=str(name),
                 )
         return cls(address.url, given)
@@ -108,7 +96,7 @@ class DeltaTarget:
 
     @property
     def is_local(self) -> bool:
-        """Whether the table lies in a local folder."""
+        """Return True if the table is in a local folder."""
         return parse_url(self.url).kind == "local"
 
     def file_system(self) -> pa_fs.FileSystem:
@@ -122,7 +110,7 @@ class DeltaTarget:
             )
 
     def open(self, version: int | None = None) -> DeltaTable | None:
-        """Open the table, at its newest version by default; None where there is none."""
+        """Open the table, at its newest version by default; return None if it does not exist."""
         package = deltalake()
         if self.is_local and not os.path.isdir(os.path.join(self.url, _LOG)):
             return None
@@ -136,14 +124,14 @@ class DeltaTarget:
         return table
 
     def existing(self, version: int | None = None) -> DeltaTable:
-        """Open the table, where there has to be one."""
+        """Open the table, or raise NotFoundError."""
         table = self.open(version)
         if table is None:
             raise self.no_copy()
         return table
 
     def no_copy(self) -> NotFoundError:
-        """Return the error for a place without a copy."""
+        """Return the error for a table that does not exist or has no record."""
         return NotFoundError(
             f"there is no copy at {self}: write one with icechunk_spark.mirror(spark, path,"
             " target)",
@@ -152,7 +140,7 @@ class DeltaTarget:
 
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:
-        """Turn errors of ``deltalake`` into ours; values of options are hidden."""
+        """Raise errors of ``deltalake`` as StorageError; values of options are hidden."""
         package = deltalake()
         try:
             yield
@@ -165,7 +153,7 @@ class DeltaTarget:
 
     def shown(self, error: BaseException) -> str:
         """Return an error on one line, without the values of options."""
-        # deltalake colours its arrows between causes.
+        # deltalake puts coloured arrows between causes.
         text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "-").split())
         for value in sorted(self.options.values(), key=len, reverse=True):
             if len(value) > 3:
@@ -182,36 +170,20 @@ class Mirrored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetState:
-    """The table as a run finds it.
-
-    Attributes
-    ----------
-    table
-        The table at its newest version.
-    newest
-        The newest version that holds a snapshot.
-    names, sizes
-        Name and bytes of each file of the newest version.
-    changed_by
-        Another program's operation on the files after ``newest``; None where there was none.
-    """
+class TableState:
+    """The table at its newest version."""
 
     table: DeltaTable
     newest: Mirrored
+    """The newest version that holds a snapshot."""
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     changed_by: str | None
+    """An operation of another program on the files after ``newest``."""
 
 
 def records(target: DeltaTarget, table: DeltaTable) -> Iterator[Mirrored]:
-    """Yield the versions of a table that hold a snapshot, newest first.
-
-    Raises
-    ------
-    FormatError
-        A record cannot be read.
-    """
+    """Yield the versions of a table that hold a snapshot, newest first."""
     for entry in _history(target, table):
         found = _mirrored(target, entry)
         if found is not None:
@@ -219,7 +191,7 @@ def records(target: DeltaTarget, table: DeltaTable) -> Iterator[Mirrored]:
 
 
 def _mirrored(target: DeltaTarget, entry: Mapping[str, Any]) -> Mirrored | None:
-    """Return what a version holds; None where another program wrote it."""
+    """Return the record of a version; None if another program wrote it."""
     if RECORD_KEY not in entry:
         return None
     version = int(entry["version"])
@@ -228,9 +200,9 @@ def _mirrored(target: DeltaTarget, entry: Mapping[str, Any]) -> Mirrored | None:
 
 
 def _history(target: DeltaTarget, table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield what is known of each version, newest first; few are read where few are wanted."""
+    """Yield the entries of the history, newest first; few are read if few are consumed."""
     seen = 0
-    for limit in _LOOKS:
+    for limit in _HISTORY_LIMITS:
         with target.errors("reading the history of"):
             entries = table.history(limit)
         yield from entries[seen:]
@@ -239,13 +211,13 @@ def _history(target: DeltaTarget, table: DeltaTable) -> Iterator[dict[str, Any]]
         seen = len(entries)
 
 
-def read_state(target: DeltaTarget) -> TargetState | None:
-    """Read the table; None where there is none yet.
+def read_state(target: DeltaTarget) -> TableState | None:
+    """Read the table; return None if it does not exist.
 
     Raises
     ------
     AlreadyExistsError
-        Something else is there.
+        The target is not empty and not a copy.
     """
     table = target.open()
     if table is None:
@@ -253,7 +225,7 @@ def read_state(target: DeltaTarget) -> TargetState | None:
         return None
     changed_by: str | None = None
     newest: Mirrored | None = None
-    # A kind of operation that moves no file: they come between ours.
+    # Operations that change no file.
     harmless = ("VACUUM START", "VACUUM END", "ADD FEATURE", "SET TBLPROPERTIES", "FSCK")
     for entry in _history(target, table):
         newest = _mirrored(target, entry)
@@ -268,11 +240,11 @@ def read_state(target: DeltaTarget) -> TargetState | None:
             target=str(target),
         )
     names, sizes = files_of(target, table)
-    return TargetState(table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by)
+    return TableState(table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by)
 
 
 def _check_empty(target: DeltaTarget) -> None:
-    """Refuse a folder that holds something else than what a killed run left."""
+    """Refuse a folder with other files than those of a killed run."""
     if target.is_local and os.path.isfile(target.url):
         raise AlreadyExistsError(
             f"{target} is a file: choose an empty folder for the table", target=str(target)
@@ -288,17 +260,17 @@ def _check_empty(target: DeltaTarget) -> None:
             return
     for info in found:
         name = info.base_name
-        if name != _LOG and not is_ours(name.partition("#")[0]):
+        if name != _LOG and not is_file_name(name.partition("#")[0]):
             raise AlreadyExistsError(
-                f"{target} is no Delta table, but {name!r} is there: choose an empty target, since"
-                " a vacuum of the table would delete what is no part of it",
+                f"{target} contains {name!r} and is not a Delta table: choose an empty folder,"
+                " since a vacuum of the table would delete other files",
                 target=str(target),
                 found=name,
             )
 
 
 def files_of(target: DeltaTarget, table: DeltaTable) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return name and bytes of each file of an open version."""
+    """Return names and sizes of the files of an open version."""
     with target.errors("reading"):
         actions = pa.table(table.get_add_actions(flatten=True))
     return (
