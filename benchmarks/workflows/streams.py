@@ -157,7 +157,7 @@ def lengthen(place: Path, count: int) -> None:
 
 
 def soak(folder: Path, options: Namespace) -> Row:
-    """Run a stream among deaths, rivals, readers and upkeep; check all that it left."""
+    """Run a stream among deaths, rivals, readers and maintenance; check all that it left."""
     place = folder / "soak"
     count, kills = max(20, round(1_000 * options.scale)), max(5, round(200 * options.scale))
     rng = random.Random(20260101)

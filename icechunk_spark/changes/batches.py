@@ -144,7 +144,7 @@ class PlannedBatches:
                 )
             finally:
                 batch.unpersist()
-            upkeep_after(request, number)
+            run_maintenance(request, number)
 
 
 def _query_id(batch: DataFrame) -> str:
@@ -185,7 +185,7 @@ def _has_landed(request: WriteRequest, mode: Mode) -> bool:
     return False
 
 
-def upkeep_after(request: WriteRequest, number: int) -> None:
+def run_maintenance(request: WriteRequest, number: int) -> None:
     """Rewrite manifests after each so many batches; a failure is a warning, since rows are safe."""
     every = request.rewrite_manifests_every
     if every is None or (number + 1) % every:

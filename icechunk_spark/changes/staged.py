@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.options.write_request import Mode
-from icechunk_spark.changes.batches import upkeep_after, with_group, write_once
+from icechunk_spark.changes.batches import run_maintenance, with_group, write_once
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.jobs.task_rows import batches_of
 from icechunk_spark.schema import write_schema
@@ -128,7 +128,7 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         writer = UnplannedWriter(request, self._mode, self._schema, folder=found[0].folder)
         staged = [message.staged for message in found]
         write_once(request, self._mode, lambda: writer.commit(staged))
-        upkeep_after(request, batchId)
+        run_maintenance(request, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the staged rows of a batch, which no commit refers to."""

@@ -1,7 +1,7 @@
 """Turns Spark's report of a failed job into the error that a task raised, on one line.
 
 Spark reports a failed task as its own exception, whose text holds the Python traceback. The caller
-of a write or of upkeep gets the error that the task raised instead, with Spark's as its cause.
+of a write or of maintenance gets the error that the task raised instead, with Spark's as its cause.
 Where an executor or a worker died, no task raised anything; the error then says what died, what
 that means for the repository, and what to do.
 

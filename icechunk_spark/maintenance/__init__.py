@@ -1,4 +1,4 @@
-"""Upkeep of repositories as Spark jobs; executors list and read objects, never the driver."""
+"""Maintenance of repositories as Spark jobs; executors list and read objects, never the driver."""
 
 from __future__ import annotations
 

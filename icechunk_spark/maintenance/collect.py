@@ -40,7 +40,7 @@ from icechunk_format.maintenance.garbage import parts as collect_parts
 from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
-from icechunk_format.options.location import upkeep_location
+from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
@@ -108,7 +108,7 @@ def collect_garbage(
     that goes, and 64 MiB of manifests. Parts are as large as 1/1024 of a repository.
     """
     older_than = parse_cutoff(older_than, argument="older_than")
-    location = upkeep_location(path, options)
+    location = maintenance_location(path, options)
     repository = Repository.open(location)
     collector = SparkCollector(spark, location, older_than, dry_run=dry_run)
     try:
@@ -128,7 +128,7 @@ def collect_garbage(
 
 @dataclass(eq=False)
 class SparkCollector:
-    """Marks and sweeps on executors; see ``maintenance.collecting.collect.Collector``."""
+    """A ``Collector`` of ``icechunk_format.maintenance.garbage.collect`` on executors."""
 
     spark: SparkSession
     location: Location

@@ -40,7 +40,7 @@ from icechunk_format.maintenance.copying.objects import (
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.garbage.parts import part_count
-from icechunk_format.options.location import upkeep_location
+from icechunk_format.options.location import maintenance_location
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.task_rows import (
@@ -101,8 +101,8 @@ def copy(
     60 bytes for each chunk of its part, of which there are 32 or 1024.
     """
     plan = plan_copy(
-        upkeep_location(source, {**options, **(source_options or {})}),
-        upkeep_location(target, {**options, **(target_options or {})}),
+        maintenance_location(source, {**options, **(source_options or {})}),
+        maintenance_location(target, {**options, **(target_options or {})}),
         branch=branch,
         tag=tag,
         target_branch=target_branch,

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
-from icechunk_format.options.location import upkeep_location
+from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.history.cutoff import Cutoff
 from icechunk_format.repository.repository import Repository
 
@@ -38,7 +38,7 @@ def expire_snapshots(
     **options
         ``storage.*`` options, as in ``spark.read.option``.
     """
-    return Repository.open(upkeep_location(path, options)).expire_snapshots(
+    return Repository.open(maintenance_location(path, options)).expire_snapshots(
         older_than,
         delete_expired_branches=delete_expired_branches,
         delete_expired_tags=delete_expired_tags,

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.maintenance.rewriting.task import run_task
-from icechunk_format.options.location import upkeep_location
+from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
@@ -61,7 +61,7 @@ def rewrite_manifests(
     Memory on an executor, for each task that runs: the references of one new manifest, at most
     about a million, and of its sources. On the driver: the lists of manifests.
     """
-    location = upkeep_location(path, options)
+    location = maintenance_location(path, options)
     plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
         return one_process.planned_result(plan)

@@ -32,7 +32,7 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_format.options.location import upkeep_location
+from icechunk_format.options.location import maintenance_location
 from icechunk_format.options.parse import collect_options
 from icechunk_format.options.python_values import option_texts
 from icechunk_format.repository.history.resolve import VersionArguments
@@ -94,7 +94,7 @@ def verify(
     >>> found.where("severity = 'error'").show(truncate=False)  # doctest: +SKIP
     """
     given = collect_options(option_texts(options), use="read")
-    location = upkeep_location(path, options, also=(_AUTHORIZE, _VIRTUAL))
+    location = maintenance_location(path, options, also=(_AUTHORIZE, _VIRTUAL))
     report = Report(max_findings)
     state, context = plan_verification(
         location,

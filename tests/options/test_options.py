@@ -385,7 +385,7 @@ def test_options_of_changes_where_they_mean_nothing(options, is_stream, says):
         parse_read_options({"path": "/data/repo", **options}, is_stream=is_stream)
 
 
-def test_upkeep_of_a_stream_is_refused_for_a_single_write():
+def test_maintenance_of_a_stream_is_refused_for_a_single_write():
     with pytest.raises(InvalidInputError, match=r"is for df\.writeStream"):
         parse_write_options({"path": "/data/repo", "rewriteManifestsEvery": "10"})
 

@@ -111,7 +111,7 @@ for mode, again in (("error", rows(0, 1, "0")), ("append", doubled)):
     except Exception as error:
         answer["written " + mode] = [type(error).__name__, str(error)]
 
-# Upkeep
+# Maintenance
 os.makedirs(path + "/chunks", exist_ok=True)
 open(path + "/chunks/ZZZZZZZZZZZZZZZZZZZG", "wb").write(b"litter")
 soon = datetime.now(timezone.utc) + timedelta(seconds=5)

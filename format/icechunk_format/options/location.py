@@ -24,7 +24,7 @@ def location_of(options: ReadOptions | WriteRequest) -> Location:
     )
 
 
-def upkeep_location(
+def maintenance_location(
     path: str, options: Mapping[str, Any], *, also: Collection[str] = ()
 ) -> Location:
     """Return the location of the repository at `path`, from ``storage.*`` options.
@@ -34,12 +34,12 @@ def upkeep_location(
     Raises
     ------
     InvalidInputError
-        An option is unknown or means nothing for upkeep, or the path names a metadata table.
+        An option is unknown or means nothing for maintenance, or the path names a metadata table.
     """
     given = collect_options(option_texts(options), use="read")
     storage = storage_alone(
         {name: value for name, value in given.items() if name not in also},
-        "for upkeep: only 'storage.*' options do, as in **{'storage.region': 'us-west-2'}",
+        "for maintenance: only 'storage.*' options do, as in **{'storage.region': 'us-west-2'}",
     )
     return Location(repository_path(path), **storage)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import icechunk
 import pytest
-from helpers.files.upkeep_repositories import build_untidy
+from helpers.files.maintenance_repositories import build_untidy
 from helpers.servers.http import misbehaving_server
 
 from icechunk_format.storage.location import Location

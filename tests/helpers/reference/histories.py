@@ -1,4 +1,4 @@
-"""Repositories of the reference whose history is worth reading: refs, moves, amendments, upkeep."""
+"""Repositories of the reference whose history is worth reading: refs, moves, amendments, expiry."""
 
 from __future__ import annotations
 

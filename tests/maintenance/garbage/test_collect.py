@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from helpers.files.upkeep_repositories import (
+from helpers.files.maintenance_repositories import (
     FOREIGN,
     PartCollector,
     build_untidy,

@@ -5,7 +5,7 @@ refs show never changes, and a collection that is run again finishes what anothe
 """
 
 import pytest
-from helpers.files.upkeep_repositories import (
+from helpers.files.maintenance_repositories import (
     PartCollector,
     build_untidy,
     collect,

@@ -1,7 +1,7 @@
 """Deletions keep the pace of the store, and failed ones are counted and reported."""
 
 import numpy as np
-from helpers.files.upkeep_repositories import build_untidy, collect, keys_of, soon
+from helpers.files.maintenance_repositories import build_untidy, collect, keys_of, soon
 
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.garbage.result import DeleteReport

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import pytest
-from helpers.files.upkeep_repositories import build_untidy, collect, commit, keys_of
+from helpers.files.maintenance_repositories import build_untidy, collect, commit, keys_of
 from helpers.sessions.model import stored_contents
 from hypothesis import given, settings
 from hypothesis import strategies as st

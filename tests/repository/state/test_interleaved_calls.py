@@ -14,7 +14,7 @@ import os
 import random
 
 import pytest
-from helpers.files.upkeep_repositories import build_untidy, collect, commit
+from helpers.files.maintenance_repositories import build_untidy, collect, commit
 from helpers.storage.faulty_storage import FaultyStorage
 
 from icechunk_format.errors import IcechunkError

@@ -115,7 +115,7 @@ def test_two_queries_do_not_know_each_others_batches(monkeypatch):
     assert rows_of(place).num_rows == 4
 
 
-def test_upkeep_every_few_batches(monkeypatch):
+def test_maintenance_every_few_batches(monkeypatch):
     place = new_place()
     sink = Sink(place, monkeypatch, rewriteManifestsEvery="3")
     for number in range(6):

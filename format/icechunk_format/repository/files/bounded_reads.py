@@ -1,7 +1,7 @@
 """Reads the chunk references of an array in boxes of bounded size.
 
-Upkeep reads all references of an array, which may be many more than fit into memory. So the chunk
-grid is cut into boxes that hold about as many references as one file may, estimated from the
+Maintenance reads all references of an array, which may be many more than fit into memory. So the
+chunk grid is cut into boxes that hold about as many references as one file may, estimated from the
 extents and counts that snapshots list, and each box is read by itself.
 
 Rules of this file

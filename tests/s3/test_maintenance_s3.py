@@ -1,10 +1,10 @@
-"""Upkeep works on a real S3 server, whose times are whole seconds."""
+"""Maintenance works on a real S3 server, whose times are whole seconds."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from helpers.files.upkeep_repositories import FOREIGN, PartCollector, build_untidy, keys_of
+from helpers.files.maintenance_repositories import FOREIGN, PartCollector, build_untidy, keys_of
 
 from icechunk_format.maintenance import collect_garbage, expire_snapshots
 from icechunk_format.maintenance.garbage.collect import collect_from

@@ -158,7 +158,7 @@ def test_every_state_is_tidied_alike(name, version, tmp_path):
     collect_both(ours, theirs, soon())
     # The reference goes on where we tidied, and we where it did.
     session = open_reference(ours).writable_session("main")
-    zarr.open_group(session.store, mode="a").attrs["after"] = "upkeep"
+    zarr.open_group(session.store, mode="a").attrs["after"] = "maintenance"
     commit = session.commit("theirs on ours")
     metadata_cache().clear()
     assert str(Repository.open(str(ours)).resolve(branch="main")) == commit
