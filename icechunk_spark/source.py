@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
 from icechunk_format.options.parse import parse_read_options
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write_request import Mode, parse_write_options
 from icechunk_spark.jobs.errors import errors_on_one_line
 
@@ -66,7 +66,7 @@ class IcechunkDataSource(DataSource):
                 self._pin_since(options)
         return self.__dict__
 
-    def _pin_since(self, options: ReadOptions) -> None:
+    def _pin_since(self, options: ReadRequest) -> None:
         if options.changes_since is not None and self._pinned_since is None:
             # Heavy (the repository layer): see rule 1.
             from icechunk_spark.reading.changes import resolve_since

@@ -31,7 +31,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.options.parse import parse_read_options
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.changes.run import run_feed
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.reading.reader import fit_batches
@@ -84,7 +84,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_target": self._target}
 
     @cached_property
-    def _options(self) -> ReadOptions:
+    def _options(self) -> ReadRequest:
         options = parse_read_options(self._given, is_stream=True)
         if options.table is not None:
             raise UnsupportedError(

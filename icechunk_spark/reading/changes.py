@@ -12,14 +12,14 @@ from icechunk_format.dataset.metadata_tables.read import named_version
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.workflows.changes.plan import FeedPlan, plan_feed
 from icechunk_format.workflows.changes.request import FeedRequest
 from icechunk_format.workflows.changes.steps import steps_to
 
 
-def resolve_since(options: ReadOptions) -> str:
+def resolve_since(options: ReadRequest) -> str:
     """Return the id of the snapshot that the option ``changesSince`` means now, as text.
 
     Empty where it is gone, and ``onHistoryChange=restart`` says to read all rows then.
@@ -45,7 +45,7 @@ def resolve_since(options: ReadOptions) -> str:
 
 
 def plan_changes(
-    options: ReadOptions,
+    options: ReadRequest,
     newer: str,
     table: Table,
     names: Sequence[str],
@@ -85,7 +85,7 @@ def plan_changes(
 
 
 def feed_request(
-    options: ReadOptions, repository: RepositoryReader, table: Table, time_zone: str | None
+    options: ReadRequest, repository: RepositoryReader, table: Table, time_zone: str | None
 ) -> FeedRequest:
     """Return what a read asks of each version; ``table`` pins its group and variables."""
     of_cells = options.layout == "cells"
@@ -120,7 +120,7 @@ def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:
     return tuple(column.source for column in columns if column.role == role)
 
 
-def _group_of(table: Table, options: ReadOptions) -> str:
+def _group_of(table: Table, options: ReadRequest) -> str:
     """Return the group of a table, which may be the only one that had arrays."""
     if options.group is not None or not table.arrays:
         return options.group or "/"

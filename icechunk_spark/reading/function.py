@@ -29,7 +29,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import given_options, with_option_help
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.python_values import Names, Selection, Sizes, option_texts
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.noted_options import NotedOptions
 from icechunk_spark.jobs.time_zone import session_time_zone
@@ -178,7 +178,7 @@ def _named(path: Any) -> dict[str, str]:
     return {"path": str(path)}
 
 
-def _mapped(spark: SparkSession, options: ReadOptions, columns: StructType | None) -> DataFrame:
+def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | None) -> DataFrame:
     # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
     from icechunk_spark.reading.plan import plan_table
 

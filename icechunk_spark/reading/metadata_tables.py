@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from icechunk_format import SnapshotId
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_type
@@ -31,7 +31,7 @@ _ROWS_OF_A_SMALL_TABLE: Final = 10_000
 _TO = ".."
 
 
-def resolve_snapshots(options: ReadOptions) -> str:
+def resolve_snapshots(options: ReadRequest) -> str:
     """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
 
     Raises
@@ -55,7 +55,7 @@ def resolve_snapshots(options: ReadOptions) -> str:
     return str(version_of(options, repository))
 
 
-def version_of(options: ReadOptions, repository: RepositoryReader) -> SnapshotId:
+def version_of(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
     """Return the snapshot that the options mean now."""
     return repository.resolve(
         branch=options.branch,
@@ -69,13 +69,13 @@ def version_of(options: ReadOptions, repository: RepositoryReader) -> SnapshotId
 class MetadataRead:
     """A metadata table at the versions that the options name; methods are those of OpenedTable."""
 
-    options: ReadOptions
+    options: ReadRequest
     snapshot: str
     """What ``resolve_snapshots`` gave."""
     table: MetadataTable
 
     @classmethod
-    def of(cls, options: ReadOptions, pinned: str | None) -> MetadataRead:
+    def of(cls, options: ReadRequest, pinned: str | None) -> MetadataRead:
         """Return the read of the options, at the versions that are pinned already."""
         versions = resolve_snapshots(options) if pinned is None else pinned
         return cls(options=options, snapshot=versions, table=_table(options))
@@ -137,6 +137,6 @@ def table_schema(table: MetadataTable) -> StructType:
     )
 
 
-def _table(options: ReadOptions) -> MetadataTable:
+def _table(options: ReadRequest) -> MetadataTable:
     assert options.table is not None, "callers ask for a metadata table"
     return METADATA_TABLES[options.table]

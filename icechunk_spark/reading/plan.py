@@ -24,7 +24,7 @@ from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.location import location_of
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapshots, version_of
@@ -46,7 +46,7 @@ _MOST_CHARACTERS: Final = 120
 class OpenedTable:
     """A group of one snapshot as a table, as the options name it."""
 
-    options: ReadOptions
+    options: ReadRequest
     snapshot: str
     """The id of the snapshot, as text."""
     dataset: Dataset
@@ -147,7 +147,7 @@ class OpenedTable:
         )
 
 
-def resolve_read(options: ReadOptions) -> str:
+def resolve_read(options: ReadRequest) -> str:
     """Return the snapshot that the options mean now, or the versions that a metadata table needs.
 
     Raises
@@ -161,7 +161,7 @@ def resolve_read(options: ReadOptions) -> str:
 
 
 def open_read(
-    options: ReadOptions, pinned: str | None = None, time_zone: str | None = None
+    options: ReadRequest, pinned: str | None = None, time_zone: str | None = None
 ) -> OpenedTable | MetadataRead:
     """Open what the options name, arrays or a metadata table, at a version that is pinned already.
 
@@ -175,14 +175,14 @@ def open_read(
     return MetadataRead.of(options, pinned)
 
 
-def _open_version(options: ReadOptions, pinned: str | None) -> tuple[RepositoryReader, SnapshotId]:
+def _open_version(options: ReadRequest, pinned: str | None) -> tuple[RepositoryReader, SnapshotId]:
     repository = RepositoryReader.open(location_of(options)).as_read()
     if pinned is not None:
         return repository, repository.resolve(snapshot=pinned)
     return repository, version_of(options, repository)
 
 
-def open_group(options: ReadOptions, *, snapshot: str | None) -> tuple[str, Dataset]:
+def open_group(options: ReadRequest, *, snapshot: str | None) -> tuple[str, Dataset]:
     """Return the id of the snapshot that the options mean, and the group there.
 
     Raises
@@ -202,7 +202,7 @@ def open_group(options: ReadOptions, *, snapshot: str | None) -> tuple[str, Data
 
 
 def open_table(
-    options: ReadOptions, *, snapshot: str | None, time_zone: str | None = None
+    options: ReadRequest, *, snapshot: str | None, time_zone: str | None = None
 ) -> OpenedTable:
     """Open the group that the options name, at `snapshot` where one is pinned already.
 
@@ -241,7 +241,7 @@ def shown_variables(variables: Sequence[Variable]) -> str:
 
 
 def plan_table(
-    options: ReadOptions, schema: StructType | None, time_zone: str | None = None
+    options: ReadRequest, schema: StructType | None, time_zone: str | None = None
 ) -> tuple[IcechunkTasks, StructType, int]:
     """Plan a whole read of arrays or of a metadata table, at the snapshot that is current now.
 
@@ -270,7 +270,7 @@ def plan_table(
     return IcechunkTasks(reader, _shown(options, opened.snapshot)), wanted, size
 
 
-def _shown(options: ReadOptions, snapshot: str) -> str:
+def _shown(options: ReadRequest, snapshot: str) -> str:
     """Return the place, the version and the selection on one line, without credentials."""
     facts = {
         "table": options.table,

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructField, StructType
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_options_of_values
 from icechunk_format.options.python_values import Names
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of, together
@@ -171,7 +171,7 @@ def zonal(
         return _mapped(rows, keys, _planned(parsed, request, zone))
 
 
-def _planned(options: ReadOptions, request: Any, time_zone: str) -> ZonalContext:
+def _planned(options: ReadRequest, request: Any, time_zone: str) -> ZonalContext:
     from icechunk_format.workflows.zonal.plan import plan_zonal
     from icechunk_spark.reading.plan import open_group
 

@@ -17,13 +17,13 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS, values
 from icechunk_format.options.declare import METADATA_TABLES
 from icechunk_format.options.parse import collect_options, parse_read_options
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write_request import parse_write_options
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
-def parse(**options: str) -> ReadOptions:
+def parse(**options: str) -> ReadRequest:
     return parse_read_options({"path": "/data/repo", **options})
 
 
@@ -38,7 +38,7 @@ def message_of(**options: str) -> str:
 
 def test_each_option_of_reading_is_one_attribute():
     declared = [option.attribute for option in OPTIONS if "read" in option.uses]
-    assert sorted(declared) == sorted(field.name for field in fields(ReadOptions))
+    assert sorted(declared) == sorted(field.name for field in fields(ReadRequest))
 
 
 def test_no_two_options_share_a_spelling():

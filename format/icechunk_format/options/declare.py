@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. An option is declared once, as a field of `ReadOptions` or `WriteRequest`. Its parser, default,
+1. An option is declared once, as a field of `ReadRequest` or `WriteRequest`. Its parser, default,
    error texts and documentation follow from that field.
 2. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """
@@ -61,7 +61,7 @@ class Option:
     tables: tuple[str, ...] = ()
     """The metadata tables for which the option means something."""
     attribute: str = ""
-    """The field of `ReadOptions` and `WriteRequest` that takes the value."""
+    """The field of `ReadRequest` and `WriteRequest` that takes the value."""
     uses: tuple[Use, ...] = ()
     """The classes that have the field."""
 

@@ -24,7 +24,7 @@ from icechunk_format.options.parse import (
 )
 from icechunk_format.options.path import repository_path
 from icechunk_format.options.python_values import option_texts
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import listed, refused
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
@@ -83,7 +83,7 @@ def _refuse_second_path(options: Mapping[str, Any]) -> None:
 
 def parse_options_of_values(
     path: str, options: Mapping[str, Any], what: str, also: str
-) -> ReadOptions:
+) -> ReadRequest:
     """Parse options of reading given as Python values: those of `OF_VALUES` and `also`.
 
     Raises

@@ -8,7 +8,7 @@ from typing import Any, Final
 from icechunk_format.options.parse import collect_options
 from icechunk_format.options.path import repository_path
 from icechunk_format.options.python_values import option_texts
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import refused
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.storage.location import Location
@@ -17,7 +17,7 @@ _STORAGE: Final = "storage.*"
 _CLIENT: Final = "storage.client"
 
 
-def location_of(options: ReadOptions | WriteRequest) -> Location:
+def location_of(options: ReadRequest | WriteRequest) -> Location:
     """Return the location of the repository that a load reads or a write fills."""
     return Location(
         url=options.path, client=options.storage_client, options=options.storage_options

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. No option is ignored silently. An unknown one is an error that names the nearest known one; only
    the options that Spark itself adds for tables and views are passed over (:data:`SPARK_OPTIONS`).
-2. An option exists if and only if a field of `ReadOptions` or `WriteRequest` declares it.
+2. An option exists if and only if a field of `ReadRequest` or `WriteRequest` declares it.
 3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
    ``_``, as keywords of Python need it.
 4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
@@ -29,11 +29,11 @@ from icechunk_format.options.declare import (
     is_snapshot_id,
 )
 from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import listed, refused
 from icechunk_format.options.write import WriteRequest
 
-OPTIONS: Final = declared_options({"read": ReadOptions, "write": WriteRequest})
+OPTIONS: Final = declared_options({"read": ReadRequest, "write": WriteRequest})
 
 #: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
@@ -93,7 +93,7 @@ EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "sn
 
 def parse_read_options(
     options: Mapping[str, Any], *, is_stream: bool | None = False
-) -> ReadOptions:
+) -> ReadRequest:
     """Parse and check the options of one load.
 
     Parameters
@@ -120,7 +120,7 @@ def parse_read_options(
             option="table",
         )
     values = by_attribute(given)
-    parsed = ReadOptions(**values | {"path": path, "table": table or given.get("table")})
+    parsed = ReadRequest(**values | {"path": path, "table": table or given.get("table")})
     if parsed.table is None:
         check_layout(given, parsed.layout)
         if is_stream is not None:
@@ -211,7 +211,7 @@ def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
 
 
 def by_attribute(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options by the fields of `ReadOptions` or `WriteRequest`."""
+    """Return the given options by the fields of `ReadRequest` or `WriteRequest`."""
     return {item.attribute: given[item.name] for item in OPTIONS if item.name in given}
 
 

@@ -36,7 +36,7 @@ _CUT: Final = tuple(table.name for table in _TABLES if table.cut != "nowhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadRequest:
     """The options of one load, parsed and checked."""
 
     path: str = option(

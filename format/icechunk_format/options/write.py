@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from icechunk_format.options.declare import option, option_of
-from icechunk_format.options.read import ReadOptions
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import (
     Choice,
     parse_boolean,
@@ -28,15 +28,15 @@ from icechunk_format.options.values import (
 class WriteRequest:
     """The options of one write, parsed and checked."""
 
-    path: str = option_of(ReadOptions, "path")
-    branch: str | None = option_of(ReadOptions, "branch")
-    storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadOptions, "storage_client")
-    storage_options: Mapping[str, str] = option_of(ReadOptions, "storage_options")
-    virtual_authorize: tuple[str, ...] = option_of(ReadOptions, "virtual_authorize")
-    virtual_storage_options: Mapping[str, str] = option_of(ReadOptions, "virtual_storage_options")
-    layout: Literal["cells", "chunks", "refs"] = option_of(ReadOptions, "layout")
-    group: str | None = option_of(ReadOptions, "group")
-    decoded: bool = option_of(ReadOptions, "decoded")
+    path: str = option_of(ReadRequest, "path")
+    branch: str | None = option_of(ReadRequest, "branch")
+    storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadRequest, "storage_client")
+    storage_options: Mapping[str, str] = option_of(ReadRequest, "storage_options")
+    virtual_authorize: tuple[str, ...] = option_of(ReadRequest, "virtual_authorize")
+    virtual_storage_options: Mapping[str, str] = option_of(ReadRequest, "virtual_storage_options")
+    layout: Literal["cells", "chunks", "refs"] = option_of(ReadRequest, "layout")
+    group: str | None = option_of(ReadRequest, "group")
+    decoded: bool = option_of(ReadRequest, "decoded")
     dims: tuple[str, ...] | None = option(
         "dims",
         parse=parse_names,
