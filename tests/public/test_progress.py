@@ -175,7 +175,7 @@ class Copying:
 
 
 class Importing:
-    phases = ("Importing versions",)
+    phases = ("Importing snapshots",)
 
     def __init__(self, tmp_path):
         self.source, self.target = place(), place()

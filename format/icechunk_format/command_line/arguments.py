@@ -87,6 +87,14 @@ class GivenOptions:
     authorize: tuple[str, ...]
     """URL prefixes from which virtual chunks may be fetched."""
 
+    def location(self, repository: str) -> Location:
+        """Return the location of a repository, with its options."""
+        from icechunk_format.storage.location import Location
+
+        # Location refuses unknown clients.
+        client: Any = self.client
+        return Location(repository, client=client, options=self.storage)
+
 
 def parse_options(given: Sequence[str] | None) -> GivenOptions:
     """Parse the ``--option`` arguments."""
@@ -144,16 +152,6 @@ def _unknown_option(name: str) -> InvalidInputError:
         " 'virtual.storage.*'",
         option=name,
     )
-
-
-def location_at(repository: str, given: Sequence[str] | None) -> Location:
-    """Return the location of a repository, with its options."""
-    from icechunk_format.storage.location import Location
-
-    options = parse_options(given)
-    # Location refuses unknown clients.
-    client: Any = options.client
-    return Location(repository, client=client, options=options.storage)
 
 
 def parse_past(text: str, *, argument: str) -> datetime:

@@ -15,7 +15,6 @@ from icechunk_format.command_line.arguments import (
     JsonOption,
     OptionOption,
     RepositoryArgument,
-    location_at,
     parse_options,
 )
 
@@ -35,7 +34,7 @@ class Call:
 
         self.screen = Screen(as_json=as_json)
         self.options = parse_options(option)
-        self.location = location_at(repository, option)
+        self.location = self.options.location(repository)
 
     @functools.cached_property
     def repository(self) -> Repository:

@@ -120,7 +120,7 @@ def unwrap(
     if data[:_NAME_START] != MAGIC:
         raise broken(
             f"it starts with {bytes(data[:_NAME_START])!r} instead of the magic bytes {MAGIC!r}; "
-            "it is no Icechunk metadata file",
+            "it is not an Icechunk metadata file",
             "header.magic",
         )
     spec_version = data[_SPEC_OFFSET]

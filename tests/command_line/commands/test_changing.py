@@ -392,4 +392,4 @@ def test_writing_goes_to_disk(command, tmp_path):
     write_weather(str(tmp_path / "weather"))
     assert command("tag", "create", tmp_path / "weather", "v9").code == 0
     assert "v9" in Repository.open(str(tmp_path / "weather")).tags()
-    assert arguments.location_at(str(tmp_path / "weather"), None).address.kind == "local"
+    assert arguments.parse_options(None).location(str(tmp_path / "weather")).address.kind == "local"

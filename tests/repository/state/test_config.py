@@ -142,16 +142,16 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
         ({"manifest": {"preload": {"preload_if": "true"}}}, "manifest.preload.preload_if"),
         ({"storage": {"retries": {"max_tries": 0}}}, "storage.retries.max_tries"),
         ({"num_updates_per_repo_info_file": 0}, "not between 1 and"),
-        ({"manifest": {"splitting": [["all", []]]}}, "'all' is no condition"),
+        ({"manifest": {"splitting": [["all", []]]}}, "'all' is not a condition"),
         ({"manifest": {"splitting": {"sizes": []}}}, "only split_sizes"),
         ({"manifest": {"splitting": [["any_array", [{"condition": "Any"}]]]}}, "num_chunks"),
         (
             {"manifest": {"splitting": [["any_array", [{**ONE, "condition": {"Axis": -1}}]]]}},
-            "number from 0",
+            "integer from 0",
         ),
         (
             {"manifest": {"splitting": [["any_array", [{**ONE, "condition": {"Axis": True}}]]]}},
-            "number from 0",
+            "integer from 0",
         ),
         (
             {"manifest": {"splitting": [[{"name_matches": {"regex": "a("}}, []]]}},
@@ -179,8 +179,8 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
             "not one of crc32",
         ),
         ({"virtual_chunk_containers": {"s3://b": BUCKET}}, "ends with '/'"),
-        ({"virtual_chunk_containers": {"s3://b/": {"store": {"s4": {}}}}}, "no kind of store"),
-        ({"virtual_chunk_containers": {"s3://b/": {}}}, "a store is one kind"),
+        ({"virtual_chunk_containers": {"s3://b/": {"store": {"s4": {}}}}}, "not a kind of store"),
+        ({"virtual_chunk_containers": {"s3://b/": {}}}, "a store must be one kind"),
         ({"virtual_chunk_containers": {"s3://b/": {**BUCKET, "color": 1}}}, "found 'color'"),
         ({"virtual_chunk_containers": {"s3://b/": {"store": {"s3": {"key": "x"}}}}}, "'key' is no"),
         (
@@ -197,7 +197,7 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
                     p: {**BUCKET, "name": "n"} for p in ("s3://a/", "s3://b/")
                 }
             },
-            "names are unique",
+            "names must be unique",
         ),
     ],
 )

@@ -15,7 +15,6 @@ from icechunk_format.command_line.arguments import (
     JsonOption,
     OptionOption,
     TagOption,
-    location_at,
     parse_options,
     parse_table_options,
 )
@@ -76,7 +75,7 @@ def copy(
     """
     from icechunk_format import maintenance
 
-    screen, destination = call.screen, location_at(target, target_option)
+    screen, destination = call.screen, parse_options(target_option).location(target)
     with screen.working("Copying") as progress:
         result = maintenance.copy(
             call.location,
@@ -112,7 +111,7 @@ def import_draft(
     """
     from icechunk_format import drafts
 
-    screen, destination = call.screen, location_at(target, target_option)
+    screen, destination = call.screen, parse_options(target_option).location(target)
     with screen.working("Reading the draft" if dry_run else "Importing") as progress:
         report = drafts.import_draft(call.location, destination, dry_run=dry_run, progress=progress)
     call.document(target=str(destination), **asdict(report))

@@ -199,8 +199,8 @@ def read_operations(repository: RepositoryReader, limit: int | None) -> tuple[li
     for row in rows:
         at = row.pop("at")
         details = json.loads(row.pop("details"))
-        instant = None if at is None else to_timestamp(at)
-        found.append({"at": iso_time(instant), **row, "details": details})
+        timestamp = None if at is None else to_timestamp(at)
+        found.append({"at": iso_time(timestamp), **row, "details": details})
     return found, cut
 
 

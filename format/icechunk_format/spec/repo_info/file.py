@@ -133,9 +133,10 @@ def _read_snapshot_infos(
         snapshots = {info.id: info for info in infos}
         _check_distinct(root, len(ids) - len(snapshots))
         return snapshots, ids
-    keys = id_keys(found.columns.ids)
+    columns, stored_ids = found
+    keys = id_keys(columns.ids)
     _check_distinct(root, int((keys[1:] == keys[:-1]).sum()))
-    return SnapshotList(found.columns), found.ids
+    return SnapshotList(columns), stored_ids
 
 
 def _check_distinct(root: Table, repeated: int) -> None:

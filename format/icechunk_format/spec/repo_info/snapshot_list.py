@@ -8,7 +8,7 @@ Rules of this file
 1. Rows are sorted by id, and a list never changes: `with_snapshot` returns another one.
 2. Messages and values of metadata are in one block of bytes, as the file stores them: each after
    its length and before zeros. Writing copies the block.
-3. Pruned logs lie in the same block, shorter lists first: after an expiry that keeps tags each list
+3. Pruned logs are in the same block, shorter lists first: after an expiry that keeps tags each list
    begins like the one before it, and all are as many ids as the square of the tags.
 
 Specification: "Repo Info File", table ``SnapshotInfo``.

@@ -8,7 +8,6 @@ Specification: "Repo Info File", table ``SnapshotInfo``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -48,16 +47,11 @@ _LAYOUT_WITH_LOGS: Final = TableLayout({**_FIELDS, "pruned_ancestor_tx_logs": of
 _ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredSnapshots:
-    """Snapshots as columns sorted by id, and their ids in stored order."""
+def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, SnapshotIds] | None:
+    """Read snapshots as columns sorted by id, and their ids in stored order.
 
-    columns: SnapshotColumns
-    ids: SnapshotIds
-
-
-def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
-    """Read the snapshots of a repo info file; None if the caller must read them one by one."""
+    None if the caller must read them one by one.
+    """
     span = root.vector("snapshots", 4)
     if span is None or span[1] < MIN_ROWS:
         return None
@@ -110,7 +104,7 @@ def read_snapshots(root: Table, spec_version: int) -> StoredSnapshots | None:
         spec_version=spec_version,
         origin=root.object_key,
     )
-    return StoredSnapshots(columns=columns, ids=SnapshotIds(ids))
+    return columns, SnapshotIds(ids)
 
 
 def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:

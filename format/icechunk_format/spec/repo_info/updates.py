@@ -363,8 +363,7 @@ def write_update(writer: TableWriter, update: Update) -> int:
     kind = update.kind
     if kind is UpdateKind.UNKNOWN:
         raise InvalidInputError(
-            f"the log entry {update.details!r} has a kind that this library does not know, so it "
-            "cannot be written",
+            f"the log entry {update.details!r} has an unknown kind and cannot be written",
             found=repr(update.details),
             allowed=sorted(_NUMBERS),
         )

@@ -84,8 +84,8 @@ class NodeColumns:
 
     Columns of nodes have shape (n,), those of array_lengths, num_chunks and names one item for each
     dimension of each array, ``ref_ids`` one row for each manifest, and ``extents`` one row, uint32
-    (first, end), for each manifest and dimension. Starts and lengths refer to ``pool``; a name of
-    length 0 is no name.
+    (first, end), for each manifest and dimension. Starts and lengths refer to ``pool``; length 0
+    means no name.
     """
 
     pool: BytePool

@@ -240,7 +240,7 @@ def test_tasks_write_units_that_do_not_overlap(place):
         ("location", "data/file.nc", "an absolute URL is needed"),
         ("location", None, "has no 'location'"),
         ("length", None, "has no 'length'"),
-        ("chunk", [1, 0], "given more than once"),
+        ("chunk", [1, 0], "coordinates repeat"),
     ],
 )
 def test_bad_references_are_refused(place, column, value, match):
