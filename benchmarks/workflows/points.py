@@ -205,7 +205,8 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     from icechunk_format.dataset.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_task
     from icechunk_format.repository.repository import Repository
-    from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
+    from icechunk_format.workflows.sampling.choices import SampleRequest
+    from icechunk_format.workflows.sampling.plan import plan_sample
     from icechunk_format.workflows.sampling.sampler import Sampler
 
     table = pq.read_table(points).slice(0, 1_000_000)
@@ -213,8 +214,8 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     dataset = open_dataset(repository, repository.resolve(branch="main"))
     columns = {dim: table[name].combine_chunks() for dim, name in ON.items()}
     request = SampleRequest(points={dim: (ON[dim], c.type) for dim, c in columns.items()})
-    sampler = Sampler(plan_sampling(dataset, request))
-    places = sampler.places(list(columns.values()))
+    sampler = Sampler(plan_sample(dataset, request))
+    places = sampler.find(list(columns.values()))
     wanted = len(np.unique(sampler.chunk_of(places)))
     with RequestLog() as log:
         sampler.sample(places)

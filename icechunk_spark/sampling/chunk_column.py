@@ -1,4 +1,4 @@
-"""Computes the chunk of a point with Spark's own expressions, so that points stay in the JVM."""
+"""Computes the chunk of a point with Spark's expressions, so that points stay in the JVM."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
 
 def chunk_column(steps: Sequence[ChunkSteps], fields: Sequence[StructField]) -> Column:
-    """Return the number of a point's chunk; NULL where a coordinate is NULL.
-
-    Parameters
-    ----------
-    steps
-        How columns become chunk numbers along each axis.
-    fields
-        The points' columns, by the number that `steps` give them.
-    """
+    """Return the number of a point's chunk from its columns; NULL if a coordinate is NULL."""
     stride = 1
     terms = []
     for axis in reversed(steps):
@@ -39,7 +31,7 @@ def _number(axis: ChunkSteps, field: StructField) -> Column:
         return column.cast("double")
     if isinstance(field.dataType, TimestampType):
         return F.unix_micros(column).cast("double")
-    # By its parts: a cast to TIMESTAMP would take the time for one of the session's time zone.
+    # By its parts: a cast to TIMESTAMP would apply the session's time zone.
     seconds = F.unix_date(column.cast("date")).cast("double") * F.lit(86_400.0)
     if not isinstance(field.dataType, DateType):
         parts = ((F.hour, 3600.0), (F.minute, 60.0), (F.second, 1.0))
@@ -51,7 +43,7 @@ def _chunk(axis: ChunkSteps, value: Column) -> Column:
     along = (value - F.lit(axis.first)) * F.lit(1.0 if axis.step > 0 else -1.0)
     if axis.period is not None:
         along = F.pmod(along, F.lit(axis.period))
-    place = along / F.lit(abs(axis.step)) + F.lit(0.5 if axis.is_rounded else 0.0)
+    position = along / F.lit(abs(axis.step)) + F.lit(0.5 if axis.is_rounded else 0.0)
     # Infinite and huge numbers have no BIGINT, so the bounds come first.
-    chunk = F.least(F.lit(float(axis.chunks - 1)), place / F.lit(float(axis.elements)))
+    chunk = F.least(F.lit(float(axis.chunks - 1)), position / F.lit(float(axis.elements)))
     return F.floor(F.greatest(F.lit(0.0), chunk)).cast("long")

@@ -32,9 +32,9 @@ def sample(
 ) -> DataFrame:
     """Add the values of arrays at the points of a DataFrame.
 
-    The plan is made in this call, and pinned to the snapshot that the options mean now; points
-    are read when Spark runs. Points are brought together by chunk, so that only chunks with a
-    point are fetched.
+    The plan is made in this call, and pinned to the snapshot of the options now; points are read
+    when Spark runs. Points are brought together by chunk, and only chunks with a point are
+    fetched.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def sample(
         For each dimension or coordinate that points choose on, a column of `points`: its name, or
         an expression. Two coordinates with two dimensions (latitudes and longitudes of single
         cells) are given together. Times need TIMESTAMP, TIMESTAMP_NTZ or DATE, times of other
-        calendars also ISO 8601 texts, texts STRING, everything else numbers.
+        calendars also ISO 8601 strings, strings STRING, everything else numbers.
     variables
         The variables to sample. By default all data variables whose dimensions are chosen by
         `on`, kept, selected by ``sel`` or ``isel``, or of size one.
@@ -56,7 +56,7 @@ def sample(
         each key of `on` (others are ``nearest``).
     tolerance
         For each key of `on`, how far a label may be: a number in the units of the labels, for
-        times a text such as ``"1 hour"``. Of coordinates with two dimensions, degrees of arc.
+        times a string such as ``"1 hour"``. Of coordinates with two dimensions, degrees of arc.
         Without one, ``nearest`` goes half a step beyond the first and last label.
     outside
         What becomes of points outside of the grid or the tolerance: ``null`` values, an
@@ -64,11 +64,11 @@ def sample(
     keep
         Dimensions that become arrays, the outermost first.
     crs
-        The reference system of the points, as pyproj takes it (``"EPSG:4326"``): they are moved
-        into that of the grid, which is its CF grid mapping. ``"grid"`` says that they are in it.
+        The CRS of the points, as pyproj takes it (``"EPSG:4326"``): they are moved
+        into that of the grid, which is its CF grid mapping. ``"grid"`` means that they are in it.
     circular
-        For keys of `on`, the length of one turn, or None for an axis that is not circular. By
-        default longitudes in degrees have a turn of 360.
+        For keys of `on`, the period, or None for an axis that is not circular. By default
+        longitudes in degrees have a period of 360.
     **options
         Options of reading, as `icechunk_spark.read` takes them: ``branch``, ``tag``,
         ``snapshot``, ``as_of``, ``group``, ``sel``, ``isel``, ``sel_method``, ``decode_cf``,
@@ -85,7 +85,7 @@ def sample(
     Raises
     ------
     IcechunkError
-        An option cannot be used, a column has the wrong type, or what they name does not exist.
+        An option cannot be used, a column has the wrong type, or a name does not exist.
 
     Examples
     --------

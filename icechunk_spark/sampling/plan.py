@@ -1,12 +1,12 @@
-"""Plans a sampling on the driver: reads the options, and brings points of one chunk together.
+"""Plans sampling on the driver: parses the options, and brings points of one chunk together.
 
 Rules of this file
 ------------------
-1. The driver holds metadata alone; points never reach it.
+1. The driver holds metadata only; points never reach it.
 2. Points are shuffled by the number of their chunk with Spark's hint ``rebalance``, which splits
-   partitions that are too large, so that a chunk with very many points is shared by tasks. Where
+   partitions that are too large, so that a chunk with very many points is shared by tasks. If
    Spark does not adapt plans (streams, or its setting), a hash of the row splits every chunk.
-3. Few points, as Spark's estimate tells, are not shuffled.
+3. Few points, by Spark's estimate, are not shuffled.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_options_of_values
 from icechunk_format.options.python_values import Names
 from icechunk_format.options.values import parse_names
+from icechunk_format.workflows.sampling.choices import SampleRequest
 from icechunk_format.workflows.sampling.chunk_steps import chunk_steps
-from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
-from icechunk_format.workflows.sampling.sampled import Sampling
+from icechunk_format.workflows.sampling.plan import plan_sample
+from icechunk_format.workflows.sampling.sampled import SamplePlan
 from icechunk_format.workflows.sampling.sampler import Sampler
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of
@@ -37,7 +38,7 @@ from icechunk_spark.sampling.chunk_column import chunk_column
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 
-# Numbers among which points without a place are dealt out.
+# Numbers for points outside of the grid.
 _SPREAD: Final = 1024
 _CHUNK: Final = "__icechunk_chunk"
 # Metadata of a column that has a watermark.
@@ -49,11 +50,11 @@ _EXAMPLES: Final = {
 }
 _POINT: Final = "__icechunk_point_{}"
 _COLUMN: Final = "column_{}"
-# Estimated bytes of points that are sampled where they are: some ten thousand.
+# Points of fewer estimated bytes (some ten thousand points) are not shuffled.
 _FEW_BYTES: Final = 1 << 20
 # Types that Spark's hashes do not take.
 _NO_HASH: Final = ("variant", "geometry", "geography")
-# Tasks that share a chunk where Spark does not split partitions by itself.
+# Tasks that share a chunk if Spark does not split partitions by itself.
 _SHARES: Final = 4
 
 
@@ -69,13 +70,7 @@ def sampled_points(
     options: Mapping[str, Any],
     **given: Any,
 ) -> DataFrame:
-    """Return points with values; the arguments are those of ``icechunk_spark.sample``.
-
-    Raises
-    ------
-    IcechunkError
-        An option cannot be used, a column has the wrong type, or what they name does not exist.
-    """
+    """Return points with values; the arguments are those of ``icechunk_spark.sample``."""
     if not hasattr(points, "mapInArrow"):
         raise InvalidInputError(
             f"points must be a Spark DataFrame, but is of type {type(points).__name__}: make one"
@@ -96,12 +91,12 @@ def sampled_points(
     fields = list(points.schema.fields)
     with errors_on_one_line():
         _, dataset = open_group(read, snapshot=None)
-        sampling = plan_sampling(
+        plan = plan_sample(
             dataset,
             SampleRequest(
                 points={
-                    key: (told, arrow_target(StructType([fields[place]])).field(0).type)
-                    for key, (place, told) in chosen.items()
+                    key: (name, arrow_target(StructType([fields[number]])).field(0).type)
+                    for key, (number, name) in chosen.items()
                 },
                 existing=existing,
                 variables=read.variables,
@@ -119,9 +114,9 @@ def sampled_points(
             ),
         )
     if read.variables is None:
-        _warn_of_left_out(dataset, sampling)
-    places = [place for place, _ in chosen.values()]
-    added = _value_fields(sampling)
+        _warn_of_left_out(dataset, plan)
+    numbers = [number for number, _ in chosen.values()]
+    added = _value_fields(plan)
     # Spark finds the columns of a function by name: names may hold dots, or come twice.
     plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
     result = [*fields[: len(existing)], *added.fields]
@@ -130,17 +125,17 @@ def sampled_points(
         for number, field in enumerate(result)
     ]
     task = SamplePoints(
-        sampling, places, len(existing), arrow_target(StructType(unnamed[len(existing) :]))
+        plan, numbers, len(existing), arrow_target(StructType(unnamed[len(existing) :]))
     )
-    found = _together(plain, sampling, places).mapInArrow(task, StructType(unnamed))
+    found = _together(plain, plan, numbers).mapInArrow(task, StructType(unnamed))
     found = _with_watermarks(found, unnamed[: len(existing)])
     return found.toDF(*(field.name for field in result))
 
 
 def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Mark the columns that have a watermark again, since a function in Python loses the mark.
+    """Restore the metadata of watermarks, which a function in Python loses.
 
-    Spark refuses a second watermark, and needs none: the first one still says what is late.
+    Spark refuses a second watermark; the first one still defines late rows.
     """
     for field in fields:
         if _WATERMARK in (field.metadata or {}):
@@ -151,7 +146,7 @@ def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataF
 def _with_point_columns(
     points: DataFrame, on: Mapping[str, str | Column]
 ) -> tuple[DataFrame, dict[str, tuple[int, str]]]:
-    """Add a column for each expression; return also the place and the name of each key's column."""
+    """Add a column for each expression; return the number and name of each key's column, too."""
     columns = points.columns
     chosen: dict[str, tuple[int, str]] = {}
     added: list[Column] = []
@@ -162,9 +157,9 @@ def _with_point_columns(
         if isinstance(value, str):
             same = [name for name in columns if name.lower() == value.lower()]
             if len(same) != 1 and "." not in value:
-                how = "has several columns" if same else "has no column"
+                problem = "has several columns" if same else "has no column"
                 raise InvalidInputError(
-                    f"on[{key!r}]={value!r}: the table of points {how} of that name; it has"
+                    f"on[{key!r}]={value!r}: the table of points {problem} of that name; it has"
                     f" {', '.join(columns)}",
                     option="on",
                     column=value,
@@ -180,8 +175,8 @@ def _with_point_columns(
     return (points.select("*", *added) if added else points), chosen
 
 
-def _warn_of_left_out(dataset: Dataset, sampling: Sampling) -> None:
-    taken = {variable.column.path for variable in sampling.variables}
+def _warn_of_left_out(dataset: Dataset, plan: SamplePlan) -> None:
+    taken = {variable.column.path for variable in plan.variables}
     others = [v for v in dataset.data_variables if v.path not in taken and v.dims]
     if others:
         warnings.warn(
@@ -193,10 +188,10 @@ def _warn_of_left_out(dataset: Dataset, sampling: Sampling) -> None:
         )
 
 
-def _value_fields(sampling: Sampling) -> StructType:
+def _value_fields(plan: SamplePlan) -> StructType:
     """Return the columns of the values, with a comment from their attributes."""
     fields = []
-    for variable in sampling.variables:
+    for variable in plan.variables:
         (described,) = spark_schema([variable.column]).fields
         comment = {k: v for k, v in described.metadata.items() if k == "comment"}
         fields.append(
@@ -205,10 +200,10 @@ def _value_fields(sampling: Sampling) -> StructType:
     return StructType(fields)
 
 
-def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> DataFrame:
+def _together(points: DataFrame, plan: SamplePlan, numbers: Sequence[int]) -> DataFrame:
     """Bring points of one chunk together."""
     with errors_on_one_line():
-        steps = chunk_steps(sampling, Sampler(sampling))
+        steps = chunk_steps(plan, Sampler(plan))
     if _are_few(points):
         return points.coalesce(max(1, cores_of(points.sparkSession)))
     fields = points.schema.fields
@@ -220,13 +215,12 @@ def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> D
         )
     )
     if steps:
-        number = chunk_column(steps, [fields[place] for place in places])
-        # Points that lie nowhere are dealt out evenly.
-        nowhere = -1 - F.pmod(hashed, F.lit(_SPREAD))
-        numbered = points.withColumn(_CHUNK, F.coalesce(number, nowhere))
+        number = chunk_column(steps, [fields[number] for number in numbers])
+        outside = -1 - F.pmod(hashed, F.lit(_SPREAD))
+        numbered = points.withColumn(_CHUNK, F.coalesce(number, outside))
     else:
         schema = StructType([*fields, StructField(_CHUNK, LongType())])
-        numbered = points.mapInArrow(NumberChunks(sampling, places), schema)
+        numbered = points.mapInArrow(NumberChunks(plan, numbers), schema)
     adaptive = points.sparkSession.conf.get("spark.sql.adaptive.enabled", "true")
     if not points.isStreaming and str(adaptive).lower() == "true":
         return numbered.hint("rebalance", _CHUNK)
@@ -234,18 +228,18 @@ def _together(points: DataFrame, sampling: Sampling, places: Sequence[int]) -> D
 
 
 def _are_few(points: DataFrame) -> bool:
-    """Whether Spark's estimate of the points is small; False where it has none."""
+    """Return True if Spark estimates that the points are small."""
     frame: Any = points
     if points.isStreaming:
         return False
-    # Neither way is public; without one, points are shuffled, which is only slower.
+    # Neither way is public. If both fail, points are shuffled, which is only slower.
     with suppress(Exception):
         if hasattr(frame, "_jdf"):
             plan = frame._jdf.queryExecution().optimizedPlan()
             return int(str(plan.stats().sizeInBytes())) <= _FEW_BYTES
-        # The first statistics that a client of Connect is told are those of the whole plan.
-        told = re.search(r"sizeInBytes=([\d.]+) (\w+)", frame._explain_string(mode="cost"))
-        if told is not None:
-            factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}.get(told[2], _FEW_BYTES + 1)
-            return float(told[1]) * factor <= _FEW_BYTES
+        # The first statistics in the plan of Connect are those of the whole plan.
+        found = re.search(r"sizeInBytes=([\d.]+) (\w+)", frame._explain_string(mode="cost"))
+        if found is not None:
+            factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}.get(found[2], _FEW_BYTES + 1)
+            return float(found[1]) * factor <= _FEW_BYTES
     return False

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Batches are gathered into groups within a budget of bytes, so that a chunk is decoded once for
-   many points. Rows leave in batches as they came, with columns added.
+   many points. Batches keep their rows.
 2. The columns of the points pass through untouched.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from icechunk_format.workflows.sampling.sampled import Sampling
+from icechunk_format.workflows.sampling.sampled import SamplePlan
 from icechunk_format.workflows.sampling.sampler import Sampler
 from icechunk_spark.jobs.errors import errors_on_one_line
 
@@ -29,21 +29,19 @@ class SamplePoints:
 
     Parameters
     ----------
-    sampling
-        The plan.
     points
-        The places of the points' columns among all columns.
+        The numbers of the points' columns among all columns.
     kept
-        How many columns leave again; those after them were added for this function.
+        The number of columns of the result; later ones were added for this function.
     added
-        The Arrow fields that Spark expects of the values.
+        The Arrow fields of the values.
     """
 
     def __init__(
-        self, sampling: Sampling, points: Sequence[int], kept: int, added: pa.Schema
+        self, plan: SamplePlan, points: Sequence[int], kept: int, added: pa.Schema
     ) -> None:
         self.__name__ = "icechunk_sample"
-        self._sampling = sampling
+        self._plan = plan
         self._points = tuple(points)
         self._kept = kept
         self._added = added
@@ -52,20 +50,20 @@ class SamplePoints:
         """Yield the points of one task with their values."""
         with errors_on_one_line():
             sampler = None
-            for group in grouped(batches, self._sampling.bytes_of_a_point):
-                sampler = sampler or Sampler(self._sampling)
+            for group in grouped(batches, self._plan.bytes_of_a_point):
+                sampler = sampler or Sampler(self._plan)
                 yield from self._sampled(sampler, group)
 
     def _sampled(self, sampler: Sampler, group: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        columns = [_joined(group, place) for place in self._points]
-        places = sampler.places(columns)
-        if self._sampling.outside == "error":
-            sampler.check_outside(places, columns)
+        columns = [_joined(group, number) for number in self._points]
+        positions = sampler.find(columns)
+        if self._plan.outside == "error":
+            sampler.check_outside(positions, columns)
         values = [
             array if array.type.equals(field.type) else array.cast(field.type)
-            for array, field in zip(sampler.sample(places), self._added, strict=True)
+            for array, field in zip(sampler.sample(positions), self._added, strict=True)
         ]
-        keep = pa.array(~places.outside) if self._sampling.outside == "drop" else None
+        keep = pa.array(~positions.outside) if self._plan.outside == "drop" else None
         begin = 0
         for batch in group:
             rows = batch.num_rows
@@ -79,28 +77,20 @@ class SamplePoints:
 
 
 class NumberChunks:
-    """A function for ``mapInArrow`` that adds the number of the chunk in which a point lies.
+    """A function for ``mapInArrow`` that adds the number of the chunk of a point."""
 
-    Parameters
-    ----------
-    sampling
-        The plan.
-    points
-        The places of the points' columns among all columns.
-    """
-
-    def __init__(self, sampling: Sampling, points: Sequence[int]) -> None:
+    def __init__(self, plan: SamplePlan, points: Sequence[int]) -> None:
         self.__name__ = "icechunk_chunk_of_point"
-        self._sampling = sampling
+        self._plan = plan
         self._points = tuple(points)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the points of one task with a column more."""
+        """Yield the points of one task with the number."""
         with errors_on_one_line():
-            sampler = Sampler(self._sampling)
+            sampler = Sampler(self._plan)
             for batch in batches:
-                places = sampler.places([batch.column(place) for place in self._points])
-                numbers = pa.array(sampler.chunk_of(places), pa.int64())
+                positions = sampler.find([batch.column(number) for number in self._points])
+                numbers = pa.array(sampler.chunk_of(positions), pa.int64())
                 schema = pa.schema([*batch.schema, pa.field("chunk", pa.int64())])
                 yield pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=schema)
 
@@ -125,6 +115,6 @@ def grouped(
         yield group
 
 
-def _joined(group: list[pa.RecordBatch], place: int) -> pa.Array:
-    parts = [batch.column(place) for batch in group]
+def _joined(group: list[pa.RecordBatch], number: int) -> pa.Array:
+    parts = [batch.column(number) for batch in group]
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)

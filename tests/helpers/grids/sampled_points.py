@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icechunk_format.workflows.sampling.plan import SampleRequest, plan_sampling
+from icechunk_format.workflows.sampling.choices import SampleRequest
+from icechunk_format.workflows.sampling.plan import plan_sample
 from icechunk_format.workflows.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ def sampled(dataset: Dataset, on: Mapping[str, Any], **options: Any) -> dict[str
         points={key: (f"{key}_of_point", column.type) for key, column in columns.items()},
         **options,
     )
-    sampler = Sampler(plan_sampling(dataset, request))
-    places = sampler.places(list(columns.values()))
+    sampler = Sampler(plan_sample(dataset, request))
+    positions = sampler.find(list(columns.values()))
     if request.outside == "error":
-        sampler.check_outside(places, list(columns.values()))
-    plan = sampler.sampling
+        sampler.check_outside(positions, list(columns.values()))
+    plan = sampler.plan
     found = {}
-    for variable, values in zip(plan.variables, sampler.sample(places), strict=True):
+    for variable, values in zip(plan.variables, sampler.sample(positions), strict=True):
         assert values.type == variable.arrow_type
         found[variable.column.name] = values.to_pylist()
     return found

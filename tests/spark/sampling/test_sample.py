@@ -112,7 +112,7 @@ def test_outside_is_dropped_or_refused(spark, weather, points, last_line):
     refused = icechunk_spark.sample(away, weather.path, outside="error", **options)
     told = last_line(refused.collect)
     assert "lat=-2" in told
-    assert "lies outside of the grid: 'latitude' goes from 35.0 to 60.0; choose" in told
+    assert "is outside of the grid: 'latitude' ranges from 35.0 to 60.0; choose" in told
 
 
 def test_only_chunks_with_points_are_read(spark, tmp_path, shuffled):

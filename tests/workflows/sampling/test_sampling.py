@@ -337,7 +337,7 @@ def test_points_that_are_no_degrees_lie_outside(grids, name, value):
     with pytest.warns(UserWarning, match=f"column '{name}_of_point' holds"):
         found = sampled(grid, wrong, variables=["t2m"])["t2m"]
     assert [one is None for one in found] == [False, True]
-    warned = pytest.warns(UserWarning, match="lie outside")
+    warned = pytest.warns(UserWarning, match="are outside")
     with warned, pytest.raises(InvalidInputError) as refused:
         sampled(grid, wrong, variables=["t2m"], outside="error")
     assert refused.value.facts["option"] == "outside"

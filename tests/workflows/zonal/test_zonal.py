@@ -337,7 +337,7 @@ def test_projected_grids_take_zones_of_any_system():
             r"weights='t' has the dimensions \(time",
         ),
         ({"where": "t > 280", "variables": ["t"]}, "conditions on dimensions only"),
-        ({"crs": "EPSG:0", "variables": ["t"]}, "is no coordinate reference system"),
+        ({"crs": "EPSG:0", "variables": ["t"]}, "is not a coordinate reference system"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_read(asked, told):

@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. ``standard_name`` decides, then ``units`` (``degrees_north``), then ``axis`` beside a grid
-   mapping, then the name of a coordinate that says no units: ``lat``, ``longitude``, ``nav_lat``.
+1. ``standard_name`` decides, then ``units`` (``degrees_north``), then the name of a coordinate
+   without units: ``lat``, ``longitude``, ``nav_lat``.
 2. Coordinates with one dimension are preferred to those with two, and coordinates that have the
-   name of their dimension to others. Two coordinates make a grid if they are of one kind and lie
-   along two dimensions of the variable: a coordinate each, or two coordinates on both.
-3. Attributes are untrusted: whatever is no text counts as absent.
+   name of their dimension to others. Two coordinates of one kind make a grid if each has one
+   of two dimensions of the variable, or both have both.
+3. Attributes are untrusted: those that are not strings count as absent.
 
 CF conventions, sections 4.1 "Latitude Coordinate", 4.2 "Longitude Coordinate" and 5.6 "Horizontal
 Coordinate Reference Systems, Grid Mappings, and Projections".
@@ -79,21 +79,18 @@ class HorizontalGrid:
 
     @property
     def is_curvilinear(self) -> bool:
-        """Whether the coordinates have two dimensions."""
+        """True if the coordinates have two dimensions."""
         return len(self.y.dims) == 2
 
 
 def text_attribute(variable: Variable, name: str) -> str:
-    """Return an attribute, or the empty text where it is absent or no text."""
+    """Return an attribute, or the empty string if it is absent or not a string."""
     value = variable.attributes.get(name)
     return value.strip() if isinstance(value, str) else ""
 
 
 def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
-    """Return in which direction a coordinate runs, and of which kind its grid is.
-
-    None means that nothing calls it a horizontal coordinate.
-    """
+    """Return the direction of a horizontal coordinate and the kind of its grid; None for others."""
     named = _STANDARD_NAMES.get(text_attribute(coordinate, "standard_name").lower())
     if named is not None:
         return named
@@ -107,15 +104,7 @@ def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
 
 
 def horizontal_grid(variable: Variable, variables: Mapping[str, Variable]) -> HorizontalGrid | None:
-    """Return the horizontal coordinates of a variable, or None where it has none.
-
-    Parameters
-    ----------
-    variable
-        An array of the group.
-    variables
-        All arrays of the group, by name.
-    """
+    """Return the horizontal coordinates of a variable, or None if it has none."""
     found = [
         (coordinate, *directed)
         for coordinate in _coordinates(variable, variables)

@@ -1,11 +1,11 @@
-"""Makes the coordinate reference system of a grid, and moves points into it. Needs pyproj.
+"""Makes the coordinate reference system (CRS) of a grid. Needs pyproj.
 
 Rules of this file
 ------------------
 1. The grid mapping of a variable decides: its ``crs_wkt``, or the parameters of the projection.
-   Latitudes and longitudes without a grid mapping are those of WGS 84.
-2. Coordinates come in the order x, y (longitude, latitude), whatever a reference system says.
-3. Optional packages are imported by `geo_package`, which says what to install.
+   Latitudes and longitudes without a grid mapping are in WGS 84.
+2. Coordinates are in the order x, y (longitude, latitude), whatever the order of a CRS.
+3. `geo_package` imports optional packages; its error names what to install.
 
 CF conventions, appendix F "Grid Mappings".
 """
@@ -30,20 +30,7 @@ _RADIANS: Final = ("rad", "radian", "radians")
 
 
 def geo_package(name: str, purpose: str) -> ModuleType:
-    """Import a package of the extra ``geo``.
-
-    Parameters
-    ----------
-    name
-        The module, such as ``"scipy.spatial"``.
-    purpose
-        What needs it, as in "points in another reference system".
-
-    Raises
-    ------
-    UnsupportedError
-        The package is not installed; the error says how to install it.
-    """
+    """Import a package of the extra ``geo`` for a purpose, or raise UnsupportedError."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -56,13 +43,7 @@ def geo_package(name: str, purpose: str) -> ModuleType:
 
 
 def grid_mapping(variable: Variable, variables: Mapping[str, Variable]) -> Variable | None:
-    """Return the grid mapping that a variable names, or None.
-
-    Raises
-    ------
-    InvalidInputError
-        The variable names a grid mapping that is not in the group.
-    """
+    """Return the grid mapping that a variable names, or None."""
     text = text_attribute(variable, "grid_mapping")
     if not text:
         return None
@@ -80,16 +61,7 @@ def grid_mapping(variable: Variable, variables: Mapping[str, Variable]) -> Varia
 
 
 def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: HorizontalGrid) -> Any:
-    """Return the reference system of a variable's coordinates, a ``pyproj.CRS``.
-
-    Raises
-    ------
-    InvalidInputError
-        The variable has no grid mapping though its grid is rotated or projected, or the mapping
-        has no meaning.
-    UnsupportedError
-        pyproj is not installed.
-    """
+    """Return the CRS of a variable's coordinates, a ``pyproj.CRS``."""
     pyproj = geo_package("pyproj", "option crs")
     mapping = grid_mapping(variable, variables)
     if mapping is None:
@@ -97,7 +69,7 @@ def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: Horizo
             return pyproj.CRS.from_user_input(WGS_84)
         raise InvalidInputError(
             f"variable {variable.name!r} lies on the {grid.kind} grid ({grid.y.name},"
-            f" {grid.x.name}), but has no attribute grid_mapping that says which: leave option crs"
+            f" {grid.x.name}), but has no attribute grid_mapping for its CRS: leave option crs"
             " out and give points in the grid's own coordinates",
             variable=variable.name,
         )
@@ -107,36 +79,23 @@ def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: Horizo
     try:
         return pyproj.CRS.from_cf(dict(mapping.attributes))
     except (pyproj.exceptions.CRSError, KeyError, TypeError, ValueError) as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InvalidInputError(
-            f"the grid mapping {mapping.name!r} of variable {variable.name!r} is no reference"
-            f" system that pyproj knows: {told}",
+            f"the grid mapping {mapping.name!r} of variable {variable.name!r} is not a CRS"
+            f" that pyproj knows: {reason}",
             variable=variable.name,
             grid_mapping=mapping.name,
         ) from error
 
 
-def given_crs(text: Any) -> Any:
-    """Read a reference system that a user gave, as a ``pyproj.CRS``.
-
-    Parameters
-    ----------
-    text
-        What pyproj takes: ``"EPSG:4326"``, WKT, PROJ's text, a number, a CRS.
-
-    Raises
-    ------
-    InvalidInputError
-        It is none.
-    UnsupportedError
-        pyproj is not installed.
-    """
+def given_crs(crs: Any) -> Any:
+    """Return a user's CRS (EPSG code, WKT, PROJ string, number, CRS) as a ``pyproj.CRS``."""
     pyproj = geo_package("pyproj", "option crs")
     try:
-        return pyproj.CRS.from_user_input(text)
+        return pyproj.CRS.from_user_input(crs)
     except (pyproj.exceptions.CRSError, TypeError) as error:
         raise InvalidInputError(
-            f"crs={text!r} is no coordinate reference system: give one such as 'EPSG:4326',"
+            f"crs={crs!r} is not a coordinate reference system: give one such as 'EPSG:4326',"
             " or its WKT",
             option="crs",
         ) from error
@@ -145,15 +104,10 @@ def given_crs(text: Any) -> Any:
 def axis_scale(
     coordinate: Variable, variable: Variable, variables: Mapping[str, Variable]
 ) -> float:
-    """Return by what to multiply the labels of an axis to get the units of its reference system.
+    """Return the factor from the labels of an axis to the units of its CRS.
 
     Degrees stay degrees. Lengths become metres, and scanning angles metres at the height of a
     geostationary satellite.
-
-    Raises
-    ------
-    InvalidInputError
-        The units are no length.
     """
     units = text_attribute(coordinate, "units").lower()
     if units.startswith("deg"):
@@ -165,8 +119,8 @@ def axis_scale(
             return float(height)
     if units not in _LENGTHS:
         raise InvalidInputError(
-            f"coordinate {coordinate.name!r} has the units {units!r}, which are no length that is"
-            f" known here: {', '.join(repr(unit) for unit in _LENGTHS if unit)} are",
+            f"coordinate {coordinate.name!r} has the units {units!r}, which are not a known"
+            f" length: {', '.join(repr(unit) for unit in _LENGTHS if unit)}",
             coordinate=coordinate.name,
             units=units,
         )

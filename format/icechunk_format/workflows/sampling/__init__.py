@@ -1,1 +1,1 @@
-"""Samples arrays at points: finds places by labels, gathers their values, interpolates."""
+"""Samples arrays at points: finds positions by labels, gathers their values, interpolates."""

@@ -1,23 +1,22 @@
-"""Finds places along one axis: the label that a number means, or the two around it.
+"""Finds positions along one axis: the label of a number, or the two around it.
 
 Rules of this file
 ------------------
 1. ``nearest`` and ``exact`` compare in the type of the labels, as xarray does, so that 35.1 finds
-   the float32 35.1; of two labels that are equally near, the higher counts. ``linear`` compares in
+   the float32 35.1; of two labels at equal distance, the higher counts. ``linear`` compares in
    float64.
 2. ``pad`` takes the label before, in the order of the array: on a descending axis the next higher.
-3. Outside is what no cell holds: beyond half a step from the first or last label (``nearest``),
+3. A number is outside if it is more than half a step from the first or last label (``nearest``),
    before the first label (``pad``), beyond either (``linear``), or further away than the
    tolerance, which replaces the half step.
-4. A number on a circle is moved by whole turns into the labels' own turn, and is left as it is
-   where it lies there already. Numbers beyond 2**53, coarser than labels, lie outside.
-   On a closed circle the first label comes again after the last, and a last one that repeats it is
-   never found.
+4. A number on a circle is moved by multiples of the period to the labels, unless it is between them
+   already. Numbers beyond 2**53, coarser than labels, are outside. On a closed circle the first
+   label follows the last one again, and a last one that repeats it is never found.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -29,24 +28,22 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.horizontal.circles import Circle
 
 Method = Literal["exact", "nearest", "linear", "pad"]
-# By how much of a step evenly spaced labels may be off.
+# Evenly spaced labels may deviate by this part of a step.
 _UNEVEN: Final = 0.02
 _COARSE: Final = 2.0**53
 METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Places:
+class Positions:
     """Positions of numbers along one axis.
 
     Parameters
     ----------
     lower
-        ``int64 (n,)``: positions along the dimension; 0 where a number lies outside.
+        ``int64 (n,)``: positions along the dimension; 0 for a number that is outside.
     upper, weight
-        For ``linear``, the other position, and its ``float64`` weight from 0 to 1; else None.
-    inside
-        ``bool (n,)``: whether a number lies inside.
+        For ``linear``, the other position, and its ``float64`` weight from 0 to 1.
     """
 
     lower: NDArray[np.int64]
@@ -54,10 +51,10 @@ class Places:
     upper: NDArray[np.int64] | None = None
     weight: NDArray[np.float64] | None = None
 
-    def only(self, kept: NDArray[np.bool_]) -> Places:
-        """Call outside what is not kept."""
+    def only(self, kept: NDArray[np.bool_]) -> Positions:
+        """Return the positions with numbers that are not kept as outside."""
         upper, weight = self.upper, self.weight
-        return Places(
+        return Positions(
             lower=np.where(kept, self.lower, 0),
             inside=self.inside & kept,
             upper=None if upper is None else np.where(kept, upper, 0),
@@ -66,27 +63,16 @@ class Places:
 
 
 class Axis:
-    """The labels of one axis, ready to be searched.
+    """Searches the labels of one axis; raises InvalidInputError if they cannot be searched.
 
     Parameters
     ----------
     labels
         Decoded labels: floats, or ``int64`` (microseconds for times).
     valid
-        Where a label is present, or None where all are. Other labels are never found.
-    name
-        The coordinate, for errors.
-    method
-        How a number finds its label.
+        A mask of the labels that exist, or None for all. Others are never found.
     tolerance
         The largest distance from the label, in units of the labels; None for rule 3.
-    circle
-        The circle that the labels lie on, or None.
-
-    Raises
-    ------
-    InvalidInputError
-        A label comes twice, or the method needs an order that the labels have not.
     """
 
     def __init__(
@@ -130,30 +116,26 @@ class Axis:
         if len(twice):
             raise InvalidInputError(
                 f"coordinate {name!r} has the label {numbers[twice[0]].item()!r} more than once, so"
-                " it does not say where a point lies; select one of them with option isel, or"
+                " points cannot be matched against it; select one of them with option isel, or"
                 " repair the array",
                 coordinate=name,
             )
         if method == "pad" and not is_sorted:
             raise InvalidInputError(
-                f"method='pad' needs labels in order, but those of coordinate {name!r} go up and"
-                " down; choose nearest or exact",
+                f"method='pad' needs labels in order, but those of coordinate {name!r} are not"
+                " sorted; choose nearest or exact",
                 coordinate=name,
             )
 
     @property
     def step(self) -> float:
-        """The narrowest step between labels; 0 where there are not two."""
+        """The narrowest step between labels; 0 if there are fewer than two."""
         return float(np.diff(self._numbers).min()) if len(self._numbers) > 1 else 0.0
 
     def even_steps(self, size: int) -> tuple[float, float] | None:
-        """Return the first label and the step of evenly spaced labels; None for others.
+        """Return the first label and the step if all `size` positions have evenly spaced labels.
 
-        Parameters
-        ----------
-        size
-            The length of the dimension; every position must have a label, of which a last one
-            may repeat the first.
+        The last label may repeat the first one.
         """
         numbers = self._numbers[: self._count].astype(np.float64)
         size -= self.circle is not None and self.circle.is_repeated
@@ -167,16 +149,10 @@ class Axis:
         uneven = np.abs(numbers - (numbers[0] + step * np.arange(size))).max()
         return (float(numbers[0]), float(step)) if uneven <= _UNEVEN * abs(step) else None
 
-    def find(self, values: NDArray[Any]) -> Places:
-        """Find numbers among the labels.
-
-        Parameters
-        ----------
-        values
-            Numbers of any type, ``int64`` microseconds for times; none is NaN.
-        """
+    def find(self, values: NDArray[Any]) -> Positions:
+        """Find numbers among the labels: ``int64`` microseconds for times; not NaN."""
         if not self._count:
-            return Places(
+            return Positions(
                 lower=np.zeros(len(values), np.int64), inside=np.zeros(len(values), np.bool_)
             )
         finite = np.isfinite(values) if values.dtype.kind == "f" else None
@@ -185,14 +161,14 @@ class Axis:
         if finite is not None and not finite.all():
             values = np.where(finite, values, 0)
         numbers = self._numbers
-        values = self._turned(values)
+        values = self._in_period(values)
         if self.method != "linear" and numbers.dtype.kind == "f":
             values = values.astype(numbers.dtype, copy=False)
-        places: Places = getattr(self, f"_{self.method}")(values)
-        return places if finite is None else places.only(finite)
+        found: Positions = getattr(self, f"_{self.method}")(values)
+        return found if finite is None else found.only(finite)
 
-    def _turned(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Move numbers by whole turns next to the labels (rule 4)."""
+    def _in_period(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Move numbers by multiples of the period next to the labels (rule 4)."""
         if self.circle is None:
             return values
         low, high = float(self._numbers[0]), float(self._numbers[-1])
@@ -208,21 +184,16 @@ class Axis:
         values[away] = moved
         return values
 
-    def _placed(
-        self, found: NDArray[np.int64], inside: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _at(self, found: NDArray[np.int64], inside: NDArray[np.bool_]) -> Positions:
         lower = found if self._in_order else self._positions[found]
-        if not inside.all():
-            lower = np.where(inside, lower, 0)
-        return lower, inside
+        return Positions(lower=lower if inside.all() else np.where(inside, lower, 0), inside=inside)
 
-    def _exact(self, values: NDArray[Any]) -> Places:
+    def _exact(self, values: NDArray[Any]) -> Positions:
         numbers = self._numbers
         found = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
-        lower, inside = self._placed(found, numbers[found] == values)
-        return Places(lower=lower, inside=inside)
+        return self._at(found, numbers[found] == values)
 
-    def _nearest(self, values: NDArray[Any]) -> Places:
+    def _nearest(self, values: NDArray[Any]) -> Positions:
         numbers = self._numbers
         after = np.searchsorted(numbers, values)
         before = np.maximum(after - 1, 0)
@@ -237,10 +208,9 @@ class Axis:
             low = float(numbers[0]) - (float(numbers[1]) - float(numbers[0])) / 2
             high = float(numbers[-1]) + (float(numbers[-1]) - float(numbers[-2])) / 2
             inside = (values >= low) & (values <= high)
-        lower, inside = self._placed(found, inside)
-        return Places(lower=lower, inside=inside)
+        return self._at(found, inside)
 
-    def _pad(self, values: NDArray[Any]) -> Places:
+    def _pad(self, values: NDArray[Any]) -> Positions:
         numbers = self._numbers
         if self._descends:
             found = np.searchsorted(numbers, values)
@@ -252,19 +222,13 @@ class Axis:
             np.maximum(found, 0, out=found)
         if self._tolerance is not None:
             inside &= np.abs(values - numbers[found]) <= self._tolerance
-        lower, inside = self._placed(found, inside)
-        return Places(lower=lower, inside=inside)
+        return self._at(found, inside)
 
-    def _linear(self, values: NDArray[Any]) -> Places:
+    def _linear(self, values: NDArray[Any]) -> Positions:
         numbers = self._numbers
         if len(numbers) == 1:
-            places = self._exact(values)
-            return Places(
-                lower=places.lower,
-                inside=places.inside,
-                upper=places.lower,
-                weight=np.zeros(len(values)),
-            )
+            found = self._exact(values)
+            return replace(found, upper=found.lower, weight=np.zeros(len(values)))
         if numbers.dtype.kind == "f":
             numbers, values = numbers.astype(np.float64), values.astype(np.float64)
         upper = np.clip(np.searchsorted(numbers, values, side="right"), 1, len(numbers) - 1)
@@ -274,8 +238,5 @@ class Axis:
         if self._tolerance is not None:
             inside &= np.minimum(below, above) <= self._tolerance
         weight = below / (numbers[upper] - numbers[lower])
-        first, inside = self._placed(lower, inside)
-        second, _ = self._placed(upper, inside)
-        return Places(
-            lower=first, inside=inside, upper=second, weight=np.where(inside, weight, 0.0)
-        )
+        upper = self._at(upper, inside).lower
+        return replace(self._at(lower, inside), upper=upper, weight=np.where(inside, weight, 0.0))

@@ -1,4 +1,4 @@
-"""Reads the option ``on``: which column gives positions along which coordinate, by which method.
+"""Reads the option ``on``: the column, the coordinate and the method of each key.
 
 Rules of this file
 ------------------
@@ -10,11 +10,14 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.name_lists import unknown_name
+from icechunk_format.dataset.selection.sel_isel import Given
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
@@ -30,25 +33,37 @@ from icechunk_format.workflows.sampling.labels import (
 )
 from icechunk_format.workflows.sampling.sampled import AxisChoice, TreeChoice
 
+if TYPE_CHECKING:
+    from icechunk_format.dataset.dataset import Dataset, MissingChunks
+
 PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 """For each key of ``on``, the name of a column and its type."""
 
 
-class Choices:
-    """The coordinates by which points choose cells, as the options say.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """The arguments of ``icechunk_spark.sample``, and the names of all columns of the points."""
 
-    Parameters
-    ----------
-    variables
-        All arrays of the group, by name.
-    candidates
-        The variables that may be sampled.
-    factory
-        Makes columns of the group.
-    place
-        The group, for messages.
-    points, method, tolerance, circular
-        The options.
+    points: PointColumns
+    existing: Sequence[str] = ()
+    variables: Sequence[str] | None = None
+    method: Any = "nearest"
+    tolerance: Mapping[str, Any] | None = None
+    outside: str = "null"
+    keep: Sequence[str] = ()
+    crs: Any = None
+    circular: Mapping[str, float | None] | None = None
+    sel: Given | None = None
+    isel: Given | None = None
+    sel_method: str | None = None
+    decode_cf: bool = True
+    timestamp_type: TimestampType = "ntz"
+    missing_chunks: MissingChunks = "fill"
+    read_ahead_bytes: int | None = None
+
+
+class Choices:
+    """The coordinates by which points choose cells, as a request specifies them.
 
     Attributes
     ----------
@@ -56,31 +71,23 @@ class Choices:
         The coordinates.
     dims
         The chosen dimensions, and the key of ``on`` that chooses each.
-
-    Raises
-    ------
-    InvalidInputError
-        A key, column or option cannot be used.
     """
 
     def __init__(
         self,
-        variables: Mapping[str, Variable],
+        dataset: Dataset,
         candidates: Sequence[Variable],
         factory: ColumnFactory,
-        place: str,
-        points: PointColumns,
-        *,
-        method: Any,
-        tolerance: Mapping[str, Any],
-        circular: Mapping[str, float | None] | None,
+        request: SampleRequest,
     ) -> None:
-        self._variables = variables
+        points, method = request.points, request.method
+        self._variables = dataset.variables
         self._factory = factory
-        self._place = place
+        self._group = dataset.place
         self._sizes = {dim: size for v in candidates for dim, size in v.dimensions}
         self._numbers = {key: number for number, key in enumerate(points)}
-        self._tolerance, self._circular = tolerance, circular
+        self._tolerance: Mapping[str, Any] = request.tolerance or {}
+        self._circular = request.circular
         self.dims: dict[str, str] = {}
         if not points:
             raise InvalidInputError(
@@ -88,7 +95,10 @@ class Choices:
                 " on={'latitude': 'lat', 'longitude': 'lon'}",
                 option="on",
             )
-        for option, given in (("tolerance", tolerance), ("circular", circular or {})):
+        for option, given in (
+            ("tolerance", self._tolerance),
+            ("circular", self._circular or {}),
+        ):
             _check_keys(option, given, points)
         if isinstance(method, Mapping):
             _check_keys("method", method, points)
@@ -100,7 +110,7 @@ class Choices:
                 check_column(name, arrow_type, key, "number")
                 if chosen != "nearest":
                     raise InvalidInputError(
-                        f"method={chosen!r} has no meaning for {key!r}, which lies along"
+                        f"method={chosen!r} has no meaning for {key!r}, which has the dimensions"
                         f" ({', '.join(self._variables[key].dims)}): only 'nearest' has",
                         coordinate=key,
                     )
@@ -183,9 +193,9 @@ class Choices:
             array = array if column.path is not None else None
         kind = kind_of(column)
         check_column(name, arrow_type, key, kind)
-        if kind == "text" and method != "exact":
+        if kind == "string" and method != "exact":
             raise InvalidInputError(
-                f"method={method!r} has no meaning for {key!r}, whose labels are texts: give"
+                f"method={method!r} has no meaning for {key!r}, whose labels are strings: give"
                 f" method={{{key!r}: 'exact', ...}}",
                 coordinate=key,
             )
@@ -219,8 +229,8 @@ class Choices:
                 ),
             ]
         )
-        told = unknown_name("dimension or coordinate", key, known)
-        return InvalidInputError(f"on: in {self._place} {told}", coordinate=key)
+        unknown = unknown_name("dimension or coordinate", key, known)
+        return InvalidInputError(f"on: in {self._group} {unknown}", coordinate=key)
 
 
 def _check_keys(option: str, given: Mapping[str, Any], points: PointColumns) -> None:
@@ -254,7 +264,7 @@ def _period(
         return None
     if kind != "number" or not 0 < float(period) < float("inf"):
         raise InvalidInputError(
-            f"circular[{key!r}]={period!r} must be the length of one turn, such as 360, of a"
+            f"circular[{key!r}]={period!r} must be a period, such as 360, of a"
             " coordinate whose labels are numbers",
             option="circular",
         )

@@ -1,8 +1,8 @@
 """Describes evenly spaced labels as numbers from which Spark computes the chunk of a point.
 
-Spark can compute the chunk of a point by itself, without Python, where labels are evenly spaced
-numbers or times and chunks are equal. A result that is off by one only means that a chunk is
-decoded by one task more, since tasks find places by the labels themselves.
+Spark can compute the chunk of a point by itself, without Python, if labels are evenly spaced
+numbers or times and chunks are equal. A result that is off by one only means that one more task
+decodes a chunk, since tasks find positions by the labels themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.sampling.sampled import Sampling
+    from icechunk_format.workflows.sampling.sampled import SamplePlan
     from icechunk_format.workflows.sampling.sampler import Sampler
 
 
@@ -26,13 +26,13 @@ class ChunkSteps:
     point
         The number of the points' column.
     is_time
-        Whether labels are microseconds since 1970.
+        True if labels are microseconds since 1970.
     first, step
         The first label, and the step to the next; negative where labels descend.
     period
-        The length of one turn, or None.
+        The period, or None.
     is_rounded
-        Whether the nearest label counts, and not the one before.
+        True if the nearest label counts, and not the one before.
     elements, chunks
         The elements of a chunk, and the number of chunks.
     """
@@ -47,20 +47,15 @@ class ChunkSteps:
     chunks: int
 
 
-def chunk_steps(sampling: Sampling, sampler: Sampler) -> list[ChunkSteps] | None:
-    """Return the steps along each axis of the leading array, or None where they are not even.
+def chunk_steps(plan: SamplePlan, sampler: Sampler) -> list[ChunkSteps] | None:
+    """Return the steps along each axis of the leading array, or None if labels are not even.
 
     Labels of all axes are read and checked.
-
-    Raises
-    ------
-    InvalidInputError
-        Labels cannot be searched.
     """
     steps: list[ChunkSteps] = []
-    found = {axis.dim: (axis, sampler.axis(axis)) for axis in sampling.axes if axis.kind != "text"}
-    lead = sampling.variables[sampling.lead]
-    is_moved = sampling.horizontal is not None and sampling.horizontal.points_crs is not None
+    found = {axis.dim: (axis, sampler.axis(axis)) for axis in plan.axes if axis.kind != "string"}
+    lead = plan.variables[plan.lead]
+    is_moved = plan.horizontal is not None and plan.horizontal.points_crs is not None
     axes = chunk_axes(sampler.arrays.variable(str(lead.column.path)))
     for number, dim in sorted(lead.pointed.items()):
         if dim not in found or axes[number].edges is not None or is_moved:

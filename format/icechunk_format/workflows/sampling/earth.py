@@ -1,13 +1,13 @@
-"""Transforms points into the reference system of a grid; refuses columns in the wrong units.
+"""Transforms points into the CRS of a grid; refuses columns in the wrong units.
 
 Rules of this file
 ------------------
-1. Where ``crs`` is given, the columns of both horizontal coordinates are moved into the grid's own
-   reference system. ``crs="grid"`` says that they are in it already.
-2. What names and types tell is refused by the plan: columns called ``lat`` and ``lon`` for the
-   coordinates of a rotated or projected grid. What only values tell is found by the tasks: points
-   with more than 90 degrees of latitude lie outside, with a warning; degrees for a grid in metres
-   are refused where they are too many to be points near its origin, and else a warning.
+1. If ``crs`` is given, the columns of both horizontal coordinates are moved into the CRS of the
+   grid. ``crs="grid"`` specifies that they are in it already.
+2. The plan refuses columns called ``lat`` and ``lon`` for coordinates of a rotated or projected
+   grid. Tasks check values: points with more than 90 degrees of latitude are outside, with a
+   warning; degrees for a grid in metres are refused if they are too many to be points near its
+   origin, and else give a warning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,66 +25,43 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.horizontal.axes import HorizontalGrid, direction_of
 from icechunk_format.workflows.horizontal.reference_systems import (
-    WGS_84,
     axis_scale,
     geo_package,
     given_crs,
     grid_crs,
 )
-from icechunk_format.workflows.sampling.sampled import AxisChoice, Horizontal
-
-if TYPE_CHECKING:
-    from icechunk_format.workflows.sampling.choices import Choices
+from icechunk_format.workflows.sampling.sampled import AxisChoice, Horizontal, TreeChoice
 
 GRID: Final = "grid"
-# Names by which people call columns of latitudes and longitudes.
+# Common names of columns of latitudes and longitudes.
 _GEOGRAPHIC_NAMES: Final = ("lat", "latitude", "lon", "long", "lng", "longitude")
-# More turns than anyone counts longitudes in.
 _MOST_LONGITUDE: Final = 720.0
-# Steps of a grid in metres among which all degrees of the Earth would lie in one cell.
+# With this step of a grid in metres, all degrees of the Earth would be in one cell.
 _METRES_OF_A_STEP: Final = 720.0
-# Different points that all lie so near to the origin of a grid in metres are degrees. At most a
+# So many different points near the origin of a grid in metres are degrees. At most a
 # quarter of the cells at the origin looks like degrees, so chance gives one in 10**12 batches.
 _MOST_BY_CHANCE: Final = 20
 
 
 def horizontal_columns(
-    choices: Choices,
+    choosing: tuple[AxisChoice, ...],
+    trees: Sequence[TreeChoice],
     points: Sequence[str],
     crs: Any,
     sampled: Sequence[Variable],
     variables: Mapping[str, Variable],
 ) -> tuple[Horizontal | None, tuple[AxisChoice, ...]]:
-    """Return which columns are places on Earth, and the axes in units of the labels.
-
-    Parameters
-    ----------
-    choices
-        What points choose on.
-    points
-        The names of the points' columns.
-    crs
-        The option.
-    sampled, variables
-        The variables that are sampled, and all arrays of the group.
-
-    Raises
-    ------
-    InvalidInputError
-        Points are in another reference system than the grid, or a system is not known.
-    UnsupportedError
-        A package is not installed.
-    """
+    """Return the columns of horizontal coordinates, and the axes in units of their labels."""
     by_path = {variable.path: variable for variable in variables.values()}
-    if choices.trees:
-        tree = choices.trees[0]
+    if trees:
+        tree = trees[0]
         y, x = by_path[str(tree.y.path)], by_path[str(tree.x.path)]
         grid = HorizontalGrid(kind="geographic", y=y, x=x)
         known = Horizontal(kind="geographic", y_point=tree.y_point, x_point=tree.x_point)
-        return _moved(known, grid, crs, sampled, variables), choices.axes
+        return _moved(known, grid, crs, sampled, variables), choosing
     found = {
         directed[0]: (axis, by_path[axis.column.path], directed[1])
-        for axis in choices.axes
+        for axis in choosing
         if axis.column.path is not None
         for directed in [direction_of(by_path[axis.column.path])]
         if directed is not None
@@ -92,8 +69,8 @@ def horizontal_columns(
     kinds = {kind for _, _, kind in found.values()}
     if len(kinds) != 1:
         if crs is not None:
-            raise _no_grid(choices.axes, crs)
-        return None, choices.axes
+            raise _no_grid(choosing, crs)
+        return None, choosing
     kind = kinds.pop()
     if kind != "geographic" and crs is None:
         for axis, _, _ in found.values():
@@ -104,18 +81,18 @@ def horizontal_columns(
         x_point=found["x"][0].point if "x" in found else None,
     )
     if crs is None:
-        return known, choices.axes
+        return known, choosing
     if len(found) < 2:
-        raise _no_grid(choices.axes, crs)
+        raise _no_grid(choosing, crs)
     grid = HorizontalGrid(kind=kind, y=found["y"][1], x=found["x"][1])
     moved = _moved(known, grid, crs, sampled, variables)
     if moved.points_crs is None:
-        return moved, choices.axes
+        return moved, choosing
     scales = {
         axis.name: axis_scale(array, _mapped(sampled), variables)
         for axis, array, _ in found.values()
     }
-    axes = tuple(replace(axis, scale=scales.get(axis.name, 1.0)) for axis in choices.axes)
+    axes = tuple(replace(axis, scale=scales.get(axis.name, 1.0)) for axis in choosing)
     return moved, axes
 
 
@@ -140,7 +117,7 @@ def _check_name(axis: AxisChoice, name: str, kind: str) -> None:
 
 
 def _mapped(sampled: Sequence[Variable]) -> Variable:
-    """Return the variable whose grid mapping counts."""
+    """Return the variable with the grid mapping."""
     return next((v for v in sampled if v.attributes.get("grid_mapping")), sampled[0])
 
 
@@ -160,7 +137,7 @@ def _moved(
 def moved_points(
     horizontal: Horizontal, x: NDArray[Any], y: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Move points into the reference system of the grid; what lies outside of it is infinite."""
+    """Move points into the CRS of the grid; points outside of its domain become infinite."""
     move = _transformer(str(horizontal.points_crs), str(horizontal.grid_crs))
     moved_x, moved_y = move.transform(
         np.asarray(x, np.float64), np.asarray(y, np.float64), errcheck=False
@@ -169,26 +146,23 @@ def moved_points(
 
 
 @functools.lru_cache(maxsize=8)
-def _transformer(points_crs: str, own_crs: str) -> Any:
+def _transformer(points_crs: str, grid_crs: str) -> Any:
     pyproj = geo_package("pyproj", "option crs")
-    return pyproj.Transformer.from_crs(points_crs or WGS_84, own_crs, always_xy=True)
+    return pyproj.Transformer.from_crs(points_crs, grid_crs, always_xy=True)
 
 
 def outside_of_degrees(
     name: str, coordinate: str, values: NDArray[Any], *, is_latitude: bool
 ) -> NDArray[Any]:
-    """Return values with those that are no latitudes or longitudes as infinite, and warn of them.
-
-    A task cannot know whether one row is wrong or all of the job's are.
-    """
+    """Replace values that cannot be latitudes or longitudes by infinity, and warn."""
     most = 90.0 if is_latitude else _MOST_LONGITUDE
     is_wrong = np.abs(values) > most * (1 + 1e-6)
     if not is_wrong.any():
         return values
-    what = "latitudes from -90 to 90" if is_latitude else "longitudes"
+    allowed = "latitudes from -90 to 90" if is_latitude else "longitudes"
     warnings.warn(
-        f"column {name!r} holds {values[is_wrong][0].item()!r}, but {coordinate!r} are {what} in"
-        " degrees, so such points lie outside: if the points are in another reference system, name"
+        f"column {name!r} holds {values[is_wrong][0].item()!r}, but {coordinate!r} are {allowed} in"
+        " degrees, so such points are outside: if the points are in another reference system, name"
         " it with crs='EPSG:...'; if the columns are exchanged, exchange them in on",
         UserWarning,
         stacklevel=2,
@@ -202,13 +176,7 @@ def doubt_lengths(
     values: Sequence[NDArray[Any]],
     steps: Sequence[float],
 ) -> None:
-    """Refuse degrees for a grid in metres: all of them would lie in one cell. Warn of a few.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the columns and the coordinates.
-    """
+    """Refuse degrees for a grid in metres, where all would be in one cell; warn of a few."""
     if not len(values[0]) or min(steps) < _METRES_OF_A_STEP:
         return
     if np.abs(values[0]).max() <= 90 and np.abs(values[1]).max() <= 360:
@@ -217,7 +185,7 @@ def doubt_lengths(
             f" {values[0][0].item()!r} and {values[1][0].item()!r}, which look like degrees, but"
             f" {coordinates[0]!r} and {coordinates[1]!r} are lengths with steps of"
             f" {min(steps):g}: name the reference system of the points, as in crs='EPSG:4326', or"
-            " say crs='grid' if they are in the grid's own"
+            " give crs='grid' if they are in the grid's own"
         )
         if len(np.unique(np.stack(values), axis=1).T) >= _MOST_BY_CHANCE:
             raise InvalidInputError(problem, columns=tuple(names))

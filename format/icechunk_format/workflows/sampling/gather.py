@@ -1,11 +1,11 @@
-"""Gathers values of one array at many places, each chunk decoded once.
+"""Gathers values of one array at many points, each chunk decoded once.
 
 Rules of this file
 ------------------
-1. Places are sorted by chunk. Chunks are fetched ahead in groups within a budget of bytes, decoded
-   one after another, and let go of when their values are taken.
+1. Points are sorted by chunk. Chunks are fetched ahead in groups within a budget of bytes, decoded
+   one after another, and released when their values are taken.
 2. Chunks that the next call may need again are kept within the same budget.
-3. Only chunks that hold a place are fetched. A missing chunk holds the fill value.
+3. Only chunks with a point are fetched. A missing chunk holds the fill value.
 """
 
 from __future__ import annotations
@@ -28,17 +28,7 @@ _MOST_CHUNKS_IN_A_GROUP: Final = 64
 
 
 class Gather:
-    """Takes values of one array.
-
-    Parameters
-    ----------
-    reader
-        The array.
-    kept
-        Where decoded chunks are kept between calls.
-    max_bytes
-        Bytes that fetched and decoded chunks may take.
-    """
+    """Takes values of one array; decoded chunks are kept between calls in `kept`."""
 
     def __init__(self, reader: ArrayReader, kept: DecodedChunks, max_bytes: int) -> None:
         self._reader = reader
@@ -55,24 +45,20 @@ class Gather:
         *,
         ask_stored: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Take the values at places.
+        """Take the values at points.
 
         Parameters
         ----------
-        count
-            How many places there are.
         positions
             For each axis that points choose on, ``int64 (count,)`` positions.
         selections
-            For every other axis, the positions to take at each place.
-        ask_stored
-            Whether to tell which chunks exist.
+            For every other axis, the positions to take at each point.
 
         Returns
         -------
         tuple
             Stored values ``(count, *selected)``, the selected axes in array order; and
-            ``bool`` of the same shape: whether the chunk of a value exists, or None.
+            ``bool`` of the same shape, True if the chunk of a value exists (None unless asked).
         """
         reader = self._reader
         pointed, selected = sorted(positions), sorted(selections)
@@ -101,12 +87,12 @@ class Gather:
                 positions[axis][own] - begin[corner]
                 for axis, begin in zip(pointed, starts, strict=True)
             )
-            place = np.unravel_index(combination, numbers) if numbers else ()
+            index = np.unravel_index(combination, numbers) if numbers else ()
             targets: tuple[Any, ...] = tuple(
-                p.targets[int(i)] for p, i in zip(picks, place, strict=True)
+                p.targets[int(i)] for p, i in zip(picks, index, strict=True)
             )
             taken = chunk.transpose([*pointed, *selected])[inner]
-            values[(own, *targets)] = _within(taken, picks, place, is_pointed=bool(pointed))
+            values[(own, *targets)] = _within(taken, picks, index, is_pointed=bool(pointed))
             if stored is not None:
                 stored[(own, *targets)] = True
         return values, stored
@@ -149,7 +135,7 @@ class Gather:
 
 
 def chunk_numbers(chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]) -> NDArray[np.int64]:
-    """Return one number for each place, equal for places in one chunk and for no others."""
+    """Return one number for each point, equal for points of one chunk and for no others."""
     number = np.zeros(len(chunks[0]), dtype=np.int64)
     largest = 1
     for chunk, count in zip(chunks, counts, strict=True):
@@ -164,7 +150,7 @@ def chunk_numbers(chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]) ->
 def _by_chunk(
     count: int, chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places sorted by chunk, and where those of each chunk begin, with the end."""
+    """Return the points sorted by chunk, and the offsets of the chunks among them."""
     if not chunks:
         return np.arange(count), np.array([0, count])
     numbers = chunk_numbers(chunks, counts)
@@ -179,10 +165,10 @@ def _by_chunk(
 
 
 def _within(
-    taken: NDArray[Any], picks: Sequence[AxisPick], place: Sequence[Any], *, is_pointed: bool
+    taken: NDArray[Any], picks: Sequence[AxisPick], index: Sequence[Any], *, is_pointed: bool
 ) -> NDArray[Any]:
     """Cut the selected elements out of the selected axes of a chunk."""
-    for axis, (p, number) in enumerate(zip(picks, place, strict=True), start=int(is_pointed)):
+    for axis, (p, number) in enumerate(zip(picks, index, strict=True), start=int(is_pointed)):
         source = p.sources[int(number)]
         taken = taken[(slice(None),) * axis + (source,)]
     return taken

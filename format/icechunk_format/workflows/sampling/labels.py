@@ -8,8 +8,8 @@ kind           labels                               columns that go with it
 ``time``       timestamps                           TIMESTAMP, TIMESTAMP_NTZ, DATE
 ``duration``   durations                            INTERVAL DAY TO SECOND
 ``calendar``   times of calendars such as 360_day,  STRING in ISO 8601; TIMESTAMP, TIMESTAMP_NTZ
-               which are ISO 8601 texts             and DATE, by the date that they show
-``text``       texts                                STRING, with the method ``exact``
+               which are ISO 8601 strings           and DATE, by the date that they show
+``string``     strings                              STRING, with the method ``exact``
 =============  ===================================  =============================================
 
 Times and durations are ``int64`` microseconds. Times without a time zone count as UTC, as in
@@ -33,7 +33,7 @@ from icechunk_format.dataset.selection.labels import DURATION_TEXT, read_duratio
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
-Kind = Literal["number", "time", "duration", "calendar", "text"]
+Kind = Literal["number", "time", "duration", "calendar", "string"]
 
 _DAY: Final = 86_400_000_000
 _ISO: Final = re.compile(
@@ -45,18 +45,12 @@ _COLUMNS: Final[dict[Kind, str]] = {
     "time": "TIMESTAMP, TIMESTAMP_NTZ or DATE",
     "duration": "INTERVAL DAY TO SECOND",
     "calendar": "STRING such as '2001-02-30T12:00:00', TIMESTAMP_NTZ, TIMESTAMP or DATE",
-    "text": "STRING",
+    "string": "STRING",
 }
 
 
 def kind_of(column: Column) -> Kind:
-    """Return the kind of a coordinate's labels.
-
-    Raises
-    ------
-    UnsupportedError
-        Points cannot be found by labels of its type.
-    """
+    """Return the kind of a coordinate's labels."""
     labels = column.arrow_type
     if is_number(labels):
         return "number"
@@ -65,7 +59,7 @@ def kind_of(column: Column) -> Kind:
     if pa.types.is_duration(labels):
         return "duration"
     if pa.types.is_string(labels):
-        return "text" if calendar_of(column) is None else "calendar"
+        return "string" if calendar_of(column) is None else "calendar"
     raise UnsupportedError(
         f"coordinate {column.name!r} is {labels}, which points cannot be compared with; choose its"
         " positions with option isel",
@@ -74,7 +68,7 @@ def kind_of(column: Column) -> Kind:
 
 
 def calendar_of(column: Column) -> str | None:
-    """Return the calendar of a coordinate whose times are texts; None for other texts."""
+    """Return the calendar of a coordinate whose times are strings; None for other strings."""
     decoder = column.decoder
     if decoder is None or "since" not in str(decoder.encoding.get("units")):
         return None
@@ -82,22 +76,16 @@ def calendar_of(column: Column) -> str | None:
 
 
 def check_column(name: str, arrow_type: pa.DataType, coordinate: str, kind: Kind) -> None:
-    """Refuse a column that cannot hold labels of a kind.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the column, its type, the coordinate and what goes with it.
-    """
+    """Raise InvalidInputError for a column whose type does not fit labels of a kind."""
     types = pa.types
     is_time = types.is_timestamp(arrow_type) or types.is_date(arrow_type)
-    is_text = types.is_string(arrow_type) or types.is_large_string(arrow_type)
+    is_string = types.is_string(arrow_type) or types.is_large_string(arrow_type)
     fits = {
         "number": is_number(arrow_type),
         "time": is_time,
         "duration": types.is_duration(arrow_type),
-        "calendar": is_time or is_text,
-        "text": is_text,
+        "calendar": is_time or is_string,
+        "string": is_string,
     }[kind]
     if not fits:
         hint = ": cast it first, as in F.col(...).cast('timestamp_ntz')" if kind == "time" else ""
@@ -118,11 +106,11 @@ def column_numbers(
     Returns
     -------
     tuple
-        The numbers (0 where absent), or texts as they are; where a value is present (NaN is
-        absent); and where a value exists in the calendar of the labels, or None where all do.
+        The numbers (0 for NULL and NaN), or strings unchanged; a mask of values that are not NULL
+        or NaN; and a mask of those that exist in the calendar of the labels, or None for all.
     """
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    if kind == "text":
+    if kind == "string":
         return column, valid, None
     if kind == "calendar":
         numbers, exists = _calendar_numbers(column, str(calendar))
@@ -146,7 +134,7 @@ def column_numbers(
 def coordinate_numbers(
     labels: pa.Array, kind: Kind, calendar: str | None
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return decoded labels as numbers to search, and where they are present."""
+    """Return decoded labels as numbers to search, and a mask of those that exist."""
     if pa.types.is_decimal(labels.type):
         labels = _narrowed(labels, pa.int64(), pa.uint64())
     numbers, valid, exists = column_numbers(labels, kind, calendar)
@@ -177,33 +165,28 @@ def _calendar_numbers(
     if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
         instants = _integers(column.cast(pa.timestamp("us"), safe=False))
         days, rest = np.divmod(instants, _DAY)
-        distinct, places = np.unique(days, return_inverse=True)
+        distinct, index = np.unique(days, return_inverse=True)
         dates = distinct.astype("M8[D]").astype(str).tolist()
         starts = [_calendar_time(date, calendar) for date in dates]
         exists = np.array([start is not None for start in starts], np.bool_)
         numbers = np.array([start or 0 for start in starts], np.int64)
-        return numbers[places] + rest, exists[places]
+        return numbers[index] + rest, exists[index]
     encoded = column.dictionary_encode()
     times = [_calendar_time(text, calendar) for text in encoded.dictionary.to_pylist()]
-    places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    index = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
     if not times:
         return np.zeros(len(column), np.int64), np.ones(len(column), np.bool_)
-    numbers = np.array([time or 0 for time in times], np.int64)[places]
-    return numbers, np.array([time is not None for time in times], np.bool_)[places]
+    numbers = np.array([time or 0 for time in times], np.int64)[index]
+    return numbers, np.array([time is not None for time in times], np.bool_)[index]
 
 
-def _calendar_time(text: str, calendar: str) -> int | None:
-    """Return microseconds of a date in a calendar; None if it has no such date.
-
-    Raises
-    ------
-    InvalidInputError
-        The text is no date.
-    """
-    match = _ISO.fullmatch(text)
+def _calendar_time(string: str, calendar: str) -> int | None:
+    """Return microseconds of a date in a calendar; None if it has no such date."""
+    match = _ISO.fullmatch(string)
     if match is None:
         raise InvalidInputError(
-            f"{text!r} is no time of the {calendar} calendar: write it like 2001-02-30T12:00:00"
+            f"{string!r} is not a time of the {calendar} calendar: write it like"
+            " 2001-02-30T12:00:00"
         )
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     fraction = int((match[7] or "").ljust(6, "0"))
@@ -221,13 +204,8 @@ def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
     Parameters
     ----------
     value
-        A number; for times and durations a text such as ``"1 hour"``, or a duration of Python,
+        A number; for times and durations a string such as ``"1 hour"``, or a duration of Python,
         NumPy or pandas.
-
-    Raises
-    ------
-    InvalidInputError
-        It has no meaning for labels of that kind, or is negative.
     """
     is_plain = isinstance(value, int | float | np.number) and not isinstance(
         value, bool | np.timedelta64
@@ -236,8 +214,8 @@ def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
     if kind == "number":
         read = float(value) if is_plain else None
         expected = "a number in the units of its labels, such as 0.2"
-    elif kind == "text":
-        expected = "left out, because texts have no distance"
+    elif kind == "string":
+        expected = "left out, because strings have no distance"
     else:
         if isinstance(value, str):
             read = read_duration(value)

@@ -1,91 +1,48 @@
-"""Plans a sampling from metadata and names: which coordinates, which variables, what is fixed.
+"""Plans to sample points from metadata and names: coordinates, variables, fixed dimensions.
 
 Rules of this file
 ------------------
 1. Every dimension of a sampled variable is chosen by points (``on``), becomes an array (``keep``),
    is fixed by ``sel`` or ``isel``, or has size one.
-2. If the user names no variables, all data variables that fulfil rule 1, and on which points
-   choose at all, are sampled.
-3. No array is read here but labels that ``sel`` needs; tasks read the rest.
+2. If the user names no variables, all data variables that fulfil rule 1 and have a dimension that
+   points choose are sampled.
+3. Labels that ``sel`` needs are the only values read here; tasks read the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.cf.column_types import is_number
 from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
+from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.workflows.sampling.choices import Choices, PointColumns
+from icechunk_format.workflows.sampling.choices import Choices, SampleRequest
 from icechunk_format.workflows.sampling.earth import horizontal_columns
 from icechunk_format.workflows.sampling.sampled import (
     OUTSIDE,
     Outside,
     SampledVariable,
-    Sampling,
+    SamplePlan,
     nested,
 )
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.dataset import Dataset, MissingChunks
+    from icechunk_format.dataset.dataset import Dataset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRequest:
-    """A request of a user; the fields are the arguments of ``icechunk_spark.sample``.
-
-    Parameters
-    ----------
-    points
-        For each key of ``on``, the name of the points' column and its Arrow type.
-    existing
-        The names of all columns of the points.
-    """
-
-    points: PointColumns
-    existing: Sequence[str] = ()
-    variables: Sequence[str] | None = None
-    method: Any = "nearest"
-    tolerance: Mapping[str, Any] | None = None
-    outside: str = "null"
-    keep: Sequence[str] = ()
-    crs: Any = None
-    circular: Mapping[str, float | None] | None = None
-    sel: Given | None = None
-    isel: Given | None = None
-    sel_method: str | None = None
-    decode_cf: bool = True
-    timestamp_type: TimestampType = "ntz"
-    missing_chunks: MissingChunks = "fill"
-    read_ahead_bytes: int | None = None
-
-
-def plan_sampling(dataset: Dataset, request: SampleRequest) -> Sampling:
-    """Plan a sampling of a group.
-
-    Raises
-    ------
-    NotFoundError
-        A named variable does not exist.
-    InvalidInputError
-        A dimension does not exist or is left over, a column has the wrong type, or an option
-        cannot be used.
-    UnsupportedError
-        A coordinate or variable has a type that cannot be sampled, or a package is missing.
-    """
+def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
+    """Plan to sample a group."""
     if request.outside not in OUTSIDE:
         raise InvalidInputError(
             f"outside={request.outside!r} is not known; choose {', '.join(OUTSIDE)}",
@@ -98,21 +55,11 @@ def plan_sampling(dataset: Dataset, request: SampleRequest) -> Sampling:
         timestamp_type=request.timestamp_type,
         named=True,
     )
-    place = dataset.place
     named = None
     if request.variables is not None:
-        named = named_variables(request.variables, dataset.variables, place)
+        named = named_variables(request.variables, dataset.variables, dataset.place)
     candidates = dataset.data_variables if named is None else named
-    choices = Choices(
-        dataset.variables,
-        candidates,
-        factory,
-        place,
-        request.points,
-        method=request.method,
-        tolerance=request.tolerance or {},
-        circular=request.circular,
-    )
+    choices = Choices(dataset, candidates, factory, request)
     keep = _kept(request.keep, candidates, choices.dims)
     context = dataset.context()
     if request.read_ahead_bytes is not None:
@@ -129,8 +76,10 @@ def plan_sampling(dataset: Dataset, request: SampleRequest) -> Sampling:
     lead = leading_variable(sampled, dataset.manifest_files)
     assert lead is not None
     points = tuple(name for name, _ in request.points.values())
-    horizontal, axes = horizontal_columns(choices, points, request.crs, sampled, dataset.variables)
-    return Sampling(
+    horizontal, axes = horizontal_columns(
+        choices.axes, choices.trees, points, request.crs, sampled, dataset.variables
+    )
+    return SamplePlan(
         context=context,
         points=points,
         axes=axes,
@@ -245,16 +194,16 @@ def _check_used(
     sampled: Sequence[Variable],
 ) -> None:
     used = {dim for variable in sampled for dim in variable.dims}
-    what = {
+    sources = {
         **{dim: f"on[{key!r}]" for dim, key in chosen.items()},
         **{dim: f"keep=[{dim!r}]" for dim in keep},
         **{dim: f"sel or isel of {dim!r}" for dim in fixed},
     }
-    for dim, told in what.items():
+    for dim, source in sources.items():
         if dim not in used:
             names = ", ".join(variable.name for variable in sampled)
             raise InvalidInputError(
-                f"{told} is about dimension {dim!r}, which none of the sampled variables has:"
+                f"{source} is about dimension {dim!r}, which none of the sampled variables has:"
                 f" {names}; leave it out, or name other variables",
                 dim=dim,
             )
@@ -292,18 +241,15 @@ def _described(
     keep: Sequence[str],
     fixed: Mapping[str, DimSelection],
 ) -> SampledVariable:
-    """Describe how a variable is sampled, and what that gives."""
+    """Return how a variable is sampled, and the type of the result."""
     pointed = {axis: dim for axis, dim in enumerate(variable.dims) if dim in choices.dims}
-    linear = [axis.name for axis in choices.axes if axis.method == "linear"]
-    is_linear = any(
-        axis.method == "linear" and axis.dim in pointed.values() for axis in choices.axes
-    )
+    linear = {axis.dim: axis.name for axis in choices.axes if axis.method == "linear"}
     value_type = column.arrow_type
-    if is_linear:
+    if not linear.keys().isdisjoint(pointed.values()):
         if not is_number(value_type):
             raise UnsupportedError(
                 f"variable {variable.name!r} is {value_type}, which cannot be"
-                f" interpolated: use method 'nearest' for {', '.join(linear)}, or name"
+                f" interpolated: use method 'nearest' for {', '.join(linear.values())}, or name"
                 " other variables",
                 variable=variable.name,
             )

@@ -1,7 +1,8 @@
-"""Holds a planned sampling as values for tasks: coordinates, variables and options."""
+"""Holds the plan of sampling as values for tasks: coordinates, variables and options."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -26,24 +27,16 @@ class AxisChoice:
 
     Parameters
     ----------
-    name
-        The key of the option ``on``.
     point
         The number of the points' column.
     column
-        The labels; its path is None where the dimension has none and positions count.
-    dim, size
-        The dimension.
-    kind, calendar
-        The kind of the labels.
-    method
-        How a value finds its label.
+        The labels; its path is None if positions are the labels.
     tolerance
         The largest distance, in units of the labels (microseconds for times), or None.
     period
-        The length of one turn, where the axis is circular.
+        The period of a circular axis.
     scale
-        By what to divide values in the units of a reference system to get those of the labels.
+        Values in the units of the CRS are divided by this to get those of the labels.
     """
 
     name: str
@@ -65,12 +58,8 @@ class TreeChoice:
 
     Parameters
     ----------
-    y, x
-        The coordinates.
     y_point, x_point
         The numbers of the points' columns.
-    dims, shape
-        The dimensions of both.
     tolerance
         The longest arc to a cell, in degrees, or None.
     """
@@ -86,18 +75,16 @@ class TreeChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizontal:
-    """The points' columns that say where on Earth a point lies.
+    """The columns of the horizontal coordinates of points.
 
     Parameters
     ----------
-    kind
-        What the grid's coordinates are.
     y_point, x_point
-        The numbers of the points' columns; None for one that is not given.
+        The numbers of the columns; None for one that is not given.
     points_crs, grid_crs
-        Reference systems as WKT, where points are moved from one to the other; else None.
+        CRS as WKT if points are moved from one to the other.
     is_declared
-        Whether the user said in what the points are, so that their values are not doubted.
+        True if the user gave ``crs``, so that values are not checked for plausibility.
     """
 
     kind: str
@@ -114,16 +101,12 @@ class SampledVariable:
 
     Parameters
     ----------
-    column
-        Its name, array and decoder.
     pointed
         Axes of the array that points choose on, and their dimensions.
     selections
         The positions to take along every other axis.
     kept
         The axes that become arrays, the outermost first.
-    arrow_type
-        The type of the result.
     """
 
     column: Column
@@ -134,33 +117,20 @@ class SampledVariable:
 
     @property
     def cells(self) -> int:
-        """Number of values that a point takes."""
-        count = 1
-        for selection in self.selections.values():
-            count *= selection.count
-        return count
+        """The number of values for a point."""
+        return math.prod(selection.count for selection in self.selections.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """A planned sampling; small and picklable.
+class SamplePlan:
+    """A plan to sample points; small and picklable.
 
     Parameters
     ----------
-    context
-        How tasks open the arrays.
-    points
-        The names of the points' columns, for messages.
-    axes, trees
-        What points choose on.
     variables
-        What is sampled; the first one's chunks decide which points are brought together.
-    horizontal
-        Which columns are places on Earth, or None.
-    outside
-        What becomes of points that lie outside.
+        The result, in order; chunks of number `lead` decide which points share a task.
     skip_missing
-        Whether values of missing chunks are NULL rather than the fill value.
+        True if values of missing chunks are NULL rather than the fill value.
     """
 
     context: ScanContext
@@ -180,10 +150,10 @@ class Sampling:
 
     @property
     def bytes_of_a_point(self) -> int:
-        """About how many bytes one point needs while it is sampled."""
+        """The approximate memory of one point while it is sampled."""
         total = 64 * (len(self.axes) + 2 * len(self.trees))
+        methods = {axis.dim: axis.method for axis in self.axes}
         for variable in self.variables:
-            methods = {axis.dim: axis.method for axis in self.axes}
             linear = sum(methods.get(dim) == "linear" for dim in variable.pointed.values())
             total += 48 * variable.cells * 2**linear
         return total

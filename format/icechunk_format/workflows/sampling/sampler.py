@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. A point whose column is NULL or NaN gets NULL for every variable with that dimension; so does a
-   point that lies outside, unless ``outside`` says otherwise.
-2. Of the corners of an interpolation, those without weight are not read and may be missing. A
-   corner with weight that is missing makes the value NULL.
+   point that is outside, unless ``outside`` specifies otherwise.
+2. Corners of an interpolation whose weight is zero are not read and may be missing. Any other
+   corner that is missing makes the value NULL.
 3. Labels and trees are kept in the metadata cache of the process.
 """
 
@@ -29,14 +29,14 @@ from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
 from icechunk_format.workflows.horizontal.circles import circle_of
-from icechunk_format.workflows.sampling.axis import Axis, Places
+from icechunk_format.workflows.sampling.axis import Axis, Positions
 from icechunk_format.workflows.sampling.earth import doubt_lengths, moved_points, outside_of_degrees
 from icechunk_format.workflows.sampling.gather import Gather, chunk_numbers
 from icechunk_format.workflows.sampling.labels import Kind, column_numbers, coordinate_numbers
 from icechunk_format.workflows.sampling.sampled import (
     AxisChoice,
     SampledVariable,
-    Sampling,
+    SamplePlan,
     TreeChoice,
 )
 from icechunk_format.workflows.sampling.sphere import SphereTree
@@ -45,61 +45,40 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PointPlaces:
-    """Positions of points along all dimensions.
-
-    Parameters
-    ----------
-    count
-        How many points there are.
-    along
-        For each chosen dimension, the positions.
-    present
-        For each chosen dimension, which points have a value to choose by.
-    """
+class PointPositions:
+    """Positions of points along all dimensions."""
 
     count: int
-    along: Mapping[str, Places]
+    along: Mapping[str, Positions]
     present: Mapping[str, NDArray[np.bool_]]
 
     @property
     def outside(self) -> NDArray[np.bool_]:
-        """Marks points that have all values and lie outside of some dimension."""
+        """A mask of the points that have all values and are outside along some dimension."""
         every = np.ones(self.count, np.bool_)
         inside = np.ones(self.count, np.bool_)
-        for dim, places in self.along.items():
+        for dim, found in self.along.items():
             every &= self.present[dim]
-            inside &= places.inside | ~self.present[dim]
+            inside &= found.inside | ~self.present[dim]
         return every & ~inside
 
 
 class Sampler:
-    """Samples points of one plan."""
+    """Samples points by one plan."""
 
-    def __init__(self, sampling: Sampling) -> None:
-        self.sampling = sampling
-        self.arrays = ScanArrays(sampling.context)
+    def __init__(self, plan: SamplePlan) -> None:
+        self.plan = plan
+        self.arrays = ScanArrays(plan.context)
         # Half for chunks on their way, half for those that the next points may need.
-        self._max_bytes = max(1, sampling.context.read_ahead_bytes // 2)
+        self._max_bytes = max(1, plan.context.read_ahead_bytes // 2)
         self._kept = DecodedChunks(self._max_bytes)
         self._gathers: dict[str, Gather] = {}
 
-    # --- where points lie -----------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------
 
-    def places(self, columns: Sequence[pa.Array]) -> PointPlaces:
-        """Find where points lie.
-
-        Parameters
-        ----------
-        columns
-            The points' columns, in the order of ``Sampling.points``.
-
-        Raises
-        ------
-        InvalidInputError
-            Values cannot be in the reference system of the grid, or texts are no times.
-        """
-        plan = self.sampling
+    def find(self, columns: Sequence[pa.Array]) -> PointPositions:
+        """Return the positions of points, whose columns are in the order of the plan."""
+        plan = self.plan
         kinds: dict[int, tuple[Kind, str | None]]
         kinds = {axis.point: (axis.kind, axis.calendar) for axis in plan.axes}
         read = [
@@ -110,32 +89,32 @@ class Sampler:
         present = [valid for _, valid, _ in read]
         exists = [existing for _, _, existing in read]
         self._onto_grid(numbers, present)
-        along: dict[str, Places] = {}
+        along: dict[str, Positions] = {}
         by_dim: dict[str, NDArray[np.bool_]] = {}
         for choice in plan.axes:
-            if choice.kind == "text":
-                places = self._by_value(choice, numbers[choice.point])
+            if choice.kind == "string":
+                positions = self._by_value(choice, numbers[choice.point])
             elif self._is_decimal(choice, columns[choice.point]):
-                places = self._by_value(choice, columns[choice.point])
+                positions = self._by_value(choice, columns[choice.point])
             else:
                 values = numbers[choice.point]
                 scaled = values if choice.scale == 1.0 else values / choice.scale
-                places = self.axis(choice).find(scaled)
+                positions = self.axis(choice).find(scaled)
             existing = exists[choice.point]
             if existing is not None:
-                places = places.only(existing)
-            along[choice.dim], by_dim[choice.dim] = places, present[choice.point]
+                positions = positions.only(existing)
+            along[choice.dim], by_dim[choice.dim] = positions, present[choice.point]
         for tree in plan.trees:
             found, inside = self._tree(tree).find(numbers[tree.y_point], numbers[tree.x_point])
             for dim, lower in zip(tree.dims, found, strict=True):
-                along[dim] = Places(lower=lower, inside=inside)
+                along[dim] = Positions(lower=lower, inside=inside)
                 by_dim[dim] = present[tree.y_point] & present[tree.x_point]
         count = len(columns[0])
-        return PointPlaces(count=count, along=along, present=by_dim)
+        return PointPositions(count=count, along=along, present=by_dim)
 
     def _onto_grid(self, numbers: list[Any], present: list[NDArray[np.bool_]]) -> None:
-        """Move places on Earth into the grid; those that cannot be on Earth become infinite."""
-        earth = self.sampling.horizontal
+        """Move points into the CRS of the grid; those that cannot be in theirs become infinite."""
+        earth = self.plan.horizontal
         if earth is None:
             return
         y, x = earth.y_point, earth.x_point
@@ -145,14 +124,14 @@ class Sampler:
             numbers[x], numbers[y] = moved_points(earth, numbers[x], numbers[y])
             present[x] = present[y] = present[x] & present[y]
             return
-        names = self.sampling.points
-        keys = {axis.point: axis for axis in self.sampling.axes}
+        names = self.plan.points
+        keys = {axis.point: axis for axis in self.plan.axes}
         if earth.kind != "projected":
             for point, is_latitude in ((y, True), (x, False)):
                 if point is not None:
-                    told = keys[point].name if point in keys else names[point]
+                    coordinate = keys[point].name if point in keys else names[point]
                     numbers[point] = outside_of_degrees(
-                        names[point], told, numbers[point], is_latitude=is_latitude
+                        names[point], coordinate, numbers[point], is_latitude=is_latitude
                     )
         elif not earth.is_declared and y is not None and x is not None:
             both = present[y] & present[x]
@@ -164,13 +143,7 @@ class Sampler:
             )
 
     def axis(self, choice: AxisChoice) -> Axis:
-        """Return the labels of a coordinate, read once per process.
-
-        Raises
-        ------
-        InvalidInputError
-            They cannot be searched.
-        """
+        """Return the labels of a coordinate, read once per process."""
 
         def make() -> tuple[Axis, int]:
             stored = self.arrays.labels(choice.column, choice.size)
@@ -192,7 +165,7 @@ class Sampler:
 
     def _is_decimal(self, choice: AxisChoice, column: pa.Array) -> bool:
         """Return True if points are found exactly among numbers that no NumPy type holds both."""
-        earth = self.sampling.horizontal
+        earth = self.plan.horizontal
         is_moved = earth is not None and earth.points_crs is not None
         if choice.method != "exact" or choice.period is not None or choice.scale != 1 or is_moved:
             return False
@@ -200,7 +173,7 @@ class Sampler:
         is_whole = all(pa.types.is_integer(kind) or pa.types.is_decimal(kind) for kind in kinds)
         return is_whole and choice.tolerance is None and any(map(pa.types.is_decimal, kinds))
 
-    def _by_value(self, choice: AxisChoice, column: pa.Array) -> Places:
+    def _by_value(self, choice: AxisChoice, column: pa.Array) -> Positions:
         labels = self._cached(
             ("values",), choice, lambda: _with_cost(self.arrays.labels(choice.column, choice.size))
         )
@@ -211,7 +184,7 @@ class Sampler:
         found = pc.index_in(column.cast(kind), value_set=labels.cast(kind), skip_nulls=True)
         inside = found.is_valid().to_numpy(zero_copy_only=False)
         lower = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return Places(lower=lower, inside=inside)
+        return Positions(lower=lower, inside=inside)
 
     def _tree(self, choice: TreeChoice) -> SphereTree:
         def make() -> tuple[SphereTree, int]:
@@ -238,23 +211,23 @@ class Sampler:
         return self._kept_in_process((*key, *own), make)
 
     def _kept_in_process(self, key: tuple[Any, ...], make: Callable[[], tuple[V, int]]) -> V:
-        context = self.sampling.context
+        context = self.plan.context
         whole = ("sampling", context.chunk_source.cache_scope, str(context.snapshot_id), *key)
         return metadata_cache().get_many([whole], lambda _: [Loaded(*make())])[0]
 
-    # --- what lies there ------------------------------------------------------------------------
+    # --- values ---------------------------------------------------------------------------------
 
-    def chunk_of(self, places: PointPlaces) -> NDArray[np.int64]:
+    def chunk_of(self, points: PointPositions) -> NDArray[np.int64]:
         """Return one number for each point, equal for points in one chunk of the leading array.
 
-        Points that lie nowhere get negative numbers, so that they are spread evenly.
+        Points outside of the grid get negative numbers, so that they are spread evenly.
         """
-        variable = self.sampling.variables[self.sampling.lead]
+        variable = self.plan.variables[self.plan.lead]
         axes = chunk_axes(self.arrays.variable(str(variable.column.path)))
-        rows = self._rows(variable, places)
-        numbers = -1 - np.arange(places.count, dtype=np.int64)
+        rows = self._rows(variable, points)
+        numbers = -1 - np.arange(points.count, dtype=np.int64)
         chunks = [
-            axes[axis].chunk_of(places.along[dim].lower[rows])
+            axes[axis].chunk_of(points.along[dim].lower[rows])
             for axis, dim in sorted(variable.pointed.items())
         ]
         if chunks:
@@ -262,82 +235,70 @@ class Sampler:
             numbers[rows] = chunk_numbers(chunks, counts)
         return numbers
 
-    def sample(self, places: PointPlaces) -> list[pa.Array]:
-        """Return the values at points, one array for each variable.
+    def sample(self, points: PointPositions) -> list[pa.Array]:
+        """Return the values at points, one array for each variable."""
+        return [self._values(variable, points) for variable in self.plan.variables]
 
-        Raises
-        ------
-        IcechunkError
-            Reading failed.
-        """
-        return [self._values(variable, places) for variable in self.sampling.variables]
-
-    def check_outside(self, places: PointPlaces, columns: Sequence[pa.Array]) -> None:
-        """Refuse points that lie outside.
-
-        Raises
-        ------
-        InvalidInputError
-            The first such point, by its values.
-        """
-        outside = np.flatnonzero(places.outside)
+    def check_outside(self, points: PointPositions, columns: Sequence[pa.Array]) -> None:
+        """Raise InvalidInputError for the first point that is outside."""
+        outside = np.flatnonzero(points.outside)
         if len(outside):
             row = int(outside[0])
             values = ", ".join(
                 f"{name}={column[row].as_py()!s}"
-                for name, column in zip(self.sampling.points, columns, strict=True)
+                for name, column in zip(self.plan.points, columns, strict=True)
             )
             raise InvalidInputError(
-                f"the point {values} lies outside of the grid{self._range(places, row)}; choose"
+                f"the point {values} is outside of the grid{self._range(points, row)}; choose"
                 " outside='null' for a NULL or outside='drop' to leave it out",
                 option="outside",
             )
 
-    def _range(self, places: PointPlaces, row: int) -> str:
-        """Tell the labels of the first axis that a point lies outside of."""
-        for choice in self.sampling.axes:
-            if not places.along[choice.dim].inside[row]:
+    def _range(self, points: PointPositions, row: int) -> str:
+        """Describe the labels of the first axis that a point is outside of."""
+        for choice in self.plan.axes:
+            if not points.along[choice.dim].inside[row]:
                 ends = pc.min_max(self.arrays.labels(choice.column, choice.size)).as_py()
                 method = "" if choice.method == "nearest" else f", method {choice.method!r}"
                 near = "" if choice.tolerance is None else ", and none is within the tolerance"
-                return f": {choice.name!r} goes from {ends['min']} to {ends['max']}{method}{near}"
+                return f": {choice.name!r} ranges from {ends['min']} to {ends['max']}{method}{near}"
         return ", whose nearest cell is too far away"
 
     @staticmethod
-    def _rows(variable: SampledVariable, places: PointPlaces) -> NDArray[np.int64]:
+    def _rows(variable: SampledVariable, points: PointPositions) -> NDArray[np.int64]:
         """Return the points that have a value."""
-        has = np.ones(places.count, np.bool_)
+        has = np.ones(points.count, np.bool_)
         for dim in variable.pointed.values():
-            has &= places.present[dim] & places.along[dim].inside
+            has &= points.present[dim] & points.along[dim].inside
         return np.flatnonzero(has)
 
-    def _values(self, variable: SampledVariable, places: PointPlaces) -> pa.Array:
-        rows = self._rows(variable, places)
-        along = {axis: places.along[dim] for axis, dim in variable.pointed.items()}
+    def _values(self, variable: SampledVariable, points: PointPositions) -> pa.Array:
+        rows = self._rows(variable, points)
+        along = {axis: points.along[dim] for axis, dim in variable.pointed.items()}
         linear = [axis for axis, found in along.items() if found.upper is not None]
         if linear:
             values = self._interpolated(variable, along, linear, rows)
         else:
             lower = {axis: found.lower[rows] for axis, found in along.items()}
             values = self._decoded(variable, *self._taken(variable, len(rows), lower))
-        return _in_rows(values, variable, rows, places.count)
+        return _in_rows(values, variable, rows, points.count)
 
     def _taken(
         self, variable: SampledVariable, count: int, positions: Mapping[int, NDArray[np.int64]]
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Take stored values, the kept axes in the order in which they were asked for."""
+        """Return stored values, the kept axes first and in the order of ``keep``."""
         path = str(variable.column.path)
         if path not in self._gathers:
             reader = self.arrays.reader(path)
             self._gathers[path] = Gather(reader, self._kept, self._max_bytes)
-        skip = self.sampling.skip_missing
+        skip = self.plan.skip_missing
         values, stored = self._gathers[path].take(
             count, positions, variable.selections, ask_stored=skip
         )
         selected = sorted(variable.selections)
         order = [selected.index(axis) for axis in variable.kept]
-        order += [place for place in range(len(selected)) if place not in order]
-        order = [0, *(place + 1 for place in order)]
+        order += [index for index in range(len(selected)) if index not in order]
+        order = [0, *(index + 1 for index in order)]
         return values.transpose(order), None if stored is None else stored.transpose(order)
 
     def _decoded(
@@ -353,7 +314,7 @@ class Sampler:
     def _interpolated(
         self,
         variable: SampledVariable,
-        along: Mapping[int, Places],
+        along: Mapping[int, Positions],
         linear: Sequence[int],
         rows: NDArray[np.int64],
     ) -> pa.Array:
@@ -396,10 +357,10 @@ class Sampler:
             total[used] += values[begin : begin + len(used)]
             whole[used] &= valid[begin : begin + len(used)]
             begin += len(used)
-        target = variable.arrow_type
-        while pa.types.is_list(target):
-            target = target.value_type
-        return pa.array(total.reshape(-1), mask=~whole.reshape(-1)).cast(target)
+        kind = variable.arrow_type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        return pa.array(total.reshape(-1), mask=~whole.reshape(-1)).cast(kind)
 
 
 def _in_rows(

@@ -1,13 +1,13 @@
 """Finds the nearest cell of a grid whose latitudes and longitudes are arrays. Needs scipy.
 
-A tree of the cells' places on the unit sphere answers; so seams, poles and folds need no care.
+Cells are points on the unit sphere in a tree, so seams, poles and folds are not special cases.
 
 Rules of this file
 ------------------
-1. Without a tolerance a point is outside if it is further from the nearest cell than a corner of
-   that cell would be: three quarters of the widest step to a neighbour.
+1. Without a tolerance a point is outside if its distance from the nearest cell is larger than that
+   of a corner would be: three quarters of the widest step to a neighbour.
 2. A tolerance is an arc of the great circle, in degrees.
-3. Cells without a place (masked latitudes) are never found.
+3. Cells without coordinates (masked latitudes) are never found.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ class SphereTree:
         Degrees, of one shape: that of the grid.
     tolerance
         The longest arc from a point to its cell, in degrees, or None for rule 1.
-
-    Raises
-    ------
-    UnsupportedError
-        scipy is not installed.
     """
 
     def __init__(
@@ -48,22 +43,22 @@ class SphereTree:
     ) -> None:
         spatial = geo_package("scipy.spatial", "sampling a grid whose coordinates are 2-D")
         self.shape = latitudes.shape
-        places = on_sphere(latitudes, longitudes)
-        valid = np.isfinite(places).all(axis=-1)
+        points = on_sphere(latitudes, longitudes)
+        valid = np.isfinite(points).all(axis=-1)
         self._cells = np.flatnonzero(valid)
-        self._tree = spatial.cKDTree(places[valid]) if len(self._cells) else None
+        self._tree = spatial.cKDTree(points[valid]) if len(self._cells) else None
         if tolerance is not None:
             self._limits = np.full(
                 len(self._cells), 2 * np.sin(np.deg2rad(min(tolerance, 180)) / 2)
             )
         elif len(self.shape) == 2:
-            self._limits = _CORNER * _widest_steps(places)[valid]
+            self._limits = _CORNER * _widest_steps(points)[valid]
         else:
-            self._limits = self._spacing(places[valid])
+            self._limits = self._spacing(points[valid])
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the tree takes."""
+        """The approximate memory of the tree."""
         return len(self._cells) * 80
 
     def find(
@@ -74,7 +69,7 @@ class SphereTree:
         Returns
         -------
         tuple
-            ``int64 (n,)`` positions for each dimension, 0 outside; and which points lie inside.
+            ``int64 (n,)`` positions for each dimension, 0 outside; and a mask of the points inside.
         """
         inside = np.isfinite(latitudes) & np.isfinite(longitudes)
         cells = np.zeros(len(latitudes), np.int64)
@@ -88,16 +83,16 @@ class SphereTree:
         cells[~inside] = 0
         return [np.asarray(p, np.int64) for p in np.unravel_index(cells, self.shape)], inside
 
-    def _spacing(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self._tree is None or len(places) < 2:
-            return np.full(len(places), 2.0)
-        distances, _ = self._tree.query(places, k=min(_NEIGHBOURS, len(places)))
+    def _spacing(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._tree is None or len(points) < 2:
+            return np.full(len(points), 2.0)
+        distances, _ = self._tree.query(points, k=min(_NEIGHBOURS, len(points)))
         widest: NDArray[np.float64] = _CORNER * distances[:, -1]
         return widest
 
 
 def on_sphere(latitudes: NDArray[Any], longitudes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return places on the unit sphere, with a last axis of three."""
+    """Return points on the unit sphere, with a last axis of three."""
     latitude = np.deg2rad(np.asarray(latitudes, np.float64))
     longitude = np.deg2rad(np.asarray(longitudes, np.float64))
     around = np.cos(latitude)
@@ -106,11 +101,11 @@ def on_sphere(latitudes: NDArray[Any], longitudes: NDArray[Any]) -> NDArray[np.f
     )
 
 
-def _widest_steps(places: NDArray[np.float64]) -> NDArray[np.float64]:
+def _widest_steps(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for each cell of a 2-D grid the widest step to a neighbour along either axis."""
-    widest = np.zeros(places.shape[:2])
+    widest = np.zeros(points.shape[:2])
     for axis in (0, 1):
-        steps = np.linalg.norm(np.diff(places, axis=axis), axis=-1)
+        steps = np.linalg.norm(np.diff(points, axis=axis), axis=-1)
         steps = np.where(np.isfinite(steps), steps, 0.0)
         before = [slice(None)] * 2
         after = [slice(None)] * 2

@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. Edges come from the CF bounds of the coordinate, or else lie midway between labels. Labels that
-   are evenly spaced but for their rounding get even edges.
+1. Edges are the CF bounds of the coordinate, or else midway between labels. Labels that are evenly
+   spaced but for their rounding get even edges.
 2. Positions count cells: the cell `i` lies between the positions `i` and `i + 1`, whichever way
    the labels run. Within a cell, a position is linear in the coordinate.
 3. Latitudes end at the poles: cells of a grid that has the poles as labels are cut there.
-4. On a closed circle the last cell ends where the first begins, a turn later. A last label that
+4. On a closed circle the last cell ends where the first begins, a period later. A last label that
    repeats the first has no cell.
 
 CF conventions, section 7.1 "Cell Boundaries".
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.horizontal.circles import circle_of
 
-# A label may differ from its even place by this many roundings of its data type.
+# A label may differ from its even position by this many roundings of its data type.
 _ROUNDINGS: Final = 4
 _POLE: Final = 90.0
 
@@ -36,15 +36,10 @@ class CellAxis:
 
     Parameters
     ----------
-    name
-        The coordinate, for messages.
-    labels
-        ``float64 (n,)``: strictly ascending or strictly descending.
     edges
-        ``float64 (n + 1,)``: where cells begin and end, in the order of the labels.
+        ``float64 (n + 1,)``, in the order of the labels.
     even_ends
-        Where the first cell begins and the last one ends if all cells are equally long, before
-        cells are cut at the poles; None for cells of other lengths.
+        The outer edges, before cells are cut at the poles, if all cells are equally long.
     """
 
     name: str
@@ -54,7 +49,7 @@ class CellAxis:
 
     @property
     def size(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return len(self.labels)
 
     @property
@@ -103,25 +98,9 @@ def cell_axis(
     period: float | None = None,
     ends_at_poles: bool = False,
 ) -> CellAxis:
-    """Return the cells of a coordinate.
+    """Return the cells of a coordinate with labels ``(n,)``, which may jump by the period.
 
-    Parameters
-    ----------
-    name
-        The coordinate, for messages.
-    labels
-        Numbers ``(n,)``.
-    bounds
-        Numbers ``(n, 2)``: the ends of each cell; None where the coordinate has none.
-    period
-        The length of a turn of a circular axis. Labels may jump by it.
-    ends_at_poles
-        Whether coordinates are latitudes in degrees.
-
-    Raises
-    ------
-    InvalidInputError
-        Labels are not numbers in order, or there is one label and no bounds.
+    `bounds` ``(n, 2)`` are the ends of each cell.
     """
     precision = np.finfo(labels.dtype).eps if labels.dtype.kind == "f" else 0.0
     values = np.asarray(labels, dtype=np.float64)
@@ -182,7 +161,7 @@ def cell_axis(
 def _bound_edges(
     name: str, labels: NDArray[np.float64], bounds: NDArray[Any], period: float | None
 ) -> NDArray[np.float64] | None:
-    """Return the edges that bounds give, or None with a warning where they do not fit."""
+    """Return the edges that bounds give; warn and return None if they do not fit."""
     ends = np.asarray(bounds, dtype=np.float64)
     problem = "not two numbers for each label"
     if ends.shape == (len(labels), 2) and np.isfinite(ends).all():

@@ -25,15 +25,7 @@ _MOST_ROWS: Final = 1 << 16
 
 
 class _Zone:
-    """What is known of one zone and one split so far.
-
-    Attributes
-    ----------
-    found
-        Parts of statistics, ``(variables, parts, *split)``.
-    quantiles
-        ``(variables, quantiles, *split)``.
-    """
+    """The parts ``(variables, parts, *split)`` and quantiles of one zone and one split so far."""
 
     def __init__(self, context: ZonalContext, zone: bytes, split: int, key: pa.RecordBatch) -> None:
         self.zone, self.split, self.key = zone, split, key
@@ -47,7 +39,7 @@ class _Zone:
         self._part = 0
 
     def add(self, box: Box, parts: bytes) -> None:
-        """Combine parts of some steps with those that are known."""
+        """Combine parts of some steps with the earlier ones."""
         at = tuple(slice(*ends) for ends in box)
         shape = (*self.found.shape[:2], *(last - first for first, last in box))
         more = np.frombuffer(parts, dtype=np.float64).reshape(shape)
@@ -56,7 +48,7 @@ class _Zone:
             held[...] = combine(held, added, self._parts)
 
     def add_samples(self, part: int, box: Box, samples: bytes) -> None:
-        """Keep the values of some cells until all of their part are there."""
+        """Keep the values of some cells until their part is complete."""
         if self._samples is None or part != self._part:
             self.close_part()
             keys = ", ".join(str(column[0].as_py())[:60] for column in self.key.columns)
@@ -64,7 +56,7 @@ class _Zone:
         self._samples.add(box, len(self.found), samples)
 
     def close_part(self) -> None:
-        """Compute the quantiles of the part whose values are there."""
+        """Compute the quantiles of the part whose values are complete."""
         if self._samples is not None:
             self._samples.quantiles(self._shares, self.quantiles)
         self._samples = None
@@ -86,7 +78,7 @@ class Combining:
         filled = 0
         for batch in batches:
             columns = (batch.column(n).to_pylist() for n in range(_KEYS))
-            for number, (zone, split, part, place, parts, samples) in enumerate(
+            for number, (zone, split, part, region, parts, samples) in enumerate(
                 zip(*columns, strict=True)
             ):
                 if current is None or (zone, split) != (current.zone, current.split):
@@ -99,7 +91,7 @@ class Combining:
                         done, filled = [], 0
                     key = batch.slice(number, 1).select(range(_KEYS, batch.num_columns))
                     current = _Zone(self._context, zone, split, key)
-                ends = np.frombuffer(place, dtype=np.int64).reshape(-1, 2).tolist()
+                ends = np.frombuffer(region, dtype=np.int64).reshape(-1, 2).tolist()
                 box = tuple((first, last) for first, last in ends)
                 if samples is None:
                     current.add(box, parts)
@@ -132,12 +124,12 @@ class Combining:
             for statistic in context.request.statistics:
                 if statistic in shares:
                     values = quantiles[number, shares.index(statistic)]
-                    is_there = ~np.isnan(values)
+                    exists = ~np.isnan(values)
                 else:
-                    values, is_there = finish(flat[number], context.parts, statistic)
+                    values, exists = finish(flat[number], context.parts, statistic)
                 kind = self._types[len(arrays) - keys.num_columns]
-                held = np.where(is_there, values, 0.0)
-                arrays.append(pa.array(held, mask=~is_there).cast(kind, safe=False))
+                held = np.where(exists, values, 0.0)
+                arrays.append(pa.array(held, mask=~exists).cast(kind, safe=False))
         names = [str(number) for number in range(len(arrays))]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         for first in range(0, batch.num_rows, _MOST_ROWS):
@@ -152,9 +144,9 @@ class Combining:
             index = [axis.reshape(-1) for axis in np.indices([s.count for s in chosen])]
             columns = {c.source: c for c in table.columns if c.role == "dimension"}
             self._labels[split] = [
-                self._arrays.labels(columns[table.dims[place]], table.sizes[place], s).take(
+                self._arrays.labels(columns[table.dims[dim]], table.sizes[dim], s).take(
                     pa.array(numbers)
                 )
-                for place, s, numbers in zip(context.others, chosen, index, strict=True)
+                for dim, s, numbers in zip(context.others, chosen, index, strict=True)
             ]
         return self._labels[split]

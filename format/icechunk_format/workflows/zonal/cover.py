@@ -41,17 +41,7 @@ _NUDGE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cover:
-    """Cells that polygons cover; all arrays have one element for each pair.
-
-    Parameters
-    ----------
-    zones
-        ``int64``: the number of the polygon.
-    rows, columns
-        ``int64``: the cell along y and along x.
-    fractions
-        ``float64`` above 0 and up to 1.
-    """
+    """Pairs of a polygon and a cell (row along y, column along x), and the covered fraction."""
 
     zones: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -62,17 +52,7 @@ class Cover:
 def cover_cells(
     geometries: NDArray[Any], y: CellAxis, x: CellAxis, coverage: Coverage
 ) -> Iterator[Cover]:
-    """Yield the cells that polygons cover, some at a time; each pair comes once.
-
-    Parameters
-    ----------
-    geometries
-        Valid polygons and multi-polygons in the coordinates of the grid.
-    y, x
-        The cells.
-    coverage
-        What counts as covered.
-    """
+    """Yield the cells that valid polygons cover, some at a time; each pair comes once."""
     lib = shapely()
     placed = _in_positions(geometries, y, x)
     bounds = lib.bounds(placed)
@@ -142,7 +122,7 @@ def _in_positions(geometries: NDArray[Any], y: CellAxis, x: CellAxis) -> NDArray
     segments = np.ones(len(points), dtype=bool)
     segments[offsets[0][1:] - 1] = False  # the last vertex of a ring begins no edge
     starts = np.flatnonzero(segments)
-    owners, shares, places = [np.arange(len(points))], [np.zeros(len(points))], [positions]
+    owners, shares, vertices = [np.arange(len(points))], [np.zeros(len(points))], [positions]
     for along, axis in enumerate((x, y)):
         other, across = (y, x)[along], 1 - along
         ends = np.stack([positions[starts, along], positions[starts + 1, along]])
@@ -154,14 +134,14 @@ def _in_positions(geometries: NDArray[Any], y: CellAxis, x: CellAxis) -> NDArray
         begin, end = points[owner], points[owner + 1]
         share = (axis.edges[edge] - begin[:, along]) / (end[:, along] - begin[:, along])
         value = begin[:, across] + share * (end[:, across] - begin[:, across])
-        place = np.empty((len(owner), 2))
-        place[:, along], place[:, across] = edge, other.position(value)
+        vertex = np.empty((len(owner), 2))
+        vertex[:, along], vertex[:, across] = edge, other.position(value)
         owners.append(owner)
         shares.append(share)
-        places.append(place)
+        vertices.append(vertex)
     owner = np.concatenate(owners)
     order = np.lexsort((np.concatenate(shares), owner))
-    moved = np.concatenate(places)[order]
+    moved = np.concatenate(vertices)[order]
     moved[:, 1] = y.size - moved[:, 1]
     ring_ends = np.searchsorted(owner[order], offsets[0])
     return np.asarray(lib.from_ragged_array(kind, moved, (ring_ends, *offsets[1:])), dtype=object)
@@ -208,12 +188,6 @@ def _whole(
 
 
 def check_packages() -> None:
-    """Refuse to begin where a package is missing.
-
-    Raises
-    ------
-    UnsupportedError
-        A package of the extra ``geo`` is not installed.
-    """
+    """Raise UnsupportedError if a package of the extra ``geo`` is not installed."""
     for package in ("shapely", "exactextract", "scipy.sparse"):
         geo_package(package, "icechunk_spark.zonal")

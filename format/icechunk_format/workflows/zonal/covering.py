@@ -1,13 +1,14 @@
 """Turns zones into rows of cover: the first step of zonal statistics, run in tasks.
 
-A row holds, for one zone and one column of the grid, the covered cells. There is one such row for
-each split, since each split is read by another task. A zone that covers no cell has rows without
-cells, so that it is in the result, too.
+A row holds, for one zone and one column of the grid, the covered cells. It is repeated for each
+split, since each split is read by another task. A zone that covers no cell has rows without cells,
+so that the result has it, too.
 
 Rules of this file
 ------------------
-1. A zone is known by the hash of its geometry, the partition and its number among equal ones. If
-   Spark computes a partition again in another order of rows, a hash means the same geometry.
+1. A zone is identified by the hash of its geometry, the partition and its number among equal
+   ones. If Spark computes a partition again in another order of rows, a hash means the same
+   geometry.
 2. Cells are numbered within the column, as ``int32``. Those that are covered in part come first;
    ``fractions`` has a ``float64`` for each of these alone.
 """
@@ -46,24 +47,14 @@ COVER_SCHEMA: Final = pa.schema(
         ("fractions", pa.binary()),
     ]
 )
-# Tasks of rows without cells: the zone lies outside of the grid, or has no geometry.
+# Tasks of rows without cells: the zone is outside of the grid, or has no geometry.
 OUTSIDE: Final = -1
 NO_GEOMETRY: Final = -2
 _MOST_SHOWN: Final = 3
 
 
 class Covering:
-    """Covers the zones of one partition.
-
-    Parameters
-    ----------
-    context
-        The plan.
-    names
-        The keys of zones, for messages.
-    partition
-        The number of the partition.
-    """
+    """Covers the zones of one partition; `names` of keys are for messages."""
 
     def __init__(self, context: ZonalContext, names: Sequence[str], partition: int) -> None:
         self._context = context
@@ -72,26 +63,20 @@ class Covering:
         self._seen: Counter[bytes] = Counter()
         self._move = None if context.projection is None else Projector(*context.projection)
         self._selected: list[NDArray[np.bool_] | None] = []
-        for place in context.places:
-            chosen = context.selection(place)
+        for dim in context.horizontal:
+            chosen = context.selection(dim)
             mask = None if chosen.is_whole else np.zeros(chosen.size, dtype=bool)
             if mask is not None:
                 mask[chosen.positions()] = True
             self._selected.append(mask)
-        # Of a column and the one that repeats it, the selected one counts.
+        # If a column repeats another one, the selected one counts.
         self._first_column = 0
         columns = self._selected[1]
         if columns is not None and context.x.size < len(columns) and not columns[0]:
             self._first_column = context.x.size
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield rows of cover; the geometry is the last column of the batch, the keys are before.
-
-        Raises
-        ------
-        InvalidInputError
-            A geometry cannot be used, and ``on_invalid`` is ``error``; it names the keys.
-        """
+        """Yield rows of cover for a batch of keys and, in its last column, geometries."""
         if not self._context.split_count:
             return
         keys, geometry = batch.columns[:-1], batch.columns[-1]
@@ -128,7 +113,7 @@ class Covering:
         geometries, problems = read_geometries(column)
         self._drop(geometries, problems, keys)
         if self._move is None:
-            # Before edges are looked at: metres make far edges, too.
+            # Before far edges are sought: metres make far edges, too.
             found = unusable(geometries, is_geographic=context.is_geographic)
             self._drop(geometries, found, keys)
             if context.period is not None:

@@ -1,4 +1,4 @@
-"""Asks exactextract for covered fractions alone, without its files, data frames and GeoJSON.
+"""Computes covered fractions with exactextract, without its files, data frames and GeoJSON.
 
 Only `cover` imports this module, and only when polygons are covered, because exactextract is an
 optional package.
@@ -20,14 +20,9 @@ _NUMBER = "zone"
 def coverage_fractions(
     polygons: Sequence[bytes], extent: tuple[float, float, float, float]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return how much polygons cover of square cells of length 1.
+    """Return the fractions of square cells of length 1 that polygons (WKB) cover.
 
-    Parameters
-    ----------
-    polygons
-        As WKB.
-    extent
-        The smallest x and y and the largest x and y of the cells: whole numbers.
+    `extent` is the smallest x and y and the largest x and y of the cells, whole numbers.
 
     Returns
     -------
@@ -95,7 +90,7 @@ class _Polygons(FeatureSource):  # type: ignore[misc]
 
 
 class _Cells(RasterSource):  # type: ignore[misc]
-    """A grid whose values nobody looks at."""
+    """A grid without values."""
 
     def __init__(self, extent: tuple[float, float, float, float]) -> None:
         super().__init__()

@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. A geometry that cannot be used becomes None beside a text that says why. The caller decides
-   whether that is an error.
-2. Edges are straight lines in the coordinates in which zones are given. Zones in another reference
-   system get more vertices before they are moved, since a straight edge becomes a curve.
-3. On a sphere an edge of more than half a turn may mean two things. An edge of exactly one turn,
-   as of the box of the whole world, means what it says. For others the caller says which.
+1. A geometry that cannot be used becomes None beside a string that names the reason. The caller
+   decides whether that is an error.
+2. Edges are straight lines in the coordinates in which zones are given. Zones in another CRS get
+   more vertices before they are moved, since a straight edge becomes a curve.
+3. On a sphere an edge of more than 180 degrees is ambiguous, and the caller chooses its meaning. An
+   edge of exactly 360 degrees, as of the box of the whole world, is not.
 4. Shapely is imported when it is needed.
 """
 
@@ -33,29 +33,18 @@ _METRES_OF_A_DEGREE: Final = 111_195.0
 
 
 def shapely() -> ModuleType:
-    """Import shapely.
-
-    Raises
-    ------
-    UnsupportedError
-        It is not installed.
-    """
+    """Import shapely, or raise UnsupportedError."""
     return geo_package("shapely", "icechunk_spark.zonal")
 
 
 def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
-    """Read polygons.
-
-    Parameters
-    ----------
-    column
-        WKB as bytes, or WKT as text.
+    """Read polygons from WKB or WKT.
 
     Returns
     -------
     tuple
-        Polygons and multi-polygons of two dimensions, None where there is no usable one; and for
-        each row what is wrong with it, or None. A NULL is no geometry, and nothing is wrong.
+        Polygons and multi-polygons of two dimensions, or None; and for each row what is wrong with
+        it, or None. A NULL has no geometry, and nothing is wrong.
     """
     lib = shapely()
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
@@ -87,12 +76,12 @@ def invalid(geometries: NDArray[Any]) -> list[str | None]:
 
 
 class Projector:
-    """Moves geometries from one reference system to another.
+    """Transforms geometries from one CRS to another.
 
     Parameters
     ----------
     source, target
-        Reference systems as WKT.
+        CRS as WKT.
     scale
         Labels of the target's grid are its coordinates divided by this, for x and for y.
     """
@@ -110,7 +99,7 @@ class Projector:
         self._scale = np.array(scale)
 
     def __call__(self, geometries: NDArray[Any]) -> NDArray[Any]:
-        """Return the geometries in the target system; vertices that have no place are infinite."""
+        """Return the geometries in the target CRS; vertices outside of its domain are infinite."""
         lib = shapely()
 
         def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -146,12 +135,12 @@ def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | Non
 def across_antimeridian(
     geometries: NDArray[Any], how: Antimeridian
 ) -> tuple[NDArray[Any], list[str | None]]:
-    """Obey `how` for geometries with edges of more than half a turn (and not of one turn).
+    """Apply `how` to geometries with edges of more than 180 degrees (and not of 360).
 
     Returns
     -------
     tuple
-        The geometries, whose longitudes may leave a turn; and for each what is wrong, or None.
+        The geometries, whose longitudes may exceed 180 degrees; and for each the problem, or None.
     """
     lib = shapely()
     problems: list[str | None] = [None] * len(geometries)
@@ -159,7 +148,7 @@ def across_antimeridian(
         return geometries, problems
     points, owners = lib.get_coordinates(geometries, return_index=True)
     steps = np.abs(np.diff(points[:, 0])) if len(points) else np.empty(0)
-    # Steps from one ring to the next are looked at, too: `_unwrapped` then changes nothing.
+    # Steps between rings are found, too; `_unwrapped` changes nothing for them.
     far = (steps > 180) & (np.abs(steps - 360) > 1e-9) & (owners[1:] == owners[:-1])
     result = geometries.copy()
     for number in np.unique(owners[1:][far]).tolist():
@@ -178,7 +167,7 @@ def across_antimeridian(
 
 
 def _unwrapped(geometry: Any) -> Any:
-    """Return a polygon whose far edges go the short way round; None where it has none."""
+    """Return a polygon whose far edges go the short way round, or None if it has no far edge."""
     lib = shapely()
     parts, is_changed = [], False
     for part in lib.get_parts(geometry):
@@ -196,7 +185,7 @@ def _unwrapped(geometry: Any) -> Any:
                 ends = [[points[-1, 0], pole], [points[0, 0], pole]]
                 points = np.concatenate([points, ends, points[:1]])
             if rings:
-                # A hole lies in its polygon, on whichever turn that is.
+                # A hole is inside its polygon, whichever multiple of 360 degrees that is.
                 outer: Any = rings[0][:, 0]
                 inner: Any = points[:, 0]
                 middle = (outer.min() + outer.max() - inner.min() - inner.max()) / 2
@@ -209,10 +198,9 @@ def _unwrapped(geometry: Any) -> Any:
 def on_every_turn(
     geometries: NDArray[Any], low: float, high: float, period: float | None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return geometries wherever they, moved by whole turns, meet a range of x.
+    """Return the geometries that, moved by multiples of the period, meet a range of x.
 
-    A geometry that meets it on several turns becomes one of all of them, so that no place counts
-    twice.
+    A geometry that meets it several times becomes the union, so that no cell counts twice.
 
     Returns
     -------

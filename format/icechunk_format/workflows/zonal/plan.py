@@ -1,8 +1,8 @@
-"""Plans statistics of zones: the grid, the variables, and how the work is cut.
+"""Plans statistics of zones: the grid, the variables, and how the work is cut into tasks.
 
-The work is cut twice. A *column* is one chunk of the horizontal grid, with all that lies above it
-along the other dimensions. A *split* is a box of the other dimensions, cut at chunk edges, so that
-there are tasks enough where the grid has few columns.
+The work is cut twice. A *column* is one chunk of the horizontal grid, along all other
+dimensions. A *split* is a box of the other dimensions, cut at chunk edges, so that a grid of few
+columns has enough tasks.
 
 Rules of this file
 ------------------
@@ -51,29 +51,19 @@ if TYPE_CHECKING:
 
 OnInvalid = Literal["error", "null"]
 
-#: Weights that are no variable: the spherical area of cells.
+#: The weights that are not a variable: the spherical area of cells.
 AREA: Final = "area"
-# A task reads about as many cells, fewer where that leaves cores idle.
+# A task reads about this many cells, or fewer if cores would be idle.
 _MOST_CELLS_OF_A_TASK: Final = 32 << 20
 _FEWEST_CELLS_OF_A_TASK: Final = 4 << 20
 _TASKS_OF_A_CORE: Final = 4
-# The tables of edges and labels travel with every task.
+# Edges and labels are pickled into every task.
 _MOST_LABELS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZonalRequest:
-    """What a caller asks for.
-
-    Parameters
-    ----------
-    statistics
-        Names of ``zones.statistics``.
-    coverage, weights, crs, on_invalid, antimeridian
-        As in ``icechunk_spark.zonal``.
-    cores
-        About how many tasks run at once.
-    """
+    """The arguments of ``icechunk_spark.zonal``, and about how many tasks run at once."""
 
     statistics: tuple[str, ...]
     coverage: Coverage = "fraction"
@@ -90,13 +80,9 @@ class ZonalContext:
 
     Parameters
     ----------
-    scan
-        The table of the variables, its snapshot and the selected positions.
-    request
-        What was asked for.
     y, x
         The cells of the horizontal grid.
-    places
+    horizontal
         The numbers of the dimensions of y and x among those of the table.
     columns
         The chunk edges along y and x.
@@ -106,12 +92,12 @@ class ZonalContext:
         For each other dimension, the ranges ``(start, stop)`` that it is cut into; each has a
         selected position.
     period
-        The length of a turn of x, or None.
+        The period of x, or None.
     is_geographic
         Whether coordinates are longitudes and latitudes.
     projection
-        The reference systems of zones and of the grid as WKT, and the units of the grid's labels
-        along x and y; None where they need not be moved.
+        The CRS of zones and of the grid as WKT, and the units of the grid's labels along x and y;
+        None if zones are in coordinates of the grid.
     weights
         The variable of weights, or None.
     """
@@ -120,7 +106,7 @@ class ZonalContext:
     request: ZonalRequest
     y: CellAxis
     x: CellAxis
-    places: tuple[int, int]
+    horizontal: tuple[int, int]
     columns: tuple[ChunkAxis, ChunkAxis]
     others: tuple[int, ...]
     splits: tuple[tuple[tuple[int, int], ...], ...]
@@ -131,7 +117,7 @@ class ZonalContext:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that the statistics are made of."""
+        """The parts of the statistics."""
         return parts_of(self.request.statistics)
 
     @property
@@ -141,8 +127,8 @@ class ZonalContext:
         return {name: share for name, share in found if share is not None}
 
     def part_steps(self, split: int) -> tuple[int, ...]:
-        """Return how many steps of a split are looked at together for quantiles."""
-        cells = len(self.variables) * math.prod(self.selection(p).count for p in self.places)
+        """Return the steps of a split whose quantiles are computed together."""
+        cells = len(self.variables) * math.prod(self.selection(p).count for p in self.horizontal)
         return part_steps([s.count for s in self.split_selections(split)], cells)
 
     @property
@@ -152,22 +138,22 @@ class ZonalContext:
 
     @property
     def split_counts(self) -> tuple[int, ...]:
-        """How many ranges each other dimension is cut into."""
+        """The number of ranges of each other dimension."""
         return tuple(len(ranges) for ranges in self.splits)
 
     @property
     def split_count(self) -> int:
-        """How many splits there are; 0 where nothing is selected."""
+        """The number of splits; 0 if nothing is selected."""
         return math.prod(self.split_counts)
 
     @property
     def column_count(self) -> int:
-        """How many columns the grid has."""
+        """The number of columns of the grid."""
         return self.columns[0].count * self.columns[1].count
 
-    def selection(self, place: int) -> DimSelection:
+    def selection(self, dim: int) -> DimSelection:
         """Return the selected positions of a dimension of the table."""
-        return self.scan.table.selections(self.scan.selections)[place]
+        return self.scan.table.selections(self.scan.selections)[dim]
 
     def split_ranges(self, split: int) -> list[tuple[int, int]]:
         """Return the range ``(start, stop)`` of a split along each other dimension."""
@@ -177,18 +163,16 @@ class ZonalContext:
     def split_selections(self, split: int) -> list[DimSelection]:
         """Return the selected positions of a split along each other dimension."""
         return [
-            self.selection(place).within(start, stop)
-            for place, (start, stop) in zip(self.others, self.split_ranges(split), strict=True)
+            self.selection(dim).within(start, stop)
+            for dim, (start, stop) in zip(self.others, self.split_ranges(split), strict=True)
         ]
 
     def result_fields(self) -> list[pa.Field]:
         """Return the columns of the result after the keys: other dimensions, then statistics."""
         table = self.scan.table
         by_dim = {c.source: c for c in table.columns if c.role == "dimension"}
-        fields = [
-            pa.field(table.dims[place], by_dim[table.dims[place]].arrow_type)
-            for place in self.others
-        ]
+        others = [table.dims[dim] for dim in self.others]
+        fields = [pa.field(name, by_dim[name].arrow_type) for name in others]
         for column in self.variables:
             for statistic in self.request.statistics:
                 kind = value_type(column) if statistic in ("min", "max") else pa.float64()
@@ -213,29 +197,7 @@ def plan_zonal(
     read_ahead_bytes: int,
     **selecting: Unpack[Selecting],
 ) -> ZonalContext:
-    """Plan statistics of zones.
-
-    Parameters
-    ----------
-    dataset
-        The group.
-    request
-        What is asked for.
-    variables
-        Names, or None for those of the default table.
-    decode_cf, timestamp_type, read_ahead_bytes, **selecting
-        As for a scan; conditions and selections are about dimensions.
-
-    Raises
-    ------
-    NotFoundError
-        A variable does not exist.
-    InvalidInputError
-        A variable has no numbers or no horizontal grid of one-dimensional coordinates, or an
-        option cannot be used.
-    UnsupportedError
-        The grid is curvilinear, or a package is not installed.
-    """
+    """Plan statistics of zones; selections and conditions are about dimensions."""
     check_statistics(request.statistics)
     table = dataset.table(
         "cells", variables=variables, decode_cf=decode_cf, timestamp_type=timestamp_type
@@ -264,15 +226,15 @@ def plan_zonal(
     y, x, period = _cells(dataset, grid)
     arrays = [dataset.variables[path.rpartition("/")[2]] for path in table.arrays]
     axes = cut_axes(table, arrays, leading_variable(arrays, dataset.manifest_files))
-    places = (table.dims.index(grid.dims[0]), table.dims.index(grid.dims[1]))
-    others = tuple(place for place in range(len(table.dims)) if place not in places)
+    horizontal = (table.dims.index(grid.dims[0]), table.dims.index(grid.dims[1]))
+    others = tuple(dim for dim in range(len(table.dims)) if dim not in horizontal)
     context = ZonalContext(
         scan=scan,
         request=request,
         y=y,
         x=x,
-        places=places,
-        columns=(axes[places[0]], axes[places[1]]),
+        horizontal=horizontal,
+        columns=(axes[horizontal[0]], axes[horizontal[1]]),
         others=others,
         splits=(),
         period=period,
@@ -287,7 +249,7 @@ def plan_zonal(
             " weights= out, or name a variable that holds areas",
             option="weights",
         )
-    return replace(context, splits=_cut_splits(context, [axes[place] for place in others]))
+    return replace(context, splits=_cut_splits(context, [axes[dim] for dim in others]))
 
 
 def _check_numbers(column: Column) -> None:
@@ -409,13 +371,13 @@ def _cut_splits(
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Cut the other dimensions at chunk edges, the first one first."""
     numbers = []
-    for place, axis in zip(context.others, axes, strict=True):
-        chosen = context.selection(place)
+    for dim, axis in zip(context.others, axes, strict=True):
+        chosen = context.selection(dim)
         if chosen.indices is None:
             numbers.append(np.arange(*axis.chunk_range(chosen.start, chosen.stop), dtype=np.int64))
         else:
             numbers.append(np.unique(axis.chunk_of(chosen.indices)))
-    steps = math.prod(context.selection(place).count for place in context.others)
+    steps = math.prod(context.selection(dim).count for dim in context.others)
     cells = context.y.size * context.x.size * steps
     of_a_task = min(
         max(cells // (_TASKS_OF_A_CORE * context.request.cores), _FEWEST_CELLS_OF_A_TASK),

@@ -1,15 +1,15 @@
 """Computes quantiles of zones from the values of all their cells, as exactextract defines them.
 
-Quantiles of blocks cannot be combined. So the values themselves travel, by zone and *part*: a box
-of steps, small enough that the values of a zone that is the whole grid fit in a bound.
+Quantiles of blocks cannot be combined, so the values are shuffled, by zone and *part*: a box of
+steps that is small enough for the values of a zone that covers the whole grid.
 
 Definition
 ----------
 The n cells with a value and a weight above zero are sorted by value, then by weight, so that the
-result depends on no order of reading. Cell k, from 0, stands at ``k w_k + (n - 1) (w_0 + ... +
-w_{k-1})``; the last one stands at ``(n - 1)`` times the sum of weights. The quantile is
-interpolated between the two cells around the share ``q`` of that. Equal weights give the quantile
-of NumPy and xarray.
+result does not depend on the order of reading. Cell k, from 0, is at position
+``k w_k + (n - 1) (w_0 + ... + w_{k-1})``; the last one is at ``(n - 1)`` times the sum of weights.
+The quantile is interpolated between the two cells around the share ``q`` of that. Equal
+weights give the quantile of NumPy and xarray.
 """
 
 from __future__ import annotations
@@ -53,34 +53,28 @@ def column_suffix(statistic: str) -> str:
     share = quantile_of(statistic)
     if share is None or statistic == "median":
         return statistic
-    # Whole digits of the share, so that 0.29 is 29 and no 28.999999999999996.
+    # Whole digits of the share, so that 0.29 becomes 29, not 28.999999999999996.
     return f"quantile_{round(100 * share, 10):.12g}".replace(".", "_")
 
 
 def part_steps(shape: Sequence[int], cells: int) -> tuple[int, ...]:
-    """Return the steps of a part along each dimension of a split of some shape.
-
-    Parameters
-    ----------
-    cells
-        Cells of a step, all variables together.
-    """
+    """Return the steps of a part along each dimension of a split, for the cells of one step."""
     return sides_from_last(shape, max(1, MOST_VALUES // max(1, cells)))
 
 
 def parts_within(
-    place: Box, shape: Sequence[int], steps: Sequence[int]
+    region: Box, shape: Sequence[int], steps: Sequence[int]
 ) -> Iterator[tuple[int, Box]]:
     """Yield the number of each part that has steps of a box, and the box of these steps."""
     counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
-    numbers = (range(a // step, -(-b // step)) for (a, b), step in zip(place, steps, strict=True))
+    numbers = (range(a // step, -(-b // step)) for (a, b), step in zip(region, steps, strict=True))
     for at in product(*numbers):
         number = 0
         for n, count in zip(at, counts, strict=True):
             number = number * count + n
         box = (
             (max(a, n * step), min(b, (n + 1) * step))
-            for n, (a, b), step in zip(at, place, steps, strict=True)
+            for n, (a, b), step in zip(at, region, steps, strict=True)
         )
         yield number, tuple(box)
 
@@ -90,29 +84,17 @@ HEAD_BYTES: Final = 16
 
 
 class Samples:
-    """The values of one zone and one part, as they come from blocks.
-
-    Parameters
-    ----------
-    zone
-        The keys of the zone, for messages.
-    """
+    """The values of one zone and one part, as they come from blocks."""
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
-        # By the head of their samples, cells are the same in all blocks.
+        # The head of a sample identifies its cells, in all blocks.
         self._weights: dict[bytes, NDArray[np.float64]] = {}
         self._pieces: list[tuple[bytes, Box, NDArray[np.float64]]] = []
         self._held = 0
 
     def add(self, box: Box, variables: int, samples: bytes) -> None:
-        """Add a head, the weights of some cells, and their values ``(variables, *box, cells)``.
-
-        Raises
-        ------
-        UnsupportedError
-            The zone has too many cells.
-        """
+        """Add a head, the weights of some cells, and their values ``(variables, *box, cells)``."""
         head = samples[:HEAD_BYTES]
         numbers = np.frombuffer(samples, dtype=np.float64, offset=HEAD_BYTES)
         shape = (variables, *(last - first for first, last in box))
@@ -151,21 +133,9 @@ class Samples:
 def weighted_quantiles(
     values: NDArray[np.float64], weights: NDArray[np.float64], shares: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Return the quantiles of each row.
+    """Return the quantiles ``(rows, shares)`` of values ``(rows, cells)``; NaN is a missing value.
 
-    Parameters
-    ----------
-    values
-        Numbers ``(rows, cells)``; NaN where there is none.
-    weights
-        Numbers ``(cells,)``; cells without one above zero do not count.
-    shares
-        Which quantiles, from 0 to 1.
-
-    Returns
-    -------
-    ndarray
-        ``float64 (rows, shares)``; NaN for rows without a value.
+    Cells count if their weight is above zero. A row without a value gets NaN.
     """
     used = np.flatnonzero(weights > 0)
     # The second order, which the stable one of values keeps among equals.

@@ -1,4 +1,4 @@
-"""Computes weighted statistics of zones from blocks of cells, and combines those of blocks.
+"""Computes weighted statistics of zones from blocks of cells, and combines those of several blocks.
 
 A block has values of cells at some steps: the positions along all other dimensions. The cover of
 the block is a sparse matrix of zones by cells, and a sum is its product with the values. Smallest
@@ -6,7 +6,7 @@ and largest values, and squared differences, are reduced over the cells of each 
 
 Rules of this file
 ------------------
-1. A cell without a value has no part in anything, at that step.
+1. A cell without a value does not count at that step.
 2. ``m2`` is computed from differences to the mean of the zone, never from a difference of squares,
    and combined by the formula of Chan, Golub and LeVeque with weights in place of counts.
 3. ``count`` adds up covered fractions; ``weight`` adds up fractions times the weights of cells.
@@ -26,7 +26,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.horizontal.reference_systems import geo_package
 from icechunk_format.workflows.zonal.quantiles import column_suffix, quantile_of
 
-#: What each statistic is made of, in the order in which parts are kept.
+#: The parts of each statistic.
 PARTS: Final = {
     "count": ("count",),
     "mean": ("weight", "sum"),
@@ -38,18 +38,12 @@ PARTS: Final = {
 STATISTICS: Final = tuple(PARTS)
 _ORDER: Final = ("count", "weight", "sum", "m2", "min", "max")
 _BEST: Final = {"min": np.fmin, "max": np.fmax}
-# Values of covered cells that are looked at together.
+# Values of covered cells that are reduced at once.
 _MOST_VALUES: Final = 1 << 20
 
 
 def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of statistics.
-
-    Raises
-    ------
-    InvalidInputError
-        There is none, one is not known, or one comes twice.
-    """
+    """Return the names of statistics; raise InvalidInputError if they cannot be computed."""
     names = tuple(statistics)
     known = f"{', '.join(STATISTICS)}, median, or quantile(q=0.9) with q from 0 to 1"
     for name in names:
@@ -67,8 +61,8 @@ def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
 
 
 def parts_of(statistics: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts that some statistics are made of."""
-    # Quantiles have none of their own; a part tells which zones there are.
+    """Return the parts of some statistics, in the order in which arrays hold them."""
+    # Quantiles have no parts; `count` lists the zones.
     needed = {part for name in statistics for part in PARTS.get(name, ("count",))}
     return tuple(part for part in _ORDER if part in needed)
 
@@ -79,16 +73,12 @@ class CoverMatrix:
 
     Parameters
     ----------
-    starts
-        ``int64 (zones + 1,)``: where the cells of each zone begin among ``cells``.
     cells
         ``int64``: positions among the cells of the block.
     fractions
         ``float64``: how much of each cell is covered.
     weights
         ``float64``: fractions times the weights of cells; the same array where there are none.
-    size
-        How many cells the block has.
     """
 
     starts: NDArray[np.int64]
@@ -99,7 +89,7 @@ class CoverMatrix:
 
     @property
     def zones(self) -> int:
-        """How many zones there are."""
+        """The number of zones."""
         return len(self.starts) - 1
 
     def some(self, first: int, last: int) -> CoverMatrix:
@@ -139,23 +129,9 @@ def block_parts(
     cover: CoverMatrix,
     parts: Sequence[str],
 ) -> NDArray[np.float64]:
-    """Return parts of statistics of a block.
+    """Return the parts ``(zones, parts, steps)`` of the values ``(steps, cells)`` of a block.
 
-    Parameters
-    ----------
-    values
-        Numbers ``(steps, cells)``.
-    valid
-        Where there is a value, or None for everywhere.
-    cover
-        The cover of the cells.
-    parts
-        Names, as ``parts_of`` gives them.
-
-    Returns
-    -------
-    ndarray
-        ``float64 (zones, parts, steps)``.
+    `valid` marks the values that exist; None stands for all.
     """
     steps = len(values)
     result = np.empty((cover.zones, len(parts), steps))
@@ -177,7 +153,7 @@ def _parts(
 ) -> dict[str, NDArray[np.float64]]:
     """Return parts by name, each ``(zones, steps)`` or ``(zones, 1)``."""
     found: dict[str, NDArray[np.float64]] = {}
-    # Cells first, since SciPy wants the values of a cell side by side.
+    # Cells first: SciPy multiplies fastest if the values of a cell are contiguous.
     wide = np.array(values.T, dtype=np.float64, order="C")
     there = None
     if valid is not None:
@@ -210,7 +186,7 @@ def _parts(
 
 
 def _summed(matrix: Any, there: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """Return what cells with a value add up to."""
+    """Return the sum over the cells that have a value."""
     if there is None:
         total: NDArray[np.float64] = np.asarray(matrix.sum(axis=1))[:, None]
         return total
@@ -233,19 +209,19 @@ def combine(
 ) -> NDArray[np.float64]:
     """Return the parts of two sets of cells together; arrays are ``(parts, ...)``."""
     result = np.empty(np.broadcast_shapes(one.shape, other.shape))
-    place = {name: number for number, name in enumerate(parts)}
-    for name, number in place.items():
+    index = {name: number for number, name in enumerate(parts)}
+    for name, number in index.items():
         if name in _BEST:
             result[number] = _BEST[name](one[number], other[number])
         else:
             result[number] = one[number] + other[number]
-    if "m2" in place:
-        weight, total = place["weight"], place["sum"]
-        mine, theirs = one[weight], other[weight]
+    if "m2" in index:
+        weight, total = index["weight"], index["sum"]
+        left, right = one[weight], other[weight]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            apart = other[total] / theirs - one[total] / mine
-            between = apart * apart * (mine / result[weight]) * theirs
-        result[place["m2"]] += np.where((mine > 0) & (theirs > 0), between, 0.0)
+            apart = other[total] / right - one[total] / left
+            between = apart * apart * (left / result[weight]) * right
+        result[index["m2"]] += np.where((left > 0) & (right > 0), between, 0.0)
     return result
 
 
@@ -260,23 +236,18 @@ def no_parts(parts: Sequence[str], shape: Sequence[int]) -> NDArray[np.float64]:
 def finish(
     found: NDArray[np.float64], parts: Sequence[str], statistic: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the values of a statistic, and where there is one.
+    """Return the values of a statistic from ``(parts, ...)``, and a mask of those that exist.
 
-    Parameters
-    ----------
-    found
-        ``float64 (parts, ...)``; NaN as a count or a weight stands for a zone without geometry.
+    NaN as a count or a weight stands for a zone without geometry.
     """
-    place = {name: found[number] for number, name in enumerate(parts)}
-    if statistic == "count":
-        return place["count"], ~np.isnan(place["count"])
-    if statistic in ("min", "max"):
-        return place[statistic], ~np.isnan(place[statistic])
-    weight = place["weight"]
+    held = {name: found[number] for number, name in enumerate(parts)}
+    if statistic in ("count", "min", "max"):
+        return held[statistic], ~np.isnan(held[statistic])
+    weight = held["weight"]
     with np.errstate(invalid="ignore", divide="ignore"):
         some = weight > 0
         if statistic == "sum":
-            return place["sum"], some
+            return held["sum"], some
         if statistic == "mean":
-            return place["sum"] / weight, some
-        return np.sqrt(place["m2"] / weight), some
+            return held["sum"] / weight, some
+        return np.sqrt(held["m2"] / weight), some

@@ -40,7 +40,7 @@ PARTS_SCHEMA: Final = pa.schema(
         ("zone", pa.binary()),
         ("split", pa.int64()),
         ("part", pa.int64()),
-        ("place", pa.binary()),
+        ("region", pa.binary()),
         ("parts", pa.binary()),
         ("samples", pa.binary()),
     ]
@@ -85,8 +85,8 @@ class Summing:
         self._variables = context.variables
         self._parts = context.parts
         self._seen = 0
-        # Places of a block's axes: other dimensions, then y and x.
-        self._order = (*context.others, *context.places)
+        # The axes of a block in the order of parts: other dimensions, then y and x.
+        self._order = (*context.others, *context.horizontal)
         self._reads = BlockReads(context.scan, self._arrays, self._variables, self._convert)
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -155,8 +155,8 @@ class Summing:
         ys, xs = ys + top, xs + left
         box = ((int(ys.min()), int(ys.max()) + 1), (int(xs.min()), int(xs.max()) + 1))
         chosen = [
-            context.selection(place).within(*ends)
-            for place, ends in zip(context.places, box, strict=True)
+            context.selection(dim).within(*ends)
+            for dim, ends in zip(context.horizontal, box, strict=True)
         ]
         ys, xs = chosen[0].rank(ys), chosen[1].rank(xs)
         width = chosen[1].count
@@ -203,7 +203,7 @@ class Summing:
             # A last column that repeats the first is as wide.
             widths = widths.take(chosen[1].positions(), mode="wrap")
             return np.asarray(_RADIUS**2 * heights[:, None] * widths)
-        dims = [context.scan.table.dims[place] for place in context.places]
+        dims = [context.scan.table.dims[dim] for dim in context.horizontal]
         stored = self._arrays.reader(str(column.path)).read(
             [chosen[dims.index(dim)] for dim in column.dims]
         )
@@ -224,8 +224,8 @@ class Summing:
             ends = dict(
                 zip(self._context.others, self._context.split_ranges(task.split), strict=True)
             )
-            ends.update(zip(self._context.places, task.box, strict=True))
-            boxes.append((0, *(end for place in sorted(ends) for end in ends[place])))
+            ends.update(zip(self._context.horizontal, task.box, strict=True))
+            boxes.append((0, *(end for dim in sorted(ends) for end in ends[dim])))
         current: _Task | None = None
         blocks = self._reads.read(ScanTask(parts=tuple(boxes), rows=0))
         try:
@@ -245,13 +245,13 @@ class Summing:
         """Return the column and the split of a block."""
         context = self._context
         at = [
-            int(axis.chunk_of(np.array([block[place].start], dtype=np.int64))[0])
-            for axis, place in zip(context.columns, context.places, strict=True)
+            int(axis.chunk_of(np.array([block[dim].start], dtype=np.int64))[0])
+            for axis, dim in zip(context.columns, context.horizontal, strict=True)
         ]
         split = 0
-        for place, ranges in zip(context.others, context.splits, strict=True):
+        for dim, ranges in zip(context.others, context.splits, strict=True):
             firsts = [start for start, _ in ranges]
-            number = int(np.searchsorted(firsts, block[place].start, side="right")) - 1
+            number = int(np.searchsorted(firsts, block[dim].start, side="right")) - 1
             split = split * len(ranges) + number
         return at[0] * context.columns[1].count + at[1], split
 
@@ -259,14 +259,14 @@ class Summing:
         """Reduce a block for all zones of its task."""
         context = self._context
         within = context.split_selections(task.split)
-        place = []
+        region = []
         for number, selection in zip(context.others, within, strict=True):
             first = int(selection.rank(np.array([block[number].start]))[0])
-            place.append((first, first + block[number].count))
+            region.append((first, first + block[number].count))
         shape = block_shape(block)
         others = tuple(shape[number] for number in context.others)
         if context.shares:
-            yield from self._samples(task, tuple(place), others, values)
+            yield from self._samples(task, tuple(region), others, values)
         each = 8 * len(self._variables) * len(self._parts) * math.prod(others)
         at_once = max(1, _MOST_PARTS_BYTES // max(1, each))
         for first in range(0, task.cover.zones, at_once):
@@ -282,14 +282,14 @@ class Summing:
                 found[:, number] = parts.reshape(*parts.shape[:2], *moved.shape[: len(others)])
             if task.collected is None:
                 some = task.rows.slice(first, at_once)
-                yield self._rows_of(some, task.split, place, found)
+                yield self._rows_of(some, task.split, region, found)
             else:
-                at = tuple(slice(start, stop) for start, stop in place)
+                at = tuple(slice(start, stop) for start, stop in region)
                 zones = slice(first, first + at_once)
                 task.collected[(zones, slice(None), slice(None), *at)] = found
 
     def _samples(
-        self, task: _Task, place: Box, others: tuple[int, ...], values: dict[str, Any]
+        self, task: _Task, region: Box, others: tuple[int, ...], values: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the values of the cells of each zone, cut into parts of the split."""
         cover, context = task.cover, self._context
@@ -305,8 +305,10 @@ class Summing:
         split = [s.count for s in context.split_selections(task.split)]
         waiting: list[tuple[int, int, Box, bytes]] = []
         filled = 0
-        for part, box in parts_within(place, split, context.part_steps(task.split)):
-            at: list[Any] = [slice(a - o, b - o) for (a, b), (o, _) in zip(box, place, strict=True)]
+        for part, box in parts_within(region, split, context.part_steps(task.split)):
+            at: list[Any] = [
+                slice(a - o, b - o) for (a, b), (o, _) in zip(box, region, strict=True)
+            ]
             for zone in range(cover.zones):
                 cells = slice(int(cover.starts[zone]), int(cover.starts[zone + 1]))
                 if cells.start == cells.stop:
@@ -332,26 +334,26 @@ class Summing:
             rows,
             split=pa.array([task.split] * len(rows), pa.int64()),
             part=pa.array(parts, pa.int64()),
-            place=pa.array([np.array(b, np.int64).tobytes() for b in boxes], pa.binary()),
+            region=pa.array([np.array(b, np.int64).tobytes() for b in boxes], pa.binary()),
             parts=pa.nulls(len(rows), pa.binary()),
             samples=pa.array(samples, pa.binary()),
         )
 
     def _collected(self, task: _Task) -> Iterator[pa.RecordBatch]:
         if task.collected is not None:
-            place = [(0, size) for size in task.collected.shape[3:]]
-            yield self._rows_of(task.rows, task.split, place, task.collected)
+            region = [(0, size) for size in task.collected.shape[3:]]
+            yield self._rows_of(task.rows, task.split, region, task.collected)
 
     def _rows_of(
-        self, rows: pa.Table, split: int, place: list[tuple[int, int]], parts: NDArray[np.float64]
+        self, rows: pa.Table, split: int, region: list[tuple[int, int]], parts: NDArray[np.float64]
     ) -> pa.RecordBatch:
-        where = np.array(place, dtype=np.int64).tobytes()
+        where = np.array(region, dtype=np.int64).tobytes()
         each = parts[0].size
         return self._batch(
             rows,
             split=pa.array(np.full(len(rows), split, dtype=np.int64)),
             part=pa.array(np.full(len(rows), -1, dtype=np.int64)),
-            place=pa.array([where] * len(rows), pa.binary()),
+            region=pa.array([where] * len(rows), pa.binary()),
             parts=binaries(np.ascontiguousarray(parts), np.arange(len(rows) + 1) * each),
             samples=pa.nulls(len(rows), pa.binary()),
         )
