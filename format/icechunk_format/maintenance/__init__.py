@@ -37,16 +37,14 @@ def expire_snapshots(
     delete_expired_tags: bool = False,
     dry_run: bool = False,
 ) -> ExpireResult:
-    """Take snapshots that were committed before a cutoff out of history.
+    """Remove snapshots that were committed before a cutoff from history.
 
-    No file is deleted: ``collect_garbage`` does that afterwards.
+    No file is deleted: ``collect_garbage`` does that afterwards. Parameters, result and errors are
+    those of ``Repository.expire_snapshots``.
 
-    Parameters
-    ----------
-    location
-        Where the repository is.
-    older_than, delete_expired_branches, delete_expired_tags, dry_run
-        See ``Repository.expire_snapshots``, which also says what is raised.
+    Examples
+    --------
+    >>> expire_snapshots("weather", "30d").released_snapshots  # doctest: +SKIP
     """
     return Repository.open(location).expire_snapshots(
         older_than,

@@ -1,7 +1,7 @@
-"""Fetches the objects of a batch, and checks that each is the one that was asked for.
+"""Fetches the objects of a batch, and checks that each has the id that was requested.
 
-A batch read of a storage fails as a whole if one object is missing: ``fetched`` says what follows
-from that, ``fetched_present`` returns None for it.
+A batch read of a storage fails as a whole if one object is missing: ``fetched`` raises an error
+with advice, ``fetched_present`` returns None for that object.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ def sized_ids(
 
 
 def fetched(storage: Storage, keys: Sequence[str], needed_by: str, advice: str) -> list[bytes]:
-    """Return the bytes of objects that all must be there.
-
-    Raises
-    ------
-    NotFoundError
-        One is not; the text says what needs it and what to do.
-    """
+    """Return the bytes of objects; NotFoundError names a missing one, its use and the advice."""
     try:
         return storage.get_many([ReadRequest(key=key) for key in keys])
     except NotFoundError as error:
@@ -51,13 +45,7 @@ def fetched(storage: Storage, keys: Sequence[str], needed_by: str, advice: str) 
 
 
 def fetched_present(storage: Storage, object_keys: Sequence[str]) -> list[bytes | None]:
-    """Return the bytes of each object, None where there is none.
-
-    Raises
-    ------
-    NotFoundError
-        The whole bucket is missing.
-    """
+    """Return the bytes of each object, None if it does not exist."""
     try:
         return [*storage.get_many([ReadRequest(key=key) for key in object_keys])]
     except NotFoundError as error:
@@ -69,13 +57,7 @@ def fetched_present(storage: Storage, object_keys: Sequence[str]) -> list[bytes 
 
 
 def decoded_manifest(data: bytes, key: str, raw_id: bytes) -> manifest_file.Manifest:
-    """Decode a manifest.
-
-    Raises
-    ------
-    FormatError
-        It is damaged, or belongs to another id.
-    """
+    """Decode a manifest, and check its id."""
     found = manifest_file.decode(data, object_key=key)
     check_id(found.id, ManifestId(raw_id), key, "manifest")
     return found

@@ -1,4 +1,4 @@
-"""Copies the history of a branch or tag to another repository on any store.
+"""Copies the history of a branch or tag to another repository in any storage.
 
 Order of writing: manifests, a branch that protects their chunks from collections (``hold``),
 chunks, snapshots and transaction logs, and last ``repo`` of the target, which makes all visible at
@@ -44,9 +44,9 @@ class CopyResult:
     bytes
         Their size, transaction logs included.
     skipped_chunks
-        Chunks that the target had already.
+        Chunks that the target already had.
     snapshot_id
-        Where that branch is now.
+        The tip of that branch.
     """
 
     branch: str
@@ -71,49 +71,58 @@ def copy(
     """Copy the history of a branch or a tag into another repository.
 
     Snapshots, manifests and chunks keep their ids. Virtual chunks stay where they are; the
-    containers that name their places are carried over. A new repository also gets configuration,
-    metadata and feature flags of the source, and spec version 2.
+    containers of their locations are copied. A new repository also gets configuration, metadata
+    and feature flags of the source, and spec version 2.
 
-    Memory: 64 MiB or four of the largest chunks, 20 bytes for each distinct chunk, and an entry for
-    each snapshot.
+    Memory: 64 MiB or four of the largest chunks, 20 bytes for each distinct chunk, and an entry
+    for each snapshot.
 
-    Garbage may be collected in the target meanwhile, with a cutoff older than the copy. Chunks that
-    an interrupted copy into a repository has left are kept for the next one by the branch
-    ``copying/TARGET_BRANCH``, which that one deletes.
+    Garbage may be collected in the target at the same time, with a cutoff older than the copy.
+    Chunks that an interrupted copy into a repository has left are kept for the next one by the
+    branch ``copying/TARGET_BRANCH``, which that one deletes.
 
     Parameters
     ----------
     source
         A repository of either spec version.
     target
-        An empty place, or a repository of spec version 2. A copy that was interrupted is continued
-        by the same call.
+        An empty location, or a repository of spec version 2. The same call continues a copy that
+        was interrupted.
     branch, tag
-        At most one; without, ``main``.
+        At most one; the default is the branch ``main``.
     target_branch
-        The branch to create, or to move forward: where it is has to be in the copied history.
-        Without it: the name of the copied branch, and ``main`` for a tag. A new repository whose
-        branch has another name gets a ``main`` at the first version.
+        The branch to create, or to move forward if its tip is in the copied history. The default
+        is the name of the copied branch, and ``main`` for a tag. A new repository whose branch has
+        another name gets a ``main`` at the first snapshot.
     history
-        Whether all versions are copied, or only the newest one, as one version on top of the first.
+        Whether to copy all snapshots, or only the newest one, as one snapshot on top of the first.
     progress
-        Is told how far it is; see ``icechunk_format.progress``.
+        Called with the progress; see ``icechunk_format.progress``.
+
+    Returns
+    -------
+    CopyResult
+        The files that were stored, and the tip of the target's branch.
 
     Raises
     ------
     NotFoundError
-        There is no such repository, branch or tag, or the source lacks an object.
+        The repository, branch or tag does not exist, or the source lacks an object.
     ConflictError
-        The branch of the target has versions of its own.
+        The branch of the target has snapshots that the source lacks.
     AlreadyExistsError
-        Something else lies at the target.
+        The target contains something else.
     UnsupportedError
         The target has spec version 1.
     InvalidInputError
         Source and target are the same, or give one name to different virtual chunk containers.
     CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
-        A store failed, or a file is damaged. Nothing of the copy can be seen in the target then,
-        unless the outcome is unknown.
+        The storage failed, or a file is damaged. The target then shows nothing of the copy, unless
+        the outcome is unknown.
+
+    Examples
+    --------
+    >>> copy("weather", "s3://bucket/weather", branch="main").chunks  # doctest: +SKIP
     """
     plan = plan_copy(
         source,

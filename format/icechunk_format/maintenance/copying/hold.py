@@ -1,10 +1,10 @@
 """Creates a branch in the target that protects the chunks of an unfinished copy from collections.
 
-A copy skips chunks that an interrupted one has left. A garbage collection could delete these chunks
-after the copy has skipped them. So, before it looks for chunks, a copy creates the branch
+A copy skips chunks that an interrupted one has left. A garbage collection could delete these
+chunks after the copy has skipped them. So, before it looks for chunks, a copy creates the branch
 ``copying/BRANCH``, at a snapshot without nodes that lists the copied manifests: collections of any
 library then keep their chunks. Publishing the copy deletes the branch. To give up a copy, delete
-the branch. A target that is no repository yet needs no branch, since nobody collects there.
+the branch. A target that is not yet a repository needs no branch: its garbage is not collected.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ from icechunk_format.storage.location import open_storage
 
 
 def hold_copy(plan: CopyPlan) -> None:
-    """Keep the chunks of stored manifests from collections until ``release_copy``.
-
-    Raises
-    ------
-    CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
-        The target could not be changed.
-    """
+    """Keep the chunks of stored manifests from collections until ``release_copy``."""
     if not plan.target_exists or not plan.manifests:
         return
     target = open_storage(plan.context.target)
@@ -58,7 +52,7 @@ def hold_copy(plan: CopyPlan) -> None:
 
 
 def release_copy(plan: CopyPlan) -> None:
-    """Delete the branch of ``hold_copy``, as the copy is published; errors are the same."""
+    """Delete the branch of ``hold_copy`` once the copy is published."""
     branch = _branch(plan)
 
     def change(info: RepoInfo) -> Transition | TipMoved:

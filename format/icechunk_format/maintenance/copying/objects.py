@@ -1,6 +1,6 @@
-"""Copies manifests, and the chunks that they refer to, from one store to another.
+"""Copies manifests, and the chunks that they refer to, from one storage to another.
 
-The ids of chunks, and the bytes that references need of them, are packed in 20 bytes each: ten
+The ids of chunks, and the bytes that references need of them, are serialized in 20 bytes each: ten
 million chunks take 200 MB.
 
 Rules of this file
@@ -8,7 +8,7 @@ Rules of this file
 1. Objects are copied unchanged. An id always stands for the same bytes, so an object that the
    target has in the same size is skipped; so a repeated copy continues an interrupted one.
 2. Memory: ``_WORKERS`` batches of ``_BYTES_AT_ONCE``, or of one larger object each.
-3. Nothing of the target is deleted or listed anywhere but below ``chunks/``.
+3. Nothing of the target is deleted, and only ``chunks/`` is listed.
 
 Specification: "Chunk manifest files", "Chunk files".
 """
@@ -61,7 +61,7 @@ class CopyContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """Objects and bytes that were stored, and objects that were there already."""
+    """Objects and bytes that were stored, and objects that existed already."""
 
     objects: int = 0
     bytes: int = 0
@@ -80,16 +80,9 @@ def copy_manifests(
     piece: NDArray[np.void],
     advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[Copied, bytes]:
-    """Copy manifests, ``LISTED``; return what was stored, and their chunks, packed.
+    """Copy manifests, ``LISTED``; return what was stored, and their chunks, serialized.
 
-    ``advance`` takes how many manifests were copied since it was called last.
-
-    Raises
-    ------
-    NotFoundError, FormatError
-        A manifest is missing or damaged.
-    StorageError
-        A store failed.
+    ``advance`` is called with the number of manifests copied since its last call.
     """
     source, target = open_storage(context.source), open_storage(context.target)
     found: list[NDArray[np.void]] = []
@@ -131,14 +124,9 @@ def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
 
 
 def copy_part(context: CopyContext, packed: Iterable[bytes], part: int, depth: int) -> Copied:
-    """Copy the chunks of one part of the id space that the target does not have.
+    """Copy the chunks of one part of the id space that the target lacks.
 
-    Parameters
-    ----------
-    packed
-        The chunks of the part, repeats allowed.
-    part, depth
-        See ``collect_parts``.
+    The serialized chunks may repeat; ``part`` and ``depth`` are those of ``garbage.parts``.
     """
     rows = distinct_chunks([np.frombuffer(one, dtype=CHUNK_ROW) for one in packed])
     return copy_chunks(context, rows, within=part_prefix(part, depth))
@@ -151,21 +139,9 @@ def copy_chunks(
     within: str = "",
     progress: ProgressOption = None,
 ) -> Copied:
-    """Copy chunks that the target does not have.
+    """Copy chunks that the target lacks; what was copied before an error is skipped the next time.
 
-    Parameters
-    ----------
-    rows
-        What ``distinct_chunks`` returned.
-    within
-        First characters that all of their names have.
-
-    Raises
-    ------
-    NotFoundError
-        A chunk is missing in the source.
-    StorageError
-        A store failed; what was copied stays, and is skipped the next time.
+    ``rows`` are distinct chunks, and all their ids begin with ``within``.
     """
     source, target = open_storage(context.source), open_storage(context.target)
     is_there = _stored_already(source, target, rows, within)
@@ -186,7 +162,7 @@ def copy_chunks(
 def _stored_already(
     source: Storage, target: Storage, rows: NDArray[np.void], within: str
 ) -> NDArray[np.bool_]:
-    """Tell for each chunk whether the target has it in the size that the source has."""
+    """Return for each chunk whether the target has it in the size that the source has."""
     is_there = np.zeros(len(rows), dtype=np.bool_)
     if not len(rows):
         return is_there

@@ -1,11 +1,11 @@
-"""Plans a copy: which snapshots, manifests and chunks the target lacks, and if it can take them.
+"""Plans a copy: finds the snapshots and manifests that the target lacks, and checks the target.
 
 Rules of this file
 ------------------
 1. Snapshots keep their ids. History is copied back to the newest snapshot that the target has.
-2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip, also if
-   that ancestor has expired since.
-3. If the target is no repository, only remains of an earlier copy may lie there.
+2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip, also
+   if that ancestor has expired since.
+3. A target that is not a repository may contain only objects of an earlier copy.
 4. Memory: one entry for each snapshot of the line, 24 bytes for each of their manifests, and the
    snapshot files one at a time.
 
@@ -62,11 +62,11 @@ class CopyPlan:
     tip
         The snapshot that the branch of the target will point to.
     new
-        The versions that the target does not have, newest first.
+        The snapshots that the target lacks, newest first.
     squashed
-        The version of the source that stands behind the tip, where history is left behind.
+        The snapshot of the source whose contents the tip has, if history is not copied.
     manifests
-        What has to be read and copied, ``LISTED``, in pieces.
+        The manifests to read and copy, ``LISTED``: one array for each task.
     """
 
     source: Repository
@@ -157,13 +157,7 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
 
 
 def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: object) -> None:
-    """Refuse a branch of the target whose tip is not in the copied history.
-
-    Raises
-    ------
-    ConflictError
-        It has versions that the line does not have.
-    """
+    """Raise ConflictError if the tip of a branch of the target is not in the copied history."""
     tip = info.branches.get(branch)
     if tip is None or versions_after(tip, line) is not None:
         return
@@ -177,7 +171,7 @@ def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: o
 
 
 def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
-    """Return the one version that replaces the history; it is the same each time."""
+    """Return the one snapshot that replaces the history; its id is the same each time."""
     digest = hashlib.blake2b(tip.id.raw + b" without " + root.id.raw, digest_size=SnapshotId.SIZE)
     return replace(
         tip,

@@ -49,15 +49,7 @@ _FILES_AT_ONCE: Final = 64
 
 
 def publish_copy(plan: CopyPlan, progress: ProgressOption = None) -> int:
-    """Store the versions of a copy and publish them; return the bytes that were stored.
-
-    Raises
-    ------
-    ConflictError, AlreadyExistsError
-        Others changed the target meanwhile.
-    CommitOutcomeUnknownError, NotFoundError, ReadOnlyError, StorageError
-        The copy could not be finished; run it again.
-    """
+    """Store the snapshots of a copy and publish them; return the bytes that were stored."""
     source, target = plan.source.storage, open_storage(plan.context.target)
     stored = 0
     plain = [info for info in plan.new if plan.squashed is None or info.id != plan.tip]
@@ -102,7 +94,7 @@ def _copy_files(
 
 
 def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
-    """Store the one version that stands for a line: its nodes, and a log in which all are new."""
+    """Store the one snapshot that replaces a line: its nodes, and a log in which all are new."""
     made, root = plan.new[0], plan.new[0].parent_id
     assert root is not None, "a squashed version stands on the root of its line"
     storage = plan.source.storage
@@ -209,8 +201,8 @@ def _create(plan: CopyPlan, target: Storage) -> None:
 def _config(plan: CopyPlan, state: RepoInfo | None) -> bytes | None:
     """Return the configuration for the new repository.
 
-    Settings of storage belong to the kind of store that they were saved for: those of a local
-    folder say that there are no conditional updates, which would lose commits in a bucket.
+    Settings of storage hold for the kind of storage that they were saved for: those of a local
+    folder disable conditional updates, which would lose commits in a bucket.
     """
     tree: dict[str, Any] = dict(plan.source.config.raw)
     same_kind = plan.context.source.address.kind == plan.context.target.address.kind

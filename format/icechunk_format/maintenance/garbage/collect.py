@@ -92,62 +92,66 @@ def collect_garbage(
 
     Which cutoff to choose
     ----------------------
-    ``older_than`` is all that protects writers at work: what a session has stored is garbage until
-    it commits. It must lie before the beginning of the longest write that may be open now, rebases
-    and retries of its job included, and some minutes more for clocks that differ: it is compared
-    with the times that the store gives to objects. Where no job writes for longer than a few
-    hours, a day ago is enough; a week is safe almost everywhere. Snapshots that nothing reaches
-    (detached ones, amended ones, those of deleted branches, released ones) are kept as long as
-    their files are newer than the cutoff.
+    Only ``older_than`` protects writers at work: what a session has stored is garbage until it
+    commits. The cutoff must be before the beginning of the longest write that may be open, rebases
+    and retries of its job included, and some minutes earlier for clocks that differ: it is
+    compared with the times that the storage gives to objects. If no job writes for longer than a
+    few hours, a day ago is enough; a week is safe almost everywhere. Snapshots that no ref reaches
+    (detached, amended or expired ones, those of deleted branches) are kept as long as their files
+    are newer than the cutoff.
 
     Parameters
     ----------
     location
-        Where the repository is.
+        The repository.
     older_than
-        Objects written before that instant may be deleted: a `datetime` with a time zone, or an
+        Objects written before this timestamp may be deleted: a `datetime` with a time zone, or an
         age, such as ``"7d"`` or a `timedelta`.
     dry_run
-        Count what would go, and change nothing.
+        Whether to count what would be deleted, and change nothing.
     trim_overwritten_older_than
-        Also delete copies in ``overwritten/`` that were made before that instant and that no
-        operations log reaches (see ``collect_overwritten``); None leaves them all. It must lie
-        before any change of the repository that may be under way: minutes are enough.
+        Also delete copies in ``overwritten/`` that were made before this timestamp and that no
+        operations log reaches; None leaves all. It must be before any change of the repository
+        that may be unfinished: minutes are enough.
     extra_roots
-        Snapshots that are kept with their ancestors, as if a tag were on each.
+        Snapshots that are kept with their ancestors, as if each had a tag.
     progress
-        Is told how far it is; see ``icechunk_format.progress``. What it raises ends the collection
-        where it is, and the next one continues.
+        Called with the progress; see ``icechunk_format.progress``. An error that it raises ends
+        the collection, and the next one continues.
 
     Returns
     -------
     CollectResult
-        What was deleted. Objects that could not be are counted, and the kinds of objects after
-        theirs are left for the next run.
+        What was deleted. Objects that could not be deleted are counted, and the kinds of objects
+        after theirs are left for the next run.
 
     Raises
     ------
     InvalidInputError
-        A cutoff is neither an instant with a time zone nor an age, or an id is malformed.
+        A cutoff is neither a timestamp with a time zone nor an age, or an id is malformed.
     NotFoundError
-        There is no repository or no extra root, or a file that a kept version needs is missing;
-        nothing was deleted.
+        The repository or an extra root does not exist, or a file that a kept snapshot needs is
+        missing; nothing was deleted.
     FormatError
-        A file that a kept version needs is damaged; nothing was deleted.
+        A file that a kept snapshot needs is damaged; nothing was deleted.
     ConflictError
-        Others changed the repository all the time.
+        Other writers changed the repository during every attempt.
     ReadOnlyError
-        The repository or the store is read-only.
+        The repository or the storage is read-only.
     CommitOutcomeUnknownError
-        The store did not say whether ``repo`` was changed; no file was deleted.
+        It is unknown if ``repo`` was changed; no file was deleted.
     StorageError
-        The store failed. Collecting again finishes what was begun.
+        The storage failed. Collecting again finishes what was begun.
 
     Notes
     -----
     Memory: 12 bytes for each distinct chunk that is kept (at most about 80 while they are sorted
-    in), 20 for each object that goes, and up to 64 MiB of manifests at a time. Where that is too
-    much for one process, ``icechunk_spark.maintenance.collect_garbage`` does the same.
+    in), 20 for each object that is deleted, and up to 64 MiB of manifests at a time. If that is
+    too much for one process, use ``icechunk_spark.maintenance.collect_garbage``.
+
+    Examples
+    --------
+    >>> collect_garbage("weather", "7d", dry_run=True).chunks_deleted  # doctest: +SKIP
     """
     older_than = parse_cutoff(older_than, argument="older_than")
     repository = Repository.open(location)
@@ -172,16 +176,9 @@ def collect_from(
     trim_overwritten_older_than: Cutoff | None = None,
     extra_roots: Iterable[SnapshotId | str] = (),
 ) -> CollectResult:
-    """Take the steps of a collection; see ``collect_garbage``.
+    """Take the steps of a collection; the collector marks and sweeps.
 
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    collector
-        Does the work in steps 2 and 4.
-    spec_version
-        Of the repository.
+    Other parameters and errors are those of ``collect_garbage``.
     """
     trim = trim_overwritten_older_than
     trim = None if trim is None else parse_cutoff(trim, argument="trim_overwritten_older_than")
@@ -230,7 +227,7 @@ def collect_from(
 def _marked_v1(
     storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
 ) -> frozenset[SnapshotId]:
-    """Mark what stays in spec version 1, where no update tells whether refs moved meanwhile."""
+    """Mark what stays in spec version 1, which has no update that fails if refs have moved."""
     for _ in range(_ATTEMPTS):
         kept = reachable(RefFilesHistory(storage), extra)
         if not kept:
@@ -338,7 +335,7 @@ def _marked_state(
 def _counted(
     storage: Storage, result: CollectResult, phase: Phase, report: DeleteReport
 ) -> CollectResult:
-    """Add what one phase did; raise StorageError where it was given up."""
+    """Add the counts of one phase; raise StorageError if it was given up."""
     result = result.with_phase(phase, report)
     if report.gave_up:
         raise StorageError(

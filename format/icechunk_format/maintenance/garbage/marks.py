@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A missing or damaged file ends the collection before anything is deleted, since the objects that
    it refers to are not known. So does a manifest that can be read, but has another size or fewer
-   references than versions list: chunks that only the undamaged file refers to would be deleted.
+   references than snapshots list: chunks that only the undamaged file refers to would be deleted.
 2. Files are fetched in batches bounded in bytes, decoded one at a time, and not cached, since each
    is read once.
 3. Ids are handled as columns.
@@ -49,15 +49,7 @@ LISTED: Final = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("r
 def listed_manifests(
     storage: Storage, snapshot_ids: Iterable[SnapshotId], known: IdSet
 ) -> Iterator[NDArray[np.void]]:
-    """Yield the manifests that snapshots list, ``LISTED``, each once; ``known`` are left out.
-
-    Raises
-    ------
-    NotFoundError
-        A snapshot file is not there.
-    FormatError
-        A snapshot file is damaged, or belongs to another id.
-    """
+    """Yield the manifests that snapshots list, ``LISTED``, each once; ``known`` are left out."""
     for batch in batches(snapshot_ids, _SNAPSHOTS_AT_ONCE):
         keys = [snapshot_key(snapshot_id) for snapshot_id in batch]
         contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
@@ -91,23 +83,8 @@ def referenced_chunks(
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the ids of the chunk objects that manifests refer to, repeats included.
 
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    listed
-        The manifests, ``LISTED``, each once; size 0 where that is not known.
-
-    Yields
-    ------
-    uint8, shape (k, 12), for one manifest after the other.
-
-    Raises
-    ------
-    NotFoundError
-        A manifest is not there.
-    FormatError
-        A manifest is damaged, is not what versions list, or belongs to another id.
+    Manifests are ``LISTED``, with size 0 if it is unknown; ids are uint8 of shape (k, 12), for one
+    manifest after the other.
     """
     rows = iter(listed)
     with phase(progress, "Reading manifests", len(listed)) as advance:

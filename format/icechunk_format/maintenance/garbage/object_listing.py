@@ -1,9 +1,8 @@
 """Lists objects whose names are ids, and looks up millions of ids in the listing.
 
-One listing of a prefix replaces a request for each chunk. The listing is held as sorted columns, 21
-bytes for each object; a binary search finds many ids at once.
-
-Names that are not the canonical spelling of an id are no objects of Icechunk; they are counted.
+One listing of a prefix replaces a request for each chunk. The listing is held as sorted columns,
+21 bytes for each object; a binary search finds many ids at once. Names that are not the canonical
+spelling of an id are foreign; they are counted.
 """
 
 from __future__ import annotations
@@ -26,16 +25,9 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 class ListedPage(NamedTuple):
-    """Part of a listing.
+    """Part of a listing: ids (uint8, shape (n, 12)) with the bytes of their objects.
 
-    Parameters
-    ----------
-    ids
-        uint8, shape (n, 12).
-    sizes
-        int64, shape (n,): bytes of the objects.
-    foreign
-        Objects whose names are no ids.
+    ``foreign`` is the number of objects whose names are not ids.
     """
 
     ids: NDArray[np.uint8]
@@ -48,16 +40,8 @@ def list_ids(
 ) -> Iterator[ListedPage]:
     """Yield the objects directly below a prefix such as ``chunks/``, some 10,000 at a time.
 
-    Parameters
-    ----------
-    storage
-        The repository.
-    prefix
-        The folder, with its slash.
-    starts_with
-        Only names that begin so.
-    older_than
-        Only objects that were certainly written before this instant.
+    ``starts_with`` limits the listing to ids with these first characters, ``older_than`` to
+    objects that were certainly written before.
     """
     found = iter(storage.list(prefix + starts_with))
     while page := list(islice(found, _PAGE)):
@@ -70,7 +54,7 @@ def list_ids(
 
 
 def is_older(last_modified: datetime, cutoff: datetime) -> bool:
-    """Tell whether an object was certainly written before a cutoff.
+    """Return True if an object was certainly written before a cutoff.
 
     A time of whole seconds may have been cut: the object was written within the second after it.
     """
@@ -80,17 +64,7 @@ def is_older(last_modified: datetime, cutoff: datetime) -> bool:
 
 
 class ObjectListing:
-    """All objects below a prefix.
-
-    Parameters
-    ----------
-    ids
-        uint8, shape (n, 12), in any order.
-    sizes
-        int64, shape (n,).
-    foreign
-        Objects below the prefix whose names are no ids.
-    """
+    """All objects below a prefix; ids are uint8 of shape (n, 12), in any order."""
 
     def __init__(self, ids: NDArray[np.uint8], sizes: NDArray[np.int64], foreign: int = 0) -> None:
         high, low = id_columns(ids)
@@ -116,7 +90,7 @@ class ObjectListing:
         return len(self.sizes)
 
     def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the row of each id, -1 where it is not listed: int64, shape (m,)."""
+        """Return the row of each id, -1 for ids that are not listed: int64, shape (m,)."""
         return self._ids.find(ids)
 
     def unused(self) -> tuple[int, int]:

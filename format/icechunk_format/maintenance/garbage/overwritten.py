@@ -1,10 +1,10 @@
 """Finds backups of ``repo`` in ``overwritten/`` that no operations log can need any more.
 
-Which copies stay, whatever their age
+Backups that stay, whatever their age
 -------------------------------------
 All that the operations log names, since a log that grows may continue through any of them. Deleted
-are copies of updates that lost a race or were interrupted, copies of the ``config.yaml`` of spec
-version 1, and copies behind a gap, where somebody deleted a copy.
+are backups of updates that lost a race or were interrupted, backups of the ``config.yaml`` of spec
+version 1, and backups behind a gap, where a backup was deleted by hand.
 
 Specification: "Updates to the repo info file".
 """
@@ -30,13 +30,13 @@ _NAME: Final = re.compile(r"(?:repo|config\.yaml)\.\d{14}\.([0-9A-Z]{20})")
 
 
 def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
-    """Return the names of the copies that the operations log names, from a state on.
+    """Return the names of the backups that the operations log names, beginning with a state.
 
     Raises
     ------
     FormatError
-        A copy is damaged, or copies name one another in a circle: which others are needed cannot
-        be told then.
+        A backup is damaged, or backups name one another in a circle, so that it is unknown which
+        others are needed.
     """
     named = {update.backup_path for update in read_operations(storage, info)}
     return {name for name in (*named, info.repo_before_updates) if name is not None}
@@ -45,9 +45,9 @@ def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
 def trim_overwritten(
     storage: Storage, needed: set[str], older_than: datetime, *, dry_run: bool = False
 ) -> DeleteReport:
-    """Delete the copies that are old enough and that no log names.
+    """Delete the backups that are old enough and that no log names.
 
-    Memory: one key for each copy that goes.
+    Memory: one key for each backup that is deleted.
     """
     keys: list[str] = []
     sizes: list[int] = []

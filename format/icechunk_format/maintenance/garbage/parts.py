@@ -1,13 +1,15 @@
 """Cuts marking and sweeping into parts, so that many processes collect one repository together.
 
-A part is the set of ids that begin with the same one or two characters, which a store can list.
-Between processes ids are packed: one byte string holds all ids of one part that a process found.
+A part is the set of ids that begin with the same one or two characters, which a storage can list;
+``depth`` is the number of these characters. Between processes ids are serialized: one byte string
+holds all ids of one part that a process found.
 
 Rules of this file
 ------------------
 1. Each function takes the rows of a task; the caller moves rows between tasks. Results do not
    depend on the order of rows, so a repeated task gives the same result.
-2. A task that sweeps knows how many ids it must receive. If some are missing, it deletes nothing.
+2. A task that sweeps checks the number of ids that it received. If some are missing, it deletes
+   nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +44,7 @@ _ROW_BYTES: Final = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """Values that every task of one phase gets.
-
-    Parameters
-    ----------
-    depth
-        Characters that the ids of a part have in common: 1 or 2.
-    """
+    """Values that every task of one phase gets."""
 
     location: Location
     phase: Phase
@@ -58,7 +54,7 @@ class SweepTask:
 
 
 def part_count(depth: int) -> int:
-    """Return how many parts there are: 32 or 1024."""
+    """Return the number of parts: 32 or 1024."""
     return 1 << (_BITS * depth)
 
 
@@ -75,18 +71,18 @@ def parts_of(raw: NDArray[np.uint8], depth: int) -> NDArray[np.int64]:
 
 
 def packed(raw: NDArray[np.uint8], depth: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the ids of each part, packed; ids are sorted already."""
+    """Yield the ids of each part, serialized; ids are sorted already."""
     return packed_rows(raw, parts_of(raw, depth))
 
 
 def packed_rows(rows: NDArray[Any], parts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows of each part, packed; they are sorted by their parts already."""
+    """Yield the rows of each part, serialized; they are sorted by their parts already."""
     for start, stop in _runs(parts[np.newaxis]):
         yield int(parts[start]), rows[start:stop].tobytes()
 
 
 def _runs(labels: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return where each run of equal columns begins and ends; labels have shape (k, n)."""
+    """Return begin and end of each run of equal columns; labels have shape (k, n)."""
     starts = np.flatnonzero((np.diff(labels, prepend=-1) != 0).any(axis=0)).tolist()
     return list(zip(starts, [*starts[1:], labels.shape[1]], strict=True)) if starts else []
 
@@ -101,12 +97,12 @@ def distinct_rows(rows: NDArray[np.void], size: str) -> NDArray[np.void]:
 
 
 def unpacked(ids: bytes) -> NDArray[np.uint8]:
-    """Return packed ids: uint8, shape (n, 12)."""
+    """Return serialized ids: uint8, shape (n, 12)."""
     return np.frombuffer(ids, dtype=np.uint8).reshape(-1, _SIZE)
 
 
 def snapshot_rows(snapshot_ids: Iterable[SnapshotId], count: int) -> list[bytes]:
-    """Return snapshots packed into at most so many rows."""
+    """Return the ids of snapshots, serialized in at most ``count`` rows."""
     raw = IdSet.of(snapshot_ids).ids()
     step = max(1, -(-len(raw) // max(1, count)))
     return [raw[first : first + step].tobytes() for first in range(0, len(raw), step)]
@@ -127,10 +123,7 @@ def old_snapshots(
 def manifests_of_snapshots(
     location: Location, rows: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield by part the manifests that snapshots list, each once for each task.
-
-    What is packed is an id, the listed size and the listed number of references.
-    """
+    """Yield by part the manifests that snapshots list, ``LISTED``, each once for each task."""
     storage = open_storage(location)
     ids = (SnapshotId(one.tobytes()) for row in rows for one in unpacked(row))
     for listed in listed_manifests(storage, ids, IdSet()):
@@ -139,7 +132,7 @@ def manifests_of_snapshots(
 
 
 class ManifestRow(NamedTuple):
-    """Manifests of one part that one task reads, packed as ids and as ``LISTED``, and sums."""
+    """Manifests of one part that one task reads, serialized as ids and as ``LISTED``, and sums."""
 
     part: int
     ids: bytes
@@ -149,7 +142,7 @@ class ManifestRow(NamedTuple):
 
 
 def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[ManifestRow]:
-    """Yield the manifests of a part, each once and in order, in rows that are not too much work."""
+    """Yield the manifests of a part, each once and in order, in rows of bounded work."""
     # Sizes of one manifest agree in a sound repository; if not, the largest is the safest bound.
     found = distinct_rows(np.frombuffer(b"".join(listed), dtype=LISTED), "size")
     before = np.cumsum(found["size"]) - found["size"]
@@ -168,13 +161,7 @@ def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[Manif
 def chunks_of_manifests(
     location: Location, rows: Iterable[bytes], depth: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield by part the chunks that manifests refer to, nearly without repeats.
-
-    Parameters
-    ----------
-    rows
-        Packed manifests, ``LISTED``.
-    """
+    """Yield by part the chunks that manifests, ``LISTED``, refer to, nearly without repeats."""
     storage = open_storage(location)
     found = IdSet()
     for row in rows:
@@ -189,12 +176,7 @@ def chunks_of_manifests(
 def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int) -> DeleteReport:
     """Delete the garbage of one part.
 
-    Parameters
-    ----------
-    kept
-        Packed ids that stay.
-    expected
-        How many they must be, repeats included.
+    ``kept`` are serialized ids that stay; ``expected`` is their number, repeats included.
 
     Raises
     ------

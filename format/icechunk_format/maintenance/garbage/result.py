@@ -14,10 +14,10 @@ MAX_SHOWN_ERRORS: Final = 10
 
 
 class Phase(Enum):
-    """Kinds of objects in the order in which they are deleted: first what refers to others.
+    """Kinds of objects in the order of their deletion: those that refer to others first.
 
-    So a collection that dies halfway leaves objects that nothing refers to, and never a reference
-    to what is gone.
+    So a collection that dies leaves objects that nothing refers to, and never a reference to a
+    deleted object.
     """
 
     SNAPSHOTS = "snapshots"
@@ -43,20 +43,18 @@ _PREFIXES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteReport:
-    """Outcome of deletions.
+    """Outcome of deletions; in a dry run, of those that would be made.
 
     Parameters
     ----------
-    deleted_objects, deleted_bytes
-        What is gone; in a dry run, what would be. Sizes are those of the listing.
     failed_objects
-        Objects that are still there, garbage for the next collection.
+        Objects that still exist, garbage for the next collection.
     throttled_requests
-        Requests that the store turned away for their rate; each was sent again.
+        Requests that the storage refused for their rate; each was sent again.
     errors
         Distinct reasons of failures, at most ``MAX_SHOWN_ERRORS``.
     gave_up
-        Whether deletions were stopped because too many failed in a row.
+        Whether deletions ended because too many failed in a row.
     """
 
     deleted_objects: int = 0
@@ -78,7 +76,7 @@ class DeleteReport:
 
 
 def distinct_errors(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Return the first few texts, each once, in order."""
+    """Return the first few reasons, each once, in order."""
     return tuple(dict.fromkeys(text for part in parts for text in part))[:MAX_SHOWN_ERRORS]
 
 
@@ -90,22 +88,21 @@ class CollectResult:
     Parameters
     ----------
     bytes_deleted
-        Bytes of all objects deleted, by the sizes that the store listed.
+        Bytes of all objects deleted, by the sizes in the listing.
     snapshots_deleted, transaction_logs_deleted, manifests_deleted, chunks_deleted
         Objects deleted of each kind.
     overwritten_deleted
-        Old copies of ``repo`` and ``config.yaml`` that were trimmed.
+        Old copies of ``repo`` and ``config.yaml`` that were deleted.
     staged_deleted
-        Files of a local store that killed writers had not yet put into place.
+        Files that killed writers left unfinished in a local storage.
     objects_failed_to_delete
         Garbage that could not be deleted; the next collection tries again.
     throttled_requests
-        Requests that the store asked to slow down for; each was sent again, none failed.
+        Requests that the storage refused for their rate; each was sent again.
     delete_errors
         Distinct reasons of failures, at most 10.
     skipped_phases
-        Kinds that were not looked at, because objects of an earlier kind could not be deleted,
-        and what refers to others has to go first.
+        Kinds that were skipped because objects that may refer to them could not be deleted.
     dry_run
         Whether nothing was changed.
     """
@@ -124,7 +121,7 @@ class CollectResult:
     dry_run: bool = False
 
     def with_phase(self, phase: Phase, report: DeleteReport) -> CollectResult:
-        """Add what one phase did."""
+        """Add the counts of one phase."""
         counted = f"{phase.value}_deleted"
         return replace(
             self,

@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Kept are snapshots that a branch, a tag or an extra root reaches, and unreachable ones that are
-   new: their files are younger than the cutoff by the store's clock, or not listed yet.
+   new: their files are younger than the cutoff by the storage's clock, or not listed yet.
 2. The age of the file, not the time in the snapshot, decides whether a snapshot leaves ``repo``,
-   since the store's clock decides whether the file is deleted.
+   since the storage's clock decides whether the file is deleted.
 3. A kept snapshot whose parent is removed gets its nearest kept ancestor as parent, and lists the
    transaction logs of those in between.
 4. ``repo`` may change while a collection reads. New snapshots are kept and marked, since they may
@@ -30,21 +30,13 @@ from icechunk_format.spec.repo_info.updates import GCRanUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootsMoved:
-    """Others changed the repository, so roots must be found again."""
+    """Other writers changed the repository, so roots must be found again."""
 
     why: str
 
 
 def reachable(history: History, extra_roots: Iterable[SnapshotId] = ()) -> frozenset[SnapshotId]:
-    """Return the snapshots that refs and extra roots reach; in spec version 1, one read for each.
-
-    Raises
-    ------
-    NotFoundError
-        A snapshot of a history, or an extra root, is not there.
-    FormatError
-        The history is damaged.
-    """
+    """Return the snapshots that refs and extra roots reach; in version 1, one read for each."""
     tips = (*history.branches().values(), *history.tags().values(), *extra_roots)
     return frozenset(reached_from(history, tips))
 
@@ -54,12 +46,8 @@ def without_dropped(
 ) -> Transition | RootsMoved:
     """Return the state without the dropped snapshots, or why the roots are out of date.
 
-    Parameters
-    ----------
-    kept
-        Snapshots whose manifests and chunks stay.
-    dropped
-        Snapshots that ``repo`` listed beside them.
+    Manifests and chunks of the ``kept`` snapshots stay; ``repo`` listed the ``dropped`` beside
+    them.
     """
     snapshots: dict[SnapshotId, SnapshotInfo] = {}
     for snapshot in info.snapshots.values():

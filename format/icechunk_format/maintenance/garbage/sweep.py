@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. Only objects whose names are ids in canonical spelling are considered; others stay.
-2. The listing is complete before the first deletion, since not every store lists a folder reliably
-   while it shrinks. Garbage is held as columns, 20 bytes an object.
-3. An object that is gone already counts as deleted.
-4. Deletions begin with one request of 1000 objects. Success raises the number of parallel requests,
-   a rate-limit error lowers it and waits. Too many failures in a row end the deletions.
+2. The listing is complete before the first deletion, since not every storage lists a folder
+   reliably while it shrinks. Garbage is held as columns, 20 bytes an object.
+3. An object that no longer exists counts as deleted.
+4. Deletions begin with one request of 1000 objects. Success raises the number of parallel
+   requests, a rate-limit error lowers it and waits. Too many failures in a row end the deletions.
 """
 
 from __future__ import annotations
@@ -50,22 +50,9 @@ def delete_unneeded(
     dry_run: bool = False,
     progress: ProgressOption = None,
 ) -> DeleteReport:
-    """Delete the objects that are old enough and that nobody refers to.
+    """Delete the objects below ``prefix`` that are older than the cutoff and not kept.
 
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    prefix
-        Of one kind of objects, with its slash.
-    kept
-        Ids of objects that stay.
-    older_than
-        Only objects that the store says were written before may go.
-    within
-        First characters of the names to look at; empty for all.
-    dry_run
-        Whether they are counted only.
+    Only names that begin with ``within`` are listed.
     """
     found = [np.empty((0, 12), dtype=np.uint8)]
     sizes = [np.empty(0, dtype=np.uint64)]
@@ -96,24 +83,10 @@ def delete_keys(
     pause: Callable[[float], None] = time.sleep,
     advance: Callable[[int], None] = lambda _: None,
 ) -> DeleteReport:
-    """Delete objects at the rate that the store takes.
+    """Delete objects at the rate that the storage takes.
 
-    Parameters
-    ----------
-    storage
-        Where they are.
-    count
-        How many there are.
-    keys_of
-        Gives the keys of a range of them.
-    sizes
-        uint64, shape (count,): their bytes.
-    dry_run
-        Whether they are counted only.
-    pause
-        Waits for some seconds.
-    advance
-        Takes how many are done with since the last call.
+    ``keys_of`` returns the keys of a range of them, ``sizes`` are their bytes. ``pause`` waits for
+    some seconds; ``advance`` is called with the number of objects finished since its last call.
     """
     if dry_run:
         return DeleteReport(deleted_objects=count, deleted_bytes=int(sizes.sum()))
@@ -145,7 +118,7 @@ def delete_keys(
 def _delete(
     storage: Storage, keys: list[str], sizes: NDArray[np.uint64]
 ) -> tuple[DeleteReport, bool]:
-    """Send one round of deletions; also tell whether it was refused for its rate."""
+    """Send one round of deletions; return also whether it was refused for its rate."""
     try:
         failures = storage.delete_many(keys)
     except StorageError as error:

@@ -62,7 +62,7 @@ class ArrayReplacement:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """A planned rewrite; ``replaced`` names the manifests that go, without the files to come."""
+    """A planned rewrite; ``replaced`` names the manifests to remove, without their new files."""
 
     repository: Repository
     branch: str
@@ -74,7 +74,7 @@ class RewritePlan:
 
     @property
     def references(self) -> int:
-        """References in the manifests that go."""
+        """References in the manifests to remove."""
         listed = self.base.manifest_files
         return sum(int(listed.counts_of(item.removed.ids).sum()) for item in self.replaced)
 
@@ -87,18 +87,18 @@ class RewriteResult:
     Parameters
     ----------
     commit
-        The version that was made; None where nothing was to do, and after a dry run.
+        The new snapshot; None if all manifests fit already, and after a dry run.
     manifests_before, manifests_after
-        Manifest files of the version before and after; after a dry run, an estimate.
+        Manifest files of the snapshot before and after; after a dry run, an estimate.
     references
         References in the new files; after a dry run, in those that would be replaced.
     bytes_before, bytes_after
-        Bytes of those manifest files; None where nobody knows yet.
+        Bytes of those manifest files; None if unknown.
     left_out
-        Paths of arrays that others changed meanwhile in such a way that their old manifests stay;
-        rewrite again for these.
+        Paths of arrays that keep their old manifests, since other commits changed these; rewrite
+        again for these arrays.
     dry_run
-        Nothing was written.
+        Whether nothing was written.
     """
 
     commit: CommitResult | None
@@ -119,21 +119,12 @@ def commit_rewrite(
     metadata: Mapping[str, Any] | None,
     amend: bool,
 ) -> RewriteResult:
-    """Commit new manifests to a branch.
-
-    Parameters
-    ----------
-    plan
-        The work; its rules are noted in the metadata of the version.
-    replacements
-        Those of the plan, with the files that were stored.
+    """Commit new manifests to a branch; the snapshot's metadata record the rules of the plan.
 
     Raises
     ------
     ConflictError
         No array can be rewritten any more, or with ``amend`` the branch has moved.
-    UnsupportedError, CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
-        As for commits.
     """
     storage, branch, format = plan.repository.storage, plan.branch, plan.context.format
     tip = plan.repository.writable_tip(branch)
@@ -203,7 +194,7 @@ def commit_rewrite(
 def _applied(
     current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
 ) -> tuple[list[NodeSnapshot], list[ManifestReceipt], tuple[str, ...]]:
-    """Return arrays as they will be, the files behind them, and the paths of arrays that stay."""
+    """Return changed arrays, their new files, and the paths of arrays that stay unchanged."""
     changed: list[NodeSnapshot] = []
     files: list[ManifestReceipt] = []
     left_out: list[str] = []
@@ -223,7 +214,7 @@ def _applied(
 def _replaced(
     listed: ManifestRefs, item: ArrayReplacement, *, is_base: bool
 ) -> ManifestRefs | None:
-    """Return the list of an array with the new manifests; None where they do not fit in."""
+    """Return the list of an array with the new manifests; None if they do not fit in."""
     if listed.ndim != item.removed.ndim:
         return None
     have, gone = manifest_keys(listed), manifest_keys(item.removed)

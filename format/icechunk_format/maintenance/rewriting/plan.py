@@ -1,17 +1,18 @@
-"""Chooses the manifests of an array to rewrite, and cuts the work into units. No I/O.
+"""Chooses the manifests of an array to rewrite, and cuts the work into boxes. No I/O.
 
 Algorithm
 ---------
-1. The splitting rules cut the chunk grid of an array into cells, one manifest each. A manifest fits
-   if it lies in one cell and shares that cell with no other one. Where a cell holds more references
-   than a file may, several files fit as well, unless they are many more than needed.
-2. What does not fit is rewritten, in boxes that hold about as many references as one file may
-   (``listed_refs.cut_into_boxes``). Nothing is read for the plan.
+1. The splitting rules cut the chunk grid of an array into cells, one manifest each. A manifest
+   fits if it lies in one cell and shares that cell with no other one. If a cell holds more
+   references than a file may, several files fit as well, unless they are many more than needed.
+2. Other manifests are rewritten, in boxes that hold about as many references as one file may
+   (``bounded_reads.cut_into_boxes``). Nothing is read for the plan.
 3. A manifest that reaches into several boxes is read for each of them.
 
 Memory is a few times the list of the array's manifests.
 
-Specification: "Chunk Manifest Files", ``ManifestRef``; ``manifest.splitting`` of the configuration.
+Specification: "Chunk Manifest Files", ``ManifestRef``; ``manifest.splitting`` of the
+configuration.
 """
 
 from __future__ import annotations
@@ -34,14 +35,10 @@ _FILES_OVER_NEED: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RewriteOfArray:
-    """The part of a rewrite that concerns the manifests of one array.
+    """The manifests of one array to replace, and the boxes in which to rewrite them.
 
-    Parameters
-    ----------
-    replaced_rows
-        int64: manifests that go; the others fit and stay.
-    boxes
-        Where they are rewritten; rows are those of the array's list.
+    Rows, also those of the boxes, are rows of the array's list; manifests in other rows fit and
+    stay.
     """
 
     replaced_rows: NDArray[np.int64]
@@ -56,16 +53,8 @@ def plan_rewrite_of(
 ) -> RewriteOfArray:
     """Plan the rewrite of one array.
 
-    Parameters
-    ----------
-    extents
-        uint32, shape (n, ndim, 2), of its manifests.
-    counts
-        int64, shape (n,): references in each of them.
-    cells
-        Chunks per manifest along each axis.
-    max_refs
-        Most references in one file.
+    Manifests have ``extents``, uint32 of shape (n, ndim, 2), and ``counts`` references. ``cells``
+    are chunks per manifest along each axis, ``max_refs`` the most references in one file.
     """
     boxes = extents.astype(np.int64)
     sizes = np.array(cells, dtype=np.int64)
@@ -91,7 +80,7 @@ def _fitting(
     cells: NDArray[np.int64],
     max_refs: int,
 ) -> NDArray[np.bool_]:
-    """Tell for each manifest, none of them empty, whether it may stay."""
+    """Return for each manifest, all of them filled, whether it may stay."""
     first, last = boxes[:, :, 0] // cells, (boxes[:, :, 1] - 1) // cells
     in_one = (first == last).all(axis=1)
     fits = np.zeros(len(boxes), dtype=np.bool_)

@@ -5,13 +5,13 @@ makes one commit with the same nodes and chunks in new manifests. No chunk is re
 
 Steps
 -----
-1. Plan: compare the extents of all manifests with the rules; nothing but the snapshot is read.
+1. Plan: compare the extents of all manifests with the rules; only the snapshot is read.
 2. Tasks read the manifests that do not fit, and store new ones (``task``).
-3. Commit. Where others committed meanwhile, the new manifests still take the place of the old ones
-   in each array that holds all of the old ones and nothing that overlaps the new: manifests never
-   change, so what was rewritten is what is there. Other arrays are left as they are.
+3. Commit. After commits of other writers, the new manifests still replace the old ones in each
+   array that lists all of the old ones and nothing that overlaps the new: manifests never change,
+   so the rewritten references are the current ones. Other arrays are left as they are.
 
-The same three steps run on executors: see ``icechunk_spark.maintenance``.
+Executors run the same three steps: see ``icechunk_spark.maintenance``.
 
 Specification: "Chunk Manifest Files"; the reference calls this ``rewrite_manifests``.
 """
@@ -75,7 +75,7 @@ def rewrite_manifests(
     dry_run: bool = False,
     progress: ProgressOption = None,
 ) -> RewriteResult:
-    """Rewrite the manifests that do not fit the splitting rules, in one version.
+    """Rewrite the manifests that do not fit the splitting rules, in one commit.
 
     Memory is bounded by two million references: those of one new manifest and of its sources.
 
@@ -89,37 +89,41 @@ def rewrite_manifests(
         The rules, in the words of the configuration: ``[["any_array", [{"condition": "Any",
         "num_chunks": 1000}]]]``, a map with these as ``split_sizes``, or ``SplittingRule`` values.
         None takes the repository's configuration. Later commits follow the configuration again, so
-        rules that should last belong there.
+        permanent rules belong there.
     paths
         Arrays, and groups for all arrays in them; None means all of the repository.
     message
-        Of the version.
+        Message of the commit.
     metadata
-        JSON values by name; the rules are noted beside them, as the reference does.
+        JSON values by name, beside which the rules are recorded, as the reference does.
     amend
-        Whether the version takes the place of the newest one. Needs spec version 2.
+        Whether to replace the newest snapshot. Needs spec version 2.
     dry_run
-        Whether to plan only. Then the number of manifests afterwards is an estimate.
+        Whether to plan only. The number of manifests afterwards is then an estimate.
     progress
-        Is told how many references were rewritten; see ``icechunk_format.progress``.
+        Called with the number of rewritten references; see ``icechunk_format.progress``.
 
     Returns
     -------
     RewriteResult
-        Its ``commit`` is None where everything fits already: then no version is made.
+        Its ``commit`` is None if every manifest fits already.
 
     Raises
     ------
     NotFoundError
-        There is no such repository, branch or path, or a manifest is missing.
+        The repository, branch or path does not exist, or a manifest is missing.
     InvalidInputError
-        The splitting is not made of rules.
+        ``splitting`` or ``metadata`` cannot be used.
     ConflictError
-        Others have changed every array that was rewritten, or with ``amend`` anything at all.
+        Other commits changed every rewritten array, or with ``amend`` moved the branch.
     UnsupportedError
-        ``amend`` in spec version 1, or the configuration has a condition that is not known.
+        ``amend`` in spec version 1, or the configuration has an unknown condition.
     CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
         As for commits; nothing was committed unless the outcome is unknown.
+
+    Examples
+    --------
+    >>> rewrite_manifests("weather", dry_run=True).manifests_after  # doctest: +SKIP
     """
     plan = plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
@@ -135,15 +139,7 @@ def rewrite_manifests(
 
 
 def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
-    """Raise, before any work, the errors that the commit would raise.
-
-    Raises
-    ------
-    ReadOnlyError
-        The repository may not be changed.
-    InvalidInputError
-        The metadata are not JSON.
-    """
+    """Raise, before any work, the errors that the commit would raise."""
     plan.repository.writable_tip(plan.branch)
     MetadataItems.of(metadata)
 
@@ -157,14 +153,9 @@ def plan_rewrite(
     refs_per_task: int = MAX_REFS_PER_MANIFEST,
     max_refs: int = MAX_REFS_PER_MANIFEST,
 ) -> RewritePlan:
-    """Plan a rewrite; arguments and errors are those of ``rewrite_manifests``.
+    """Plan a rewrite; other arguments and errors are those of ``rewrite_manifests``.
 
-    Parameters
-    ----------
-    refs_per_task
-        About how many references a task may read, where its units are smaller than that.
-    max_refs
-        Most references in one new file.
+    A task reads about ``refs_per_task`` references, and a new file holds at most ``max_refs``.
     """
     repository = Repository.open(location)
     base = repository.snapshot(repository.resolve(branch=branch))
@@ -216,7 +207,7 @@ def plan_rewrite(
 
 
 def repacked(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
-    """Return a plan whose tasks read about so many references each, where units allow it."""
+    """Return a plan whose tasks read about ``refs_per_task`` references each."""
     work = [unit for task in plan.tasks for unit in task]
     return replace(plan, tasks=_tasks(work, refs_per_task))
 
@@ -246,7 +237,7 @@ def finish_rewrite(
 
 
 def planned_result(plan: RewritePlan) -> RewriteResult:
-    """Return what a rewrite would do, as far as that can be told without reading a manifest."""
+    """Return the expected result of a rewrite; no manifest is read for it."""
     before = plan.base.manifest_files
     replaced = sum(len(item.removed) for item in plan.replaced)
     units = [unit for task in plan.tasks for unit in task]
@@ -262,7 +253,7 @@ def planned_result(plan: RewritePlan) -> RewriteResult:
 
 
 def _cells_of(unit: UnitOfWork) -> int:
-    """Return about how many cells of a unit hold references."""
+    """Return about how many cells of a box hold references."""
     cells = np.array(unit.cells, dtype=np.int64)
     low = np.maximum(unit.manifests.extents[:, :, 0], unit.box[:, 0]).min(axis=0) // cells
     high = (np.minimum(unit.manifests.extents[:, :, 1], unit.box[:, 1]).max(axis=0) - 1) // cells

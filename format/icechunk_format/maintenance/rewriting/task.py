@@ -1,11 +1,11 @@
-"""Rewrites manifests unit by unit, in threads of this process or on executors.
+"""Rewrites manifests box by box, in this process or on executors.
 
 Rules of this file
 ------------------
 1. A task is small and picklable: ids, extents and boxes, no references and no credential. Its
-   result names the stored files.
+   receipt names the stored files.
 2. References are copied unchanged: native, inline, and virtual with checksums. No chunk is read.
-3. Memory: the references of one unit, about as many as one file may hold, and a part of the decoded
+3. Memory: the references of one box, about as many as one file may hold, and a part of the decoded
    source manifests; see ``bounded_reads``.
 
 Specification: "Chunk Manifest Files".
@@ -34,14 +34,14 @@ from icechunk_format.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitOfWork:
-    """One unit of one array.
+    """A box of chunks of one array, whose references one process rewrites.
 
     Parameters
     ----------
     cells
         Chunks per manifest along each axis.
     box
-        int64, shape (ndim, 2): the chunks of the unit.
+        int64, shape (ndim, 2).
     references
         Estimated number of references in the box.
     """
@@ -56,7 +56,7 @@ class UnitOfWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteContext:
-    """Values that all tasks of a rewrite share: location and format of the repository's files."""
+    """Location and format of the files, which all tasks of a rewrite share."""
 
     location: Location
     format: ManifestFormat
@@ -69,14 +69,9 @@ RewriteTask = tuple[UnitOfWork, ...]
 def run_task(
     context: RewriteContext, task: RewriteTask
 ) -> list[tuple[NodeId, tuple[ManifestReceipt, ...]]]:
-    """Store the new manifests; return those of each unit, without the chunks in them.
+    """Store the new manifests; return those of each box, without the chunks in them.
 
-    Raises
-    ------
-    NotFoundError, FormatError
-        A source manifest is missing or damaged.
-    StorageError
-        The store failed; what was stored is garbage.
+    Files that were stored before an error are garbage.
     """
     storage = open_storage(context.location)
     parts = ((unit.node_id, _parts(storage, unit)) for unit in task)
@@ -94,7 +89,7 @@ def _light(receipt: ManifestReceipt) -> ManifestReceipt:
 
 
 def _parts(storage: Storage, unit: UnitOfWork) -> list[ChunkRefs]:
-    """Return the references of a unit, one part for each cell."""
+    """Return the references of a box, grouped by cells."""
     refs = references_in(storage, unit.node_id, unit.path, unit.manifests, unit.box)
     if not len(refs):
         return []

@@ -1,4 +1,4 @@
-"""Declares every kind of finding of ``verify``: its code, its severity, and what to do.
+"""Declares every kind of finding of ``verify``: its code, its severity, and advice.
 
 Rules of this file
 ------------------

@@ -1,15 +1,15 @@
-"""``Report``: collects a bounded number of findings of ``verify``, and merges with others.
+"""``Report``: a bounded number of findings of ``verify``, which merges with other reports.
 
-Each stage of a verification fills a ``Report``, perhaps on many machines; reports are sent as Arrow
-batches and absorbed by others.
+Each stage of a verification fills a ``Report``, perhaps on many machines; reports are sent as
+Arrow batches and absorbed by others.
 
 Rules of this file
 ------------------
-1. A problem that many versions share is one row, of the newest version that has it (``rank`` counts
-   from 0 for the newest). ``Report.add`` sees to that by the row's place and text.
+1. A problem that many snapshots share is one row, of the newest snapshot that has it (``rank``
+   counts from 0 for the newest): rows of equal identity are merged.
 2. Memory is bounded: at most ``max_findings`` rows of each severity are kept, the others are
-   counted by kind. Callers with many equal findings use ``add_many``, which makes no row in vain.
-3. Counts of what was looked at (``Totals``) are added up beside the rows.
+   counted by kind. ``Report.add_many`` makes no row in vain.
+3. Totals of the objects that were checked are added up beside the rows.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Finding:
     Parameters
     ----------
     object_key, snapshot_id, node_path, chunk
-        What it is about, as far as it is about such things.
+        What the finding is about.
     place
-        What two rows have in common that are about one problem, beside kind, node, chunk and text;
-        None for the object.
+        What rows about one problem have in common, beside kind, node, chunk and problem; by
+        default the object.
     rank
-        Age of the version: 0 is the newest.
+        Age of the snapshot: 0 is the newest.
     """
 
     kind: str
@@ -91,18 +91,7 @@ _FIELDS: Final = tuple(one.name for one in fields(Finding))
 
 
 class Report:
-    """Findings and totals of a piece of work, or of all of it.
-
-    Parameters
-    ----------
-    max_findings
-        Rows of each severity that are kept.
-
-    Raises
-    ------
-    InvalidInputError
-        ``max_findings`` is less than 1.
-    """
+    """Findings and totals of a task, or of the whole; ``max_findings`` bounds each severity."""
 
     def __init__(self, max_findings: int = DEFAULT_MAX_FINDINGS) -> None:
         if max_findings < 1:
@@ -116,11 +105,11 @@ class Report:
         self._rows: dict[str, dict[tuple[object, ...], Finding]] = {s: {} for s in SEVERITIES}
 
     def add(self, kind: str, problem: str, **where: Any) -> None:
-        """Note one finding; ``where`` are the other fields of ``Finding``."""
+        """Add one finding; ``where`` are the other fields of ``Finding``."""
         self._add(Finding(kind=kind, problem=problem, **where))
 
     def add_many(self, kind: str, count: int, make: Callable[[int], Finding]) -> None:
-        """Note ``count`` findings of a kind; ``make`` is called for the rows that are kept."""
+        """Add ``count`` findings of a kind; ``make`` is called for the rows that are kept."""
         room = self.max_findings - len(self._rows[KINDS[kind].severity])
         # A few more than there is room for: some may turn out to be known already.
         kept = min(count, max(room, 0) + 1)
@@ -130,7 +119,7 @@ class Report:
             self.left_out[kind] += count - kept
 
     def at(self, **where: Any) -> Spot:
-        """Return what adds findings that have these fields in common."""
+        """Return a ``Spot``, which adds findings with these fields in common."""
         return Spot(self, where)
 
     def count(self, name: str, amount: int = 1, nbytes: int = 0) -> None:
@@ -150,7 +139,7 @@ class Report:
             self.left_out[finding.kind] += 1
 
     def findings(self) -> list[Finding]:
-        """Return the rows that were kept: worst first, then by kind and place."""
+        """Return the rows that were kept: worst first, then by kind and object."""
         return [
             row
             for severity in SEVERITIES
@@ -182,7 +171,7 @@ class Report:
         return pa.RecordBatch.from_pylist(rows, schema=REPORT_SCHEMA)
 
     def absorb(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Take in what another report gave with ``to_batch``, row by row."""
+        """Add the rows of another report, from ``to_batch``."""
         for row in rows:
             if row["part"] == FINDING:
                 finding = Finding(**{name: row[name] for name in _FIELDS})
@@ -194,7 +183,7 @@ class Report:
                 self.count(row["kind"], row["amount"], row["nbytes"])
 
     def to_table(self) -> pa.Table:
-        """Return the rows as users see them: at most ``max_findings``, and one about the rest."""
+        """Return at most ``max_findings`` rows for users, and one that counts the rest."""
         found = self.findings()
         left_out = self.left_out + Counter(row.kind for row in found[self.max_findings :])
         found = found[: self.max_findings]
@@ -219,5 +208,5 @@ class Spot:
     where: dict[str, Any]
 
     def add(self, kind: str, problem: str, **more: Any) -> None:
-        """Note one finding; fields in ``more`` come before the common ones."""
+        """Add one finding; fields in ``more`` replace the common ones."""
         self.report.add(kind, problem, **(self.where | more))

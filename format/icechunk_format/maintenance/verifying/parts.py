@@ -85,12 +85,10 @@ _FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
 
 
 class Piece(NamedTuple):
-    """A piece of the first stage.
+    """A task of the first stage.
 
-    Parameters
-    ----------
-    manifests
-        First characters of manifest ids to list: empty for all of them, None for none.
+    ``manifests`` are first characters of manifest ids to list: empty for all of them, None for
+    none.
     """
 
     versions: tuple[Version, ...] = ()
@@ -99,7 +97,7 @@ class Piece(NamedTuple):
 
 
 def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
-    """Cut the work of the first stage into about ``count`` pieces of each kind.
+    """Cut the work of the first stage into about ``count`` tasks of each kind.
 
     Versions that follow one another stay together, since they share most of their nodes.
     """
@@ -116,7 +114,7 @@ def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
 
 
 def listing_parts() -> list[str]:
-    """Return the first characters by which a listing is cut into parts.
+    """Return the first characters by which a listing is cut into tasks.
 
     Foreign objects that begin with another character are not counted.
     """
@@ -134,7 +132,7 @@ def _cuts(length: int, count: int) -> list[tuple[int, int]]:
 def check_piece(
     context: VerifyContext, piece: Piece, progress: ProgressOption = None
 ) -> Iterator[pa.RecordBatch]:
-    """Do a piece of the first stage; yield rows of ``WORK_SCHEMA``."""
+    """Do a task of the first stage; yield rows of ``WORK_SCHEMA``."""
     report = context.new_report()
     with phase(progress, "Checking versions", len(piece.versions)) as advance:
         claims = gather(check_versions(context, piece.versions, report, advance))
@@ -165,11 +163,11 @@ def check_manifest_rows(
     batches: Iterable[pa.RecordBatch],
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Check manifests; rows of one manifest lie together. Yield rows of ``WORK_SCHEMA``.
+    """Check manifests; rows of one manifest are adjacent. Yield rows of ``WORK_SCHEMA``.
 
-    ``advance`` takes how many manifests are done with since it was called last.
+    ``advance`` is called with the number of manifests finished since its last call.
 
-    Memory: what versions say about some manifests, and one manifest decoded.
+    Memory: the claims about some manifests, and one manifest decoded.
     """
     report = context.new_report()
 

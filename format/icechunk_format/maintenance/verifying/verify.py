@@ -1,4 +1,4 @@
-"""Verifies a repository: that every object is there, can be read, and is as the format demands.
+"""Verifies a repository: every object exists, can be read, and is as the format demands.
 
 ``verify`` runs the stages of ``parts`` one after the other in this process;
 ``icechunk_spark.maintenance.verify`` runs them on a cluster. Nothing is changed.
@@ -69,43 +69,48 @@ def verify(
 ) -> pa.Table:
     """Check a repository, and return the findings.
 
-    Writers may go on meanwhile. What a garbage collection or an expiration deletes meanwhile may be
-    reported as missing: verify again when it is done.
+    The repository may change in the meantime. Objects that a garbage collection or an expiration
+    deletes then may be reported as missing: verify again afterwards.
 
     Parameters
     ----------
     location
         The repository, of spec version 1 or 2.
     branch, tag, snapshot
-        At most one of them: check that version alone. By default every version is checked that
-        the repository retains, with its history, and unreferenced objects are counted.
+        At most one of them: check that snapshot alone. By default all snapshots that the
+        repository retains are checked, with its history, and unreferenced objects are counted.
     deep
-        Whether to fetch and decode every chunk. Virtual chunks are decoded where authorised.
+        Whether to fetch and decode every chunk. Virtual chunks are decoded if authorised.
     max_findings
-        Rows to answer with at most; a last one says how many were left out.
+        The most rows to return; one more row counts the findings that are left out.
     authorized
-        URL prefixes of virtual chunks. The files below them are asked about: that they are
-        there, long enough, and not changed since. Other virtual references are only read.
+        URL prefixes of virtual chunks. The files below them are requested, to check that they
+        exist, are long enough, and have not changed. Other virtual references are only read.
     virtual_options
         Storage options for those files.
     progress
-        Is told how far it is; see ``icechunk_format.progress``.
+        Called with the progress; see ``icechunk_format.progress``.
 
     Returns
     -------
     pyarrow.Table
         One row for each finding, with the columns of ``FINDINGS_SCHEMA``: ``severity`` (``error``,
-        ``warning`` or ``info``), ``kind`` (a code that does not change), what it is about,
-        ``problem`` and ``advice``. Errors come first. A sound repository gives ``info`` alone.
+        ``warning`` or ``info``), ``kind`` (a code that does not change), the object, node or
+        chunk, ``problem`` and ``advice``. Errors come first. A sound repository gives ``info``
+        alone.
 
     Raises
     ------
     NotFoundError
-        There is no repository, or no such version.
+        The repository or the snapshot does not exist.
     InvalidInputError
         An argument cannot be used.
     StorageError
-        The store failed. What is damaged or missing in it is a finding, not an error.
+        The storage failed. A damaged or missing object is a finding, not an error.
+
+    Examples
+    --------
+    >>> verify("weather")["severity"].to_pylist()  # doctest: +SKIP
     """
     place = Location.of(location)
     report = Report(max_findings)
@@ -161,15 +166,7 @@ def plan_verification(
     authorized: Sequence[str],
     virtual_options: Mapping[str, str] | None,
 ) -> tuple[VerifyState, VerifyContext]:
-    """Read ``repo`` or refs, and return what remains to be checked.
-
-    Raises
-    ------
-    NotFoundError
-        There is no repository, or no such version.
-    InvalidInputError
-        An argument cannot be used.
-    """
+    """Read ``repo`` or refs, and return what remains to be checked."""
     parse_authorized(authorized)
     check_virtual_options(dict(virtual_options or {}), authorized)
     storage = open_storage(location)
@@ -198,7 +195,7 @@ def plan_verification(
 
 
 def add_summary(report: Report, state: VerifyState) -> None:
-    """Turn totals into findings: what was looked at, and what is not in use."""
+    """Turn totals into findings: the amounts that were checked, and unused objects."""
     totals, nbytes = report.totals, report.total_bytes
     parts = [f"{totals['snapshots']} versions", f"{totals['manifests']} manifests"]
     parts += [

@@ -47,7 +47,7 @@ _DECODING_MEMBERS: Final = ("data_type", "chunk_grid", "codecs", "fill_value")
 def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
     """Decode every chunk of an array's references in one manifest.
 
-    Virtual chunks are decoded where the source is authorised to fetch them.
+    Virtual chunks are decoded if the source is authorised to fetch them.
     """
     for codecs, grid in _decoders(used):
         if used.refs.ndim != grid.ndim:
@@ -60,7 +60,7 @@ def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
 
 
 def _decoders(used: UsedRefs) -> Iterator[tuple[ChunkCodecs, ChunkGrid]]:
-    """Yield every way in which versions decode these chunks."""
+    """Yield every distinct way in which snapshots decode these chunks."""
     seen: set[str] = set()
     for use in used.uses:
         if use.document is None or len(use.extents) != used.refs.ndim:

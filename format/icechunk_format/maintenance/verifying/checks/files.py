@@ -44,14 +44,7 @@ _BYTES_AT_ONCE: Final = 64 * 2**20
 class VerifyContext:
     """Values that every task of a verification gets; picklable.
 
-    Parameters
-    ----------
-    source
-        The repository, its virtual chunk containers, and which virtual places are authorised.
-    knows_containers
-        Whether the configuration with the containers could be read.
-    max_findings
-        Findings of each severity that a piece may answer with.
+    ``knows_containers`` is False if the configuration with the containers could not be read.
     """
 
     source: ChunkSource
@@ -65,7 +58,7 @@ class VerifyContext:
         return open_storage(self.source.location)
 
     def new_report(self) -> Report:
-        """Return an empty report for a piece of work."""
+        """Return an empty report for a task."""
         return Report(self.max_findings)
 
 
@@ -75,12 +68,12 @@ def check_versions(
     report: Report,
     advance: Callable[[int], None],
 ) -> Iterator[Said]:
-    """Check snapshots and transaction logs; yield what versions say about manifests.
+    """Check snapshots and transaction logs; yield their claims about manifests.
 
-    ``advance`` takes how many versions are done with since it was called last.
+    ``advance`` is called with the number of snapshots finished since its last call.
 
-    Memory: the files of ``_VERSIONS_AT_ONCE`` versions, one of them decoded, and 16 bytes for each
-    distinct node.
+    Memory: the files of ``_VERSIONS_AT_ONCE`` snapshots, one of them decoded, and 16 bytes for
+    each distinct node.
     """
     storage = context.storage
     seen, seen_logs = SeenNodes(), SeenNodes()
@@ -108,7 +101,7 @@ def check_versions(
 
 
 def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Report) -> None:
-    """Decode backups of ``repo``; one that was deleted meanwhile is passed over."""
+    """Decode backups of ``repo``; one that was deleted in the meantime is skipped."""
     for batch in batches(object_keys, _FILES_AT_ONCE):
         for object_key, data in zip(batch, fetched_present(context.storage, batch), strict=True):
             if data is None:

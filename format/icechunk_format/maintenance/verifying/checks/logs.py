@@ -35,20 +35,9 @@ def check_log(
     snapshot: Snapshot | None,
     report: Report,
 ) -> None:
-    """Check one transaction log of a version.
+    """Check one transaction log of a version: its own, or one of a former version before it.
 
-    Parameters
-    ----------
-    version
-        The version whose history it belongs to.
-    log_id
-        The log: the version's own, or one of a former version between it and its parent.
-    data
-        The bytes of the file; None if it is missing.
-    snapshot
-        The version's snapshot, to look up nodes in; None if it could not be read.
-    report
-        Takes the findings.
+    ``data`` is None if the file is missing, ``snapshot`` if the version could not be read.
     """
     object_key = transaction_log_key(log_id)
     here = version.mark.at(report, object_key)

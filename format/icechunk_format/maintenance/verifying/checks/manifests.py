@@ -1,7 +1,7 @@
-"""Checks manifests: sizes, order, and whether they hold the references that versions expect.
+"""Checks manifests: sizes, order, and whether they hold the references that snapshots expect.
 
-A manifest is read once, whatever the number of versions that use it, and checked against all that
-they say about it (``ManifestClaims``). References are columns; only reported rows become objects.
+A manifest is read once, however many snapshots use it, and checked against all their claims
+(``ManifestClaims``). References are columns; only reported rows become objects.
 
 Specification: "Chunk Manifest Files", "ManifestRef", "ManifestFileInfo".
 """
@@ -40,14 +40,10 @@ _LARGEST = np.uint64(2**63 - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UsedRefs:
-    """The references of one array in one manifest, and the versions that use them.
+    """The references of one array in one manifest, and the snapshots that use them.
 
-    Parameters
-    ----------
-    uses
-        Uses by arrays of versions, newest first; none for references that nobody looks for.
-    mark
-        The newest version that uses them or at least lists the manifest.
+    ``uses`` are those of the newest snapshots first, and empty if no array takes these references;
+    ``mark`` is the newest snapshot that uses them or at least lists the manifest.
     """
 
     refs: ChunkRefs
@@ -57,11 +53,11 @@ class UsedRefs:
 
     @property
     def node_path(self) -> str | None:
-        """Path of the array in the newest version that uses it."""
+        """Path of the array in the newest snapshot that uses it."""
         return self.uses[0].node_path if self.uses else None
 
     def at(self, report: Report) -> Spot:
-        """Return what adds findings about these references."""
+        """Return a ``Spot`` for findings about these references."""
         return self.mark.at(report, self.object_key, node_path=self.node_path)
 
     def chunk(self, row: int) -> tuple[int, ...]:
@@ -70,23 +66,11 @@ class UsedRefs:
 
 
 def check_manifest(claims: ManifestClaims, data: bytes | None, report: Report) -> list[UsedRefs]:
-    """Check a manifest file and its references; chunks behind them are for others to check.
+    """Check a manifest file; return its references by array, for the checks of chunks.
+
+    ``data`` is None if the file is missing.
 
     Memory: the decompressed file and its columns, about 100 bytes for each reference.
-
-    Parameters
-    ----------
-    claims
-        What versions say about it.
-    data
-        The bytes of the file; None if it is missing.
-    report
-        Takes the findings.
-
-    Returns
-    -------
-    list of UsedRefs
-        References by array, for the checks of chunks.
     """
     object_key = manifest_key(claims.manifest_id)
     uses = claims.uses
@@ -181,7 +165,7 @@ def _check_arrays(
 
 
 def needed_bytes(refs: ChunkRefs, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return how many bytes the objects of some references must have: int64, clamped."""
+    """Return the bytes that the objects of some references must have: int64, clamped."""
     ends = np.minimum(refs.offset[rows], 2**62) + np.minimum(refs.length[rows], 2**62)
     return np.asarray(np.minimum(ends, 2**63 - 1), dtype=np.int64)
 
@@ -209,7 +193,7 @@ def _check_payloads(used: UsedRefs, report: Report) -> None:
 
 
 def _check_places(used: UsedRefs, report: Report) -> None:
-    """Compare where references are with where versions look for them."""
+    """Compare the coordinates of references with the extents in which snapshots look for them."""
     refs = used.refs
     if not len(refs):
         return

@@ -1,4 +1,4 @@
-"""Decodes a file to verify, and reports one that is missing, damaged, unsorted or another one."""
+"""Decodes a file to verify; reports a missing, damaged or unsorted one, and one of another id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def decoded(
     here: Spot,
     note: str = "",
 ) -> _T_co | None:
-    """Return a file, None where there is nothing to check; ``note`` follows on what is damaged."""
+    """Return a file, None if it cannot be used, which is reported.
+
+    ``note`` is added to the finding of a damaged file.
+    """
     here.report.count(f"{kind}s")
     code, problem = "missing", f"the {kind} file is not there"
     if data is not None:
@@ -48,7 +51,7 @@ def decoded(
 
 @contextmanager
 def reporting(here: Spot, damaged: str, unsupported: str | None = None) -> Iterator[None]:
-    """Report what turns out to be damaged, or not supported here, while the block reads it."""
+    """Report the errors of the block as findings: damaged, or not supported."""
     try:
         yield
     except FormatError as error:

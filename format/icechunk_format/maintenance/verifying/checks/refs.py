@@ -42,15 +42,7 @@ from icechunk_format.storage.protocol import Storage
 
 
 def read_refs_state(storage: Storage, report: Report, wanted: VersionArguments) -> VerifyState:
-    """Check refs and configuration of spec version 1, and say what else is to be checked.
-
-    Raises
-    ------
-    NotFoundError
-        The wanted version does not exist.
-    InvalidInputError
-        More than one version is wanted.
-    """
+    """Check refs and configuration of spec version 1; return what else is to be checked."""
     containers = _check_config(storage, report)
     if not is_all(wanted):
         try:
@@ -85,7 +77,7 @@ def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContain
 
 
 def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool]:
-    """Return what branches and tags point to, and whether all of them could be read."""
+    """Return the tips of branches and tags, and whether all of them could be read."""
     keys: dict[str, str | None] = {}
     deleted: set[str] = set()
     for listed in storage.list(REFS):
@@ -124,7 +116,7 @@ def _walk(storage: Storage, tips: list[SnapshotId]) -> dict[SnapshotId, Snapshot
 
 
 def _read_info(storage: Storage, snapshot_id: SnapshotId) -> SnapshotInfo:
-    """Return what a snapshot file says of its version; a blank where it cannot be read."""
+    """Return the summary in a snapshot file; a blank one if it cannot be read."""
     object_key = snapshot_key(snapshot_id)
     try:
         snapshot = snapshot_file.decode(storage.get(object_key).data, object_key=object_key)

@@ -50,7 +50,7 @@ class SeenNodes:
         self._digests: set[bytes] = set()
 
     def is_new(self, *parts: bytes) -> bool:
-        """Tell whether these bytes come for the first time."""
+        """Return True if these bytes come for the first time."""
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             digest.update(len(part).to_bytes(8, "little"))
@@ -63,21 +63,9 @@ class SeenNodes:
 
 
 def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snapshot | None:
-    """Decode a snapshot file and check what concerns the file as a whole.
+    """Decode a snapshot file and check it as a whole; None if it cannot be read.
 
-    Parameters
-    ----------
-    version
-        The version that it should be.
-    data
-        The bytes of the file; None if it is missing.
-    report
-        Takes the findings.
-
-    Returns
-    -------
-    Snapshot or None
-        For further checks; None where there is nothing to check.
+    ``data`` is None if the file is missing.
     """
     here = version.mark.at(report, snapshot_key(version.snapshot_id))
     snapshot = decoded("snapshot", data, snapshot_file.decode, version.snapshot_id, here)
@@ -112,18 +100,10 @@ def _readable(snapshot: Snapshot, here: Spot) -> Snapshot:
 def check_nodes(
     snapshot: Snapshot, mark: VersionMark, report: Report, seen: SeenNodes, *, with_documents: bool
 ) -> Iterator[Said]:
-    """Check nodes and lists of manifests; yield what the version says about manifests.
+    """Check nodes and lists of manifests; yield the snapshot's claims about manifests.
 
-    Parameters
-    ----------
-    snapshot, mark
-        The version.
-    report
-        Takes the findings.
-    seen
-        Nodes that were looked at in other versions, which are passed over.
-    with_documents
-        Whether chunks are to be decoded later, for which ``zarr.json`` is needed.
+    Nodes and lists that were ``seen`` in other snapshots are skipped. Claims contain ``zarr.json``
+    only ``with_documents``, to decode chunks later.
     """
     _check_hierarchy(snapshot, mark, report)
     yield from _check_manifest_files(snapshot, mark, report, seen)

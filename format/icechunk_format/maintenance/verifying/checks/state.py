@@ -66,12 +66,11 @@ class Version:
     rank
         0 for the newest.
     flushed_at
-        What ``repo`` says about its time, in microseconds since 1970; None where only the file
-        says it.
+        Its time in ``repo``, in microseconds since 1970; None if only the file records it.
     has_log
-        Whether a transaction log belongs to it. The first version of some repositories has none.
+        Whether a transaction log belongs to it. The first snapshot of some repositories has none.
     pruned_logs
-        Logs of former versions that belong to its history.
+        Logs of former snapshots that belong to its history.
     """
 
     rank: int
@@ -82,25 +81,25 @@ class Version:
 
     @property
     def mark(self) -> VersionMark:
-        """What findings say about it."""
+        """The fields of findings about it."""
         return VersionMark(str(self.snapshot_id), self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyState:
-    """The versions and backups to verify.
+    """The snapshots and backups to verify.
 
     Parameters
     ----------
     versions
-        Snapshots, newest first.
+        Newest first.
     backups
         Keys of backups of ``repo`` that the operations log reaches.
     containers
-        Virtual chunk containers of the configuration; None where it cannot be read.
+        Virtual chunk containers of the configuration; None if it cannot be read.
     is_whole
-        Whether ``versions`` are all that the repository retains, so that an object that none of
-        them refers to is referred to by nothing.
+        Whether ``versions`` are all that the repository retains, so that all other objects are
+        unreferenced.
     """
 
     versions: tuple[Version, ...] = ()
@@ -110,33 +109,14 @@ class VerifyState:
 
 
 def is_all(wanted: VersionArguments) -> bool:
-    """Tell whether all versions are verified, since none is named."""
+    """Return True if all snapshots are verified, since none is named."""
     return all(name is None for name in wanted.values())
 
 
 def read_repo_state(
     storage: Storage, data: bytes, report: Report, wanted: VersionArguments
 ) -> VerifyState:
-    """Check ``repo`` of spec version 2, and say what else is to be checked.
-
-    Parameters
-    ----------
-    storage
-        The repository.
-    data
-        The bytes of ``repo``.
-    report
-        Takes the findings.
-    wanted
-        Which version is meant.
-
-    Raises
-    ------
-    NotFoundError
-        The wanted version does not exist.
-    InvalidInputError
-        More than one version is wanted.
-    """
+    """Check ``repo`` of spec version 2; return what else is to be checked."""
     info = _decode_repo(storage, data, report)
     if info is None:
         return VerifyState(is_whole=False)
@@ -163,14 +143,10 @@ def read_repo_state(
 def rank_versions(
     infos: Iterable[SnapshotInfo], *, from_files: bool = False
 ) -> tuple[Version, ...]:
-    """Return the versions to check, newest first.
+    """Return the snapshots to check, newest first.
 
-    Parameters
-    ----------
-    infos
-        What is known of them.
-    from_files
-        Whether that comes from the snapshot files themselves, and need not be compared with them.
+    ``from_files`` is True if the summaries come from the snapshot files, and need no comparison
+    with them.
     """
     ordered = sorted(infos, key=lambda info: (-info.flushed_at, info.id.raw))
     return tuple(
@@ -215,7 +191,7 @@ def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | No
 
 
 def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
-    """Check what ``repo`` says by itself; return the containers of the configuration."""
+    """Check the contents of ``repo`` alone; return the containers of the configuration."""
     here = report.at(object_key=REPO)
     if MAIN not in info.branches:
         here.add("main-missing", "there is no branch 'main', which must be")
@@ -239,7 +215,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
 def check_config(
     decode: Callable[[bytes], RepositoryConfig], data: bytes, here: Spot
 ) -> tuple[VirtualChunkContainer, ...] | None:
-    """Note containers that every reader ignores; return all, None where nothing can be read."""
+    """Report containers that every reader ignores; return all, None if none can be read."""
     try:
         config = decode(data)
     except (FormatError, UnsupportedError) as error:
@@ -257,7 +233,7 @@ def check_config(
 
 
 def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) -> None:
-    """Find loops of parents, and children that are older than their parents."""
+    """Report cycles of parents, and children that are older than their parents."""
     settled: set[SnapshotId] = set()
     for start in snapshots:
         walked: dict[SnapshotId, None] = {}
@@ -279,7 +255,7 @@ def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) 
 
 
 def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> tuple[str, ...]:
-    """Follow the log through its backups; return the keys of all that it names and that exist."""
+    """Follow the log through its backups; return the keys of the existing ones."""
     named: dict[str, None] = {}
     followed: set[str] = set()
     part = info
@@ -320,7 +296,7 @@ def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> t
 
 
 def count_unreferenced(storage: Storage, prefix: str, known: set[bytes], report: Report) -> None:
-    """Count the objects of a prefix that are not ``known``; for as many as ``repo`` can list."""
+    """Count the objects of a prefix that are not ``known``."""
     for page in list_ids(storage, prefix):
         report.count(f"foreign {prefix}", page.foreign)
         for raw, size in zip(page.ids, page.sizes.tolist(), strict=True):

@@ -1,7 +1,7 @@
-"""Gathers what versions say about each manifest: the arrays, chunks and sizes they expect.
+"""Gathers the claims of snapshots about each manifest: arrays, chunks and sizes.
 
-Many versions use the same manifest. It is read once and checked against all of them, so their
-expectations are sent from tasks that read snapshots to tasks that read manifests.
+Many snapshots use the same manifest. It is read once and checked against all of them, so claims
+are sent from tasks that read snapshots to tasks that read manifests.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from icechunk_format.spec.ids import ManifestId, NodeId
 
 
 class VersionMark(NamedTuple):
-    """The version that said it: its snapshot id as text, and its rank."""
+    """A snapshot that findings and claims refer to: its id as a string, and its rank."""
 
     snapshot_id: str
     rank: int
 
     def at(self, report: Report, object_key: str, **more: Any) -> Spot:
-        """Return what adds findings about an object of the version."""
+        """Return a ``Spot`` for findings about an object of the snapshot."""
         return report.at(object_key=object_key, **self._asdict(), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestUse:
-    """An array of a version takes chunks from a manifest.
+    """An array of a snapshot takes chunks from a manifest.
 
     Parameters
     ----------
     mark
-        The newest version that says so.
+        The newest snapshot with this claim.
     extents
-        Start and end of the chunk coordinates that the version expects there, per axis.
+        Start and end of the chunk coordinates that the snapshot expects there, per axis.
     num_chunks
         Chunks of the array's grid per axis.
     document
-        The array's ``zarr.json``, where chunks are to be decoded.
+        The array's ``zarr.json``, if chunks are to be decoded.
     """
 
     manifest_id: ManifestId
@@ -51,23 +51,13 @@ class ManifestUse:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for versions that say the same."""
+        """Key that is equal for snapshots with the same claim."""
         return (self.node_id, self.node_path, self.extents, self.num_chunks, self.document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
-    """A version lists a manifest file with a size and a number of references.
-
-    Parameters
-    ----------
-    manifest_id, mark
-        The manifest, and the newest version that says so.
-    size
-        Bytes of the object; 0 if not known.
-    num_refs
-        References in it, over all its arrays.
-    """
+    """A snapshot lists a manifest file with a size, 0 if unknown, and a number of references."""
 
     manifest_id: ManifestId
     mark: VersionMark
@@ -76,7 +66,7 @@ class ManifestEntry:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for versions that say the same."""
+        """Key that is equal for snapshots with the same claim."""
         return (self.size, self.num_refs)
 
 
@@ -84,7 +74,7 @@ Said = ManifestUse | ManifestEntry
 
 
 class ManifestClaims:
-    """Distinct statements of versions about one manifest."""
+    """Distinct claims of snapshots about one manifest."""
 
     __slots__ = ("_said", "manifest_id")
 
@@ -93,19 +83,19 @@ class ManifestClaims:
         self._said: dict[tuple[object, ...], Said] = {}
 
     def add(self, said: Said) -> None:
-        """Take in one thing; of equal ones the newest version counts."""
+        """Add one claim; of equal ones that of the newest snapshot counts."""
         known = self._said.get(said.identity)
         if known is None or said.mark.rank < known.mark.rank:
             self._said[said.identity] = said
 
     @property
     def is_empty(self) -> bool:
-        """Whether no version says anything."""
+        """Whether there are no claims."""
         return not self._said
 
     @property
     def uses(self) -> list[ManifestUse]:
-        """Arrays that take chunks from it, those of the newest versions first."""
+        """Arrays that take chunks from it, those of the newest snapshots first."""
         return sorted(
             (said for said in self._said.values() if isinstance(said, ManifestUse)),
             key=lambda use: (use.mark.rank, use.node_path, use.extents),
@@ -113,7 +103,7 @@ class ManifestClaims:
 
     @property
     def entries(self) -> list[ManifestEntry]:
-        """Sizes and counts, those of the newest versions first."""
+        """Sizes and counts, those of the newest snapshots first."""
         return sorted(
             (said for said in self._said.values() if isinstance(said, ManifestEntry)),
             key=lambda entry: entry.mark.rank,
@@ -121,17 +111,17 @@ class ManifestClaims:
 
     @property
     def mark(self) -> VersionMark:
-        """The newest version that knows the manifest."""
+        """The newest snapshot that uses or lists the manifest."""
         return min((said.mark for said in self._said.values()), key=lambda mark: mark.rank)
 
     @property
     def expected_size(self) -> int:
-        """Bytes to expect, 0 if nobody knows."""
+        """Bytes to expect, 0 if unknown."""
         return max((entry.size for entry in self.entries), default=0)
 
 
 def gather(said: Iterable[Said]) -> dict[ManifestId, ManifestClaims]:
-    """Return what versions say, by manifest."""
+    """Return the claims by manifest."""
     claims: dict[ManifestId, ManifestClaims] = {}
     for one in said:
         known = claims.get(one.manifest_id)

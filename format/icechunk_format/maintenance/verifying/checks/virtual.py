@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. Each distinct location is checked once: one regular expression accepts plain ones, and only the
    others are parsed one by one.
-2. Files are asked about (one HEAD each) only below prefixes that the user authorised.
-3. One place that no container covers is one finding for an array, not one for each chunk.
+2. Files are requested (one HEAD each) only below prefixes that the user authorised.
+3. A location that no container covers is one finding for an array, not one for each chunk.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
 """
@@ -47,15 +47,10 @@ _MOST_REMEMBERED: Final = 100_000
 
 
 class VirtualFiles:
-    """Checks virtual references, and caches the answers of stores.
+    """Checks virtual references, and caches the responses of storages.
 
-    Parameters
-    ----------
-    containers
-        Those of the repository's configuration; None where it cannot be read, so that nothing can
-        be said about them.
-    authorized
-        URL prefixes below which files may be asked about.
+    ``containers`` is None if the configuration cannot be read; then no location is compared with
+    them. Files are requested below ``authorized`` URL prefixes.
     """
 
     def __init__(
@@ -92,7 +87,7 @@ class VirtualFiles:
     def _check_texts(
         self, texts: pa.Array, first_rows: NDArray[Any], used: UsedRefs, report: Report
     ) -> NDArray[np.bool_]:
-        """Check distinct locations; return which of them can be used."""
+        """Check distinct locations; return True for each that can be used."""
         is_plain = pc.match_substring_regex(texts, _PLAIN)
         covered = pa.array(np.zeros(len(texts), dtype=np.bool_))
         for prefix in self._prefixes:
@@ -119,7 +114,7 @@ class VirtualFiles:
         return is_good
 
     def _problem_of(self, location: str) -> tuple[str | None, str | None]:
-        """Return what is wrong with a location, and the place that lacks a container."""
+        """Return the problem of a location, and the URL that lacks a container."""
         if location[: len(_NAMED)].lower() == _NAMED:
             name = location[len(_NAMED) :].partition("/")[0]
             if name not in self._names and self._knows_containers:
@@ -181,7 +176,7 @@ class VirtualFiles:
 def _problem_with(
     answer: ObjectInfo | IcechunkError | None, rows: NDArray[Any], used: UsedRefs
 ) -> tuple[str, int, str] | None:
-    """Return kind, row and text of what is wrong with a file, for the references to it."""
+    """Return kind, row and problem of a file, for the references to it."""
     refs = used.refs
     if answer is None or isinstance(answer, NotFoundError):
         return "virtual-missing", int(rows[0]), "the file is not there"
@@ -214,13 +209,7 @@ def _etags(used: UsedRefs, rows: NDArray[Any]) -> list[str | None]:
 
 
 def _distinct_locations(used: UsedRefs, rows: NDArray[Any]) -> tuple[pa.Array, NDArray[Any]]:
-    """Return the distinct locations of some rows, and the number of each row's own.
-
-    Raises
-    ------
-    FormatError
-        A location is compressed with damage, or is not UTF-8.
-    """
+    """Return the distinct locations of some rows, and the index of each row's location."""
     buffer, starts, lengths = used.refs.location_ranges(rows)
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
