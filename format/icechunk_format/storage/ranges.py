@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icechunk_format.display.plain_text import shown_time, to_timestamp
 from icechunk_format.errors import ChunkModifiedError, StorageError
 from icechunk_format.storage.protocol import ReadRequest, check_key
 
@@ -214,6 +213,8 @@ def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) 
 
 def modified_error(read: ReadRequest) -> ChunkModifiedError:
     """Return the error for an object that changed after its reference was made."""
+    from icechunk_format.display.plain_text import shown_time, to_timestamp
+
     seconds = read.if_unmodified_since or 0
     wanted = (
         f"etag {read.if_match!r}"
