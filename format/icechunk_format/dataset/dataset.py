@@ -1,6 +1,6 @@
 """Opens a group of a snapshot as a dataset: describes its tables and plans their reads.
 
-All of this runs on the driver. It reads one snapshot, and labels of dimensions; it never opens a
+All of this runs on the driver. It reads one snapshot and labels of dimensions, and opens no
 manifest of a data variable.
 """
 
@@ -63,7 +63,7 @@ def open_dataset(
     repository
         The repository.
     snapshot_id
-        The version to read.
+        The snapshot to read.
     group
         Path of the group. None chooses the root if it has arrays, or else the only group that
         has.
@@ -75,9 +75,14 @@ def open_dataset(
     Raises
     ------
     NotFoundError
-        There is no such group; the message lists the nearest.
+        The group does not exist; the message lists the nearest.
     InvalidInputError
         No group is given and several have arrays, or the path is that of an array.
+
+    Examples
+    --------
+    >>> dataset = open_dataset(repository, repository.resolve(branch="main"), "/surface")
+    >>> dataset.table().arrow_schema
     """
     snapshot = repository.snapshot(snapshot_id)
     source = repository.chunk_source(authorized=authorize, virtual_options=virtual_options)
@@ -93,16 +98,12 @@ def open_dataset(
 
 @shown_by("groups.dataset")
 class Dataset:
-    """A group: its arrays, and the tables that can be made of them.
-
-    Use ``open_dataset``.
+    """A group: its arrays, and the tables that can be made of them; see ``open_dataset``.
 
     Attributes
     ----------
-    path, place
+    path, label
         The group, and the group with its repository, for messages.
-    snapshot_id, snapshot
-        The version, and its nodes.
     attributes
         The group's attributes.
     variables
@@ -136,7 +137,7 @@ class Dataset:
 
     @property
     def data_variables(self) -> list[Variable]:
-        """The arrays that are not coordinates of others; all of them, where all are."""
+        """The arrays that are not coordinates of others; all arrays if all are coordinates."""
         return data_variables(list(self.variables.values()), self.attributes)
 
     def left_out(self, table: Table) -> list[Variable]:
@@ -147,12 +148,12 @@ class Dataset:
     def read(
         self, name: str, lower: Sequence[int] | None = None, upper: Sequence[int] | None = None
     ) -> NDArray[Any]:
-        """Read stored values of an array, or of the box ``[lower, upper)`` of it.
+        """Read stored values of an array, or of its box ``[lower, upper)``.
 
         Raises
         ------
         NotFoundError
-            There is no such array.
+            The array does not exist.
         """
         [variable] = named_variables([name], self.variables, self.place)
         reader = self._arrays(_no_table()).reader(variable.path)
@@ -322,7 +323,7 @@ class Dataset:
         )
 
     def choose(self, table: Table, **selecting: Unpack[Selecting]) -> Selection:
-        """Return what the three ways to select mean; see ``plan``."""
+        """Resolve ``where``, ``sel`` and ``isel`` into one selection; see ``plan``."""
         chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
@@ -382,12 +383,12 @@ class Dataset:
         return ScanPlan(context=context, tasks=tasks)
 
     def labels(self, table: Table, dim: str) -> pa.Array:
-        """Return the decoded labels of a dimension, or its positions where it has none.
+        """Return the decoded labels of a dimension, or its positions if it has no labels.
 
         Raises
         ------
         InvalidInputError
-            The array that labels it has another length.
+            The array of its labels has another length.
         """
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
@@ -400,7 +401,7 @@ class Dataset:
         )
 
     def context(self, **given: Any) -> ScanContext:
-        """Return what tasks need to open this dataset's arrays; `given` are further fields."""
+        """Return what tasks need to open this dataset's arrays; ``given`` are further fields."""
         return ScanContext(
             location=self._location,
             snapshot_id=self.snapshot_id,

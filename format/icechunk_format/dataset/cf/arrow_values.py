@@ -7,7 +7,7 @@ Rules of this file
 2. A missing value is null; the memory under a null is undefined.
 3. Fixed-width values share the memory of their NumPy array, which must not be changed afterwards.
 
-This module knows nothing of CF.
+CF attributes are applied elsewhere (``decode``).
 """
 
 from __future__ import annotations
@@ -48,23 +48,9 @@ def timestamp_type(kind: TimestampType) -> pa.DataType:
 def arrow_type(
     dtype: np.dtype[Any], kind: str, timestamps: TimestampType, *, name: str
 ) -> pa.DataType:
-    """Return the Arrow type of a stored NumPy type.
+    """Return the Arrow type of a stored NumPy type; ``timestamps`` is for ``datetime64``.
 
-    Parameters
-    ----------
-    dtype
-        The NumPy type; ``object`` for text and bytes of variable length.
-    kind
-        The kind of the Zarr data type, which tells text from bytes in an ``object`` array.
-    timestamps
-        What ``datetime64`` becomes.
-    name
-        The variable, for errors.
-
-    Raises
-    ------
-    UnsupportedError
-        If the type has no counterpart in SQL.
+    ``kind`` is that of the Zarr data type, which tells strings from bytes in an ``object`` array.
     """
     if dtype.names is not None:
         return pa.struct(
@@ -146,14 +132,10 @@ def structs(
 def texts_or_bytes(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType, *, name: str
 ) -> pa.Array:
-    """Return flat text or bytes, of fixed or variable length, as an Arrow array.
+    """Return flat strings or bytes, of fixed or variable length, as an Arrow array.
 
-    Raises
-    ------
-    FormatError
-        If stored text is not Unicode, or an element is neither text nor bytes.
-    UnsupportedError
-        If the values of one read exceed the 2 GiB that an Arrow column can hold.
+    A FormatError if a value is not Unicode, or neither a string nor bytes; an UnsupportedError if
+    the values of one read exceed the 2 GiB that an Arrow column can hold.
     """
     mask = None if valid is None else ~valid
     if values.dtype.kind == "V":
@@ -180,7 +162,7 @@ def texts_or_bytes(
 def dictionary_texts(
     texts: list[str], positions: NDArray[np.intp], valid: NDArray[np.bool_] | None
 ) -> pa.Array:
-    """Return a text column from its distinct values and, for each row, which of them it holds."""
+    """Return a string column from its distinct values and the position of each row's value."""
     indices = pa.array(positions, mask=None if valid is None else ~valid)
     return pa.array(texts, pa.string()).take(indices)
 

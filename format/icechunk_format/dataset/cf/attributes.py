@@ -1,4 +1,4 @@
-"""Reads the values of CF attributes from JSON: numbers, lists and base64 text.
+"""Reads the values of CF attributes from JSON: numbers, lists and base64 strings.
 
 A missing value may be a number, a list of numbers, the word ``NaN`` or the base64 of eight bytes;
 it becomes a scalar of the stored type, to compare stored values with.
@@ -76,7 +76,7 @@ def _fit(number: int | float, stored: np.dtype[Any], dtype: np.dtype[Any]) -> An
 def _missing_number(
     value: Any, dtype: np.dtype[Any], attribute: str, name: str
 ) -> int | float | None:
-    """Read one missing value; None if it is text and no number."""
+    """Read one missing value; None if it is a string that is not a number."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -95,7 +95,7 @@ def _missing_number(
 def other_missing(
     given: Mapping[str, Any], dtype: np.dtype[Any], kind: str, name: str
 ) -> tuple[Any, ...]:
-    """Return the missing values of text, bytes and complex numbers; structs have none."""
+    """Return the missing values of strings, bytes and complex numbers; structs have none."""
     present = [raw for raw in given.values() if raw is not None]
     if dtype.kind == "c":
         # Two numbers are the parts of one value.
@@ -160,7 +160,7 @@ def timedelta_dtype(value: Any, name: str) -> str:
 
 
 def known_text_encoding(value: str, name: str) -> str:
-    """Check the ``_Encoding`` attribute of text that is stored as bytes."""
+    """Check the ``_Encoding`` attribute of strings that are stored as bytes."""
     try:
         codecs.lookup(value)
         b"ab".decode(value, errors="replace")
@@ -189,7 +189,7 @@ def _as_list(value: Any) -> Sequence[Any]:
 
 
 def attribute_error(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
-    """Return the error for a CF attribute that has no meaning; it says what to do."""
+    """Return the error for a CF attribute that has no meaning, with the way out."""
     return InvalidInputError(
         f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
         f"Read it with decodeCf=false to get the stored numbers",

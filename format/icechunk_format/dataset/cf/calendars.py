@@ -50,18 +50,12 @@ GREGORIAN_REFORM: Final = -141427
 
 
 def canonical_calendar(name: str) -> str | None:
-    """Return the canonical name of a calendar, or None if there is no such calendar."""
+    """Return the canonical name of a calendar, or None if it is not a CF calendar."""
     return _ALIASES.get(name.lower())
 
 
 def day_number(calendar: str, year: int, month: int, day: int) -> int:
-    """Return the day number of one date.
-
-    Raises
-    ------
-    ValueError
-        If the calendar has no such date; the text says why.
-    """
+    """Return the day number of one date; ValueError if the calendar has no such date."""
     if calendar in ("standard", "julian"):
         if year == 0:
             raise ValueError(f"the {calendar} calendar has no year 0")
@@ -107,18 +101,8 @@ def proleptic_day_numbers(
     """Convert days of the standard calendar before the reform to the same dates in Gregorian.
 
     A timestamp column shows proleptic Gregorian dates. The Julian date 1500-01-01 becomes the
-    timestamp 1500-01-01, although that is another instant, ten days away.
-
-    Parameters
-    ----------
-    day_numbers
-        Day numbers of the standard calendar, all before :data:`GREGORIAN_REFORM`.
-
-    Returns
-    -------
-    tuple
-        Day numbers of the proleptic Gregorian calendar, and where the date exists in it (the Julian
-        29 February of 1500 does not).
+    timestamp 1500-01-01, although that is another instant, ten days away. The second array is False
+    for dates that Gregorian lacks (the Julian 29 February of 1500).
     """
     years, months, days = _julian_dates(day_numbers)
     moved = _gregorian_day_numbers(years, months, days)

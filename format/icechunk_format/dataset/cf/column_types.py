@@ -30,13 +30,7 @@ that missing values become true."""
 def check_column_type(
     found: pa.DataType, decoder: VariableDecoder, data_type: DataType, *, name: str
 ) -> None:
-    """Refuse a column whose values an array could not hold.
-
-    Raises
-    ------
-    InvalidInputError
-        The type does not fit; the message says which would.
-    """
+    """Refuse a column whose values an array could not hold."""
     wanted = decoder.arrow_type
     is_packed = decoder._scaled is not None and decoder._time is None
     if is_packed and is_number(found) and not pa.types.is_decimal(found):
@@ -89,7 +83,7 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def is_number(found: pa.DataType) -> bool:
-    """Whether a type is an integer, a decimal or a float."""
+    """Return True if a type is an integer, a decimal or a float."""
     types = pa.types
     return bool(types.is_integer(found) or types.is_floating(found) or types.is_decimal(found))
 
@@ -124,7 +118,7 @@ def sql_name(found: pa.DataType) -> str:
 
 
 def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:
-    """Say how to give a variable a missing value with the options of a write."""
+    """Return how to give a variable a missing value with the options of a write."""
     if pa.types.is_boolean(column_type):
         return (
             f'encoding={{"{name}": {{"dtype": "int8", "_FillValue": -1}}}}, which stores 0, 1 and '
@@ -138,13 +132,7 @@ def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataTyp
 
 
 def default_array_type(found: pa.DataType, *, name: str) -> tuple[DataType, dict[str, Any]]:
-    """Return the data type and the CF attributes of a new array for a column.
-
-    Raises
-    ------
-    InvalidInputError
-        No array holds such values; the message says which types can be written.
-    """
+    """Return the data type and the CF attributes of a new array for a column."""
     types = pa.types
     dtype = _number_dtype(found)
     if dtype is not None:

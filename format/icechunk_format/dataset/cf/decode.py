@@ -60,12 +60,8 @@ class VariableDecoder:
 
     Attributes
     ----------
-    name
-        The variable, for errors.
-    arrow_type
-        Type of the column.
     encoding
-        How the values are stored, in xarray's words, as JSON (``NaN`` is the string ``"NaN"``).
+        The encoding of the values, in xarray's words, as JSON (``NaN`` is the string ``"NaN"``).
     attributes
         The attributes that decoding did not use.
     """
@@ -88,20 +84,13 @@ class VariableDecoder:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether :meth:`decode_numeric` can be called."""
+        """True if :meth:`decode_numeric` can be called."""
         return self._dtype.kind in "biufMm" and not pa.types.is_string(self.arrow_type)
 
     def decode(self, values: NDArray[Any]) -> pa.Array:
         """Return stored values of any shape as one Arrow array, in C order.
 
         The result may share memory with ``values``, which must not be written to afterwards.
-
-        Raises
-        ------
-        UnsupportedError
-            If a time is out of range or finer than a microsecond.
-        FormatError
-            If text is not valid Unicode.
         """
         flat = np.ascontiguousarray(values).reshape(-1)
         if flat.dtype.kind in "biufMm":
@@ -123,16 +112,9 @@ class VariableDecoder:
     def decode_numeric(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return stored values of any shape as numbers of that shape, for sums and extremes.
 
-        Returns
-        -------
-        tuple
-            ``int64``, ``uint64``, ``float32`` or ``float64``, microseconds for times and durations,
-            undefined where a value is missing; and where a value is present, None for everywhere.
-
-        Raises
-        ------
-        UnsupportedError
-            If a time is out of range or finer than a microsecond.
+        The numbers are ``int64``, ``uint64``, ``float32`` or ``float64``, microseconds for times
+        and durations, undefined at missing values. The second array is True at present values; None
+        if all are present.
         """
         assert self.is_numeric, f"{self.name} holds {self.arrow_type}"
         numbers, valid = self._numbers(np.ascontiguousarray(values).reshape(-1))
@@ -145,11 +127,11 @@ class VariableDecoder:
         return numbers.reshape(values.shape), None if valid is None else valid.reshape(values.shape)
 
     def to_arrow(self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
-        """Return numbers as :meth:`decode_numeric` gives them as an array of :attr:`arrow_type`."""
+        """Return numbers of :meth:`decode_numeric` as an array of :attr:`arrow_type`."""
         return arrow_values.fixed_width(numbers, valid, self.arrow_type)
 
     def _numbers(self, flat: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Decode numbers, up to microseconds for times; validity is None where all are present."""
+        """Decode numbers, up to microseconds for times; validity is None if all are present."""
         if self._integer_view is not None:
             flat = flat.view(self._integer_view)
         if flat.dtype.kind in "Mm":
@@ -173,7 +155,7 @@ class VariableDecoder:
         return flat, valid
 
     def _valid(self, flat: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return where the stored values are present, or None where all are."""
+        """Return True for stored values that are present, or None if all are."""
         missing: NDArray[np.bool_] | None = None
         if self._nan_is_missing and flat.dtype.kind in "fc":
             missing = np.isnan(flat)
@@ -206,25 +188,9 @@ def attribute_decoder(
 ) -> VariableDecoder:
     """Return the decoder of an array.
 
-    Parameters
-    ----------
-    attributes
-        Its own, or what :func:`inherit_time_attributes` makes of them.
-    data_type
-        Of the array.
-    decode_cf
-        Whether attributes are applied; otherwise values are the stored ones.
-    timestamp_type
-        ``"ntz"`` for timestamps without a time zone, ``"utc"`` for instants.
-    name
-        The variable, for errors.
-
-    Raises
-    ------
-    InvalidInputError
-        If a CF attribute cannot be used, naming variable, attribute and the way out.
-    UnsupportedError
-        If the data type has no SQL type.
+    ``attributes`` are its own, or those that :func:`inherit_time_attributes` returns; with
+    ``decode_cf=False`` they are ignored. ``timestamp_type`` is ``"ntz"`` for timestamps without a
+    time zone, ``"utc"`` for instants. ``name`` is the variable, for errors.
     """
     dtype, kind = data_type.numpy, data_type.kind
     stored = str(dtype) if dtype.kind in "biufcMm" else data_type.name
@@ -240,16 +206,7 @@ def inherit_time_attributes(
 ) -> dict[str, dict[str, Any]]:
     """Give bounds variables the ``units`` and ``calendar`` of the time that they bound.
 
-    Parameters
-    ----------
-    attributes
-        Attributes of all variables of one group, by name.
-
-    Returns
-    -------
-    dict
-        The same attributes; variables that the ``bounds`` attribute of a time variable names have
-        gained what they lacked.
+    ``attributes`` are those of all variables of one group, by name.
     """
     result = {name: dict(own) for name, own in attributes.items()}
     for own in result.values():

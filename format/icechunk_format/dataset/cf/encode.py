@@ -1,18 +1,18 @@
 """Encodes columns of a table as the stored values of an array: the inverse of ``decode``.
 
-Readers of the stored array must see the values of the table, so an encoder is made from the
-decoder of that array and undoes its steps in reverse order.
+Readers of the stored array must see the values of the table, so an encoder is made from the decoder
+of that array and undoes its steps in reverse order.
 
 Rules of this file
 ------------------
-1. Nothing is lost silently. A value that the array cannot hold (too large, between two steps of a
-   time unit, too long a text) is an error that names the variable and the value. The one exception
-   is the rounding of packing and of ``float32``.
+1. A value that the array cannot hold (too large, between two steps of a time unit, too long a
+   string) is an error that names the variable and the value. The one exception is the rounding of
+   packing and of ``float32``.
 2. NULL, and NaN where integers are stored, becomes the missing value that the array declares.
    Floats use NaN and 64-bit times NaT without a declaration. NULL without a missing value is an
    error. So is a value equal to the missing value: it would read as NULL.
-3. Whole columns are encoded at once. Only text of calendars that no timestamp can hold is read one
-   by one, each distinct text once.
+3. Whole columns are encoded at once. Only strings of calendars that no timestamp can hold are
+   parsed one by one, each distinct string once.
 
 CF conventions, sections 2.5.1, 4.4 and 8.1.
 """
@@ -42,16 +42,7 @@ from icechunk_format.errors import InvalidInputError
 class VariableEncoder:
     """Turns a column into stored values of one array; small and picklable.
 
-    Attributes
-    ----------
-    name
-        The variable, for errors.
-    data_type
-        The data type of the array.
-    absent
-        The stored value that reads as NULL; None where the array has none.
-    decoder
-        The decoder of the array.
+    ``absent`` is the stored value that reads as NULL, or None.
     """
 
     name: str
@@ -62,11 +53,8 @@ class VariableEncoder:
     def encode(self, column: pa.Array) -> NDArray[Any]:
         """Return the stored values of a column: flat, of ``data_type.numpy``.
 
-        Raises
-        ------
-        InvalidInputError
-            A value does not fit into the array, is NULL where there is no missing value, or is
-            the missing value itself.
+        An InvalidInputError if a value does not fit into the array, is the missing value itself, or
+        is NULL and the array has no missing value.
         """
         valid = self._valid(column)
         if valid is not None and self.absent is None:
@@ -86,7 +74,7 @@ class VariableEncoder:
         return values
 
     def _valid(self, column: pa.Array) -> NDArray[np.bool_] | None:
-        """Return where a column has a value, or None where it has one everywhere."""
+        """Return True for the rows that have a value, or None if all have one."""
         is_present = column.is_valid()
         if self.data_type.numpy.kind in "iu" and pa.types.is_floating(column.type):
             # Integers cannot store NaN: it becomes the missing value, as in xarray.
@@ -118,7 +106,7 @@ class VariableEncoder:
                 )
 
     def blank(self, shape: Sequence[int], otherwise: Any) -> NDArray[Any]:
-        """Return an array of the missing value, or of ``otherwise`` where there is none."""
+        """Return an array of the missing value, or of ``otherwise`` if it has none."""
         value = otherwise if self.absent is None else self.absent
         return fill_array(self.data_type, value, shape)
 
@@ -294,25 +282,10 @@ def variable_encoder(
     decode_cf: bool = True,
     name: str,
 ) -> VariableEncoder:
-    """Return the encoder of a column for an array.
+    """Return the encoder of a column for an array with a data type and attributes.
 
-    Parameters
-    ----------
-    data_type, attributes
-        Of the array.
-    column_type
-        The type of the column.
-    decode_cf
-        Whether attributes are applied; False stores values unchanged.
-    name
-        The variable, for errors.
-
-    Raises
-    ------
-    InvalidInputError
-        The type does not fit the array, or a CF attribute cannot be used.
-    UnsupportedError
-        The array's data type has no SQL type.
+    With ``decode_cf=False`` values are stored unchanged. An InvalidInputError if the type of the
+    column does not fit the array, or a CF attribute cannot be used.
     """
     decoder = attribute_decoder(attributes, data_type, decode_cf=decode_cf, name=name)
     check_column_type(column_type, decoder, data_type, name=name)
@@ -327,7 +300,7 @@ def variable_encoder(
 def missing_value(
     attributes: Mapping[str, Any], decoder: VariableDecoder, data_type: DataType
 ) -> Any:
-    """Return the stored value that reads as NULL; None where there is none."""
+    """Return the stored value that reads as NULL, or None."""
     dtype = data_type.numpy
     if dtype.kind in "Mm":
         return np.array([NOT_A_TIME]).view(dtype)[0]

@@ -33,19 +33,8 @@ _ISO_TEXT: Final = re.compile(
 def microseconds_of(column: pa.Array, time: TimeScale, *, name: str) -> NDArray[np.int64]:
     """Return microseconds since the epoch of the array's calendar; any number for NULL.
 
-    Parameters
-    ----------
-    column
-        Timestamps, dates, durations, or ISO 8601 text where the calendar is not Gregorian.
-    time
-        The scale of the array.
-    name
-        The variable, for errors.
-
-    Raises
-    ------
-    InvalidInputError
-        A date does not exist in the calendar, or a text is no date.
+    The column holds timestamps, dates, durations, or ISO 8601 strings if the calendar is not
+    Gregorian.
     """
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return _microseconds_of_texts(column, time, name)
@@ -133,25 +122,9 @@ def stored_times(
     *,
     name: str,
 ) -> NDArray[Any]:
-    """Return times as numbers of an array's unit.
+    """Return times as numbers of an array's unit: integers, floats or NumPy's times.
 
-    Parameters
-    ----------
-    microseconds
-        Since the epoch of the calendar.
-    valid
-        Where a time is not NULL; None where all are present.
-    time
-        The scale of the array.
-    dtype
-        Integers, floats, ``datetime64`` or ``timedelta64``.
-    name
-        The variable, for errors.
-
-    Raises
-    ------
-    InvalidInputError
-        An integer cannot hold a time: it falls between two steps of the unit, or is too far away.
+    Integers must be exact: a time between two steps of the unit is an error.
     """
     if dtype.kind == "M" and np.datetime_data(dtype)[0] in ("Y", "M"):
         times = microseconds.astype("M8[us]")

@@ -11,7 +11,7 @@ Rules of this file
    converted like integers.
 3. ``standard`` is the mixed Julian and Gregorian calendar. Dates before 1582-10-15 keep their label
    (year, month, day), as xarray shows them, and not their distance in days.
-4. Calendars that a timestamp cannot hold become ISO 8601 text, one string per distinct time.
+4. Times of calendars that a timestamp cannot hold become ISO 8601 strings, one per distinct time.
 5. The range of reference dates accepted is that of xarray in practice: ISO 8601 with sloppy digits
    (``1-1-1``, ``00:00:0.0``), a time zone, ``yyyymmdd``, slashes after the year, ``01-JAN-1970``.
 
@@ -122,33 +122,17 @@ class TimeScale:
 
     @property
     def is_timestamp(self) -> bool:
-        """Whether the times fit a timestamp column, rather than ISO 8601 text."""
+        """True if the times fit a timestamp column, rather than ISO 8601 strings."""
         return self.calendar in GREGORIAN_CALENDARS
 
     def microseconds(
         self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None, *, name: str
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-        """Convert numbers to microseconds, exactly or not at all.
+        """Convert flat integers or floats to microseconds since the epoch of the calendar, exactly.
 
-        Parameters
-        ----------
-        numbers
-            Flat array of integers or floats.
-        valid
-            Where a number is not missing; None where all are present. NaN, and the smallest
-            ``int64``, are missing in any case.
-        name
-            The variable, for errors.
-
-        Returns
-        -------
-        tuple
-            Microseconds since the epoch of the calendar (0 where missing), and the validity.
-
-        Raises
-        ------
-        UnsupportedError
-            If a time needs more precision than microseconds, or is out of range.
+        Returns the microseconds (0 at missing values) and the validity, None if all are present.
+        NaN and the smallest ``int64`` are missing in any case. An UnsupportedError if a time needs
+        more precision than microseconds, or is out of range.
         """
         if numbers.dtype.kind == "f":
             numbers = numbers.astype(np.float64, copy=False)
@@ -232,13 +216,7 @@ class TimeScale:
     def timestamps(
         self, microseconds: NDArray[np.int64], valid: NDArray[np.bool_] | None, *, name: str
     ) -> NDArray[np.int64]:
-        """Move times of a Gregorian calendar to microseconds since 1970, proleptic Gregorian.
-
-        Raises
-        ------
-        UnsupportedError
-            If a date of the standard calendar does not exist in a timestamp.
-        """
+        """Move times of a Gregorian calendar to microseconds since 1970, proleptic Gregorian."""
         if self.calendar != "standard":
             return microseconds
         old = microseconds < GREGORIAN_REFORM * MICROSECONDS_PER_DAY
@@ -261,7 +239,7 @@ class TimeScale:
         return microseconds
 
     def iso_texts(self, microseconds: NDArray[np.int64]) -> tuple[list[str], NDArray[np.intp]]:
-        """Return the distinct times as ISO 8601 text, and for each time which of them it is."""
+        """Return the distinct times as ISO 8601 strings, and the position of each among them."""
         assert self.calendar is not None
         distinct, positions = np.unique(microseconds, return_inverse=True)
         days, rest = np.divmod(distinct, MICROSECONDS_PER_DAY)
@@ -280,13 +258,7 @@ class TimeScale:
 
 
 def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
-    """Read the ``units`` and ``calendar`` attributes of a time variable.
-
-    Raises
-    ------
-    InvalidInputError
-        If either has no meaning; the error names the variable and the attribute.
-    """
+    """Read the ``units`` and ``calendar`` attributes of a time variable."""
     canonical = canonical_calendar(calendar) if isinstance(calendar, str) else None
     if calendar is None:
         canonical = "standard"
@@ -321,13 +293,7 @@ def duration_scale(units: str) -> TimeScale:
 
 
 def stored_scale(dtype: np.dtype[Any], *, name: str) -> TimeScale:
-    """Return the scale of an array that NumPy stored as ``datetime64`` or ``timedelta64``.
-
-    Raises
-    ------
-    UnsupportedError
-        If the unit has no fixed length: months and years of a timedelta, or no unit at all.
-    """
+    """Return the scale of an array that NumPy stored as ``datetime64`` or ``timedelta64``."""
     unit, count = np.datetime_data(dtype)
     if dtype.kind == "M" and unit in ("Y", "M"):
         unit, count = "D", 1  # callers have converted these dates to days
@@ -355,7 +321,7 @@ def stored_scale(dtype: np.dtype[Any], *, name: str) -> TimeScale:
 
 
 def _reference_time(text: str, calendar: str) -> int:
-    """Return microseconds from the calendar's epoch to a date; ValueError if it is none."""
+    """Return microseconds from the calendar's epoch to a date; ValueError if it is not a date."""
     match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
     if match is None:
         raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss")
@@ -382,7 +348,7 @@ def _reference_time(text: str, calendar: str) -> int:
 def time_of_day(
     hour: str | None, minute: str | None, second: str | None, fraction: str | None
 ) -> int | None:
-    """Return the microseconds since midnight; None where the clock has no such time."""
+    """Return the microseconds since midnight; None if no clock shows this time."""
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
     if hours > 23 or minutes > 59 or seconds > 59:
         return None

@@ -1,4 +1,4 @@
-"""``InspectionContext`` and ``Task``: what a read of a metadata table is made of."""
+"""The values that a read of a metadata table consists of: a context and tasks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class InspectionContext:
     table
         Name of the metadata table.
     snapshot_id
-        The version; the newer one of ``changes``. None for a table about the repository.
+        The snapshot; the newer one of ``changes``. None for a table about the repository.
     older_id
-        The older version of ``changes``.
+        The older snapshot of ``changes``.
     group
         Path of the group at or below which nodes are shown; None shows all.
     """

@@ -1,12 +1,13 @@
 """Makes the rows of the metadata tables ``manifests`` and ``chunks``; cuts their work into tasks.
 
-A version may have a hundred thousand manifests with a billion references. The driver cuts the list
-of manifests in the snapshot, which says how many references each holds. Only tasks open manifests.
+A snapshot may have a hundred thousand manifests with a billion references. The driver cuts the list
+of manifests in the snapshot, which records the number of references of each. Only tasks open
+manifests.
 
 Rules of this file
 ------------------
-1. A part is ``(node, start, stop)``: the number of an array among the nodes of the snapshot, and a
-   range of its list of manifests. A task holds nothing but parts.
+1. A task holds only ranges ``(node, start, stop)``: the number of an array among the nodes of the
+   snapshot, and a range of its list of manifests.
 2. The cost of a manifest that several arrays share is divided among them.
 3. References are columns from the manifest to the batch.
 """
@@ -50,10 +51,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np.float64]]:
-    """Return the cost of opening each manifest of some arrays, in references.
-
-    ``arrays`` are numbers of nodes of the snapshot.
-    """
+    """Return the cost of opening each manifest of some arrays (numbers of nodes), in references."""
     lists = [Variable(snapshot.nodes[number]).array.manifests.ids for number in arrays]
     counts = [len(ids) for ids in lists]
     if not sum(counts):
@@ -71,10 +69,7 @@ def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np
 def cut_manifests(
     arrays: Sequence[int], costs: Sequence[NDArray[np.float64]], target: int
 ) -> list[tuple[Part, ...]]:
-    """Cut the manifests of arrays into tasks that cost less than ``target`` plus one manifest.
-
-    ``costs`` are those that ``manifest_costs`` returns for ``arrays``.
-    """
+    """Cut the manifests of arrays into tasks that cost less than ``target`` plus one manifest."""
     each = np.concatenate([np.zeros(0), *costs])
     if not len(each):
         return []
@@ -187,7 +182,7 @@ def _lists(values: pa.Array, row_of: NDArray[np.int64], rows: int) -> pa.Array:
 def _recorded(
     files: ManifestFiles, column: NDArray[Any], wanted: NDArray[np.uint8], *, zero_is_unknown: bool
 ) -> pa.Array:
-    """Return what the snapshot records of manifests; NULL where it records nothing."""
+    """Return a number that the snapshot records of manifests; NULL if it records none."""
     rows = rows_of_ids(files.ids, wanted)
     is_listed = rows >= 0
     values = np.zeros(len(wanted), dtype=np.uint64)

@@ -2,8 +2,7 @@
 
 Rules of this file
 ------------------
-1. A node that cannot be read has a row that says what is wrong, since people look here when a read
-   fails.
+1. A node that cannot be read has a row with its problem, since people look here when a read fails.
 2. Stored chunks are counted by the task that shows the array, and only if such a column is wanted.
 3. Chunks are counted as readers find them: chunks outside of the array's extents do not count.
 """
@@ -71,12 +70,7 @@ def variable_rows(
 ) -> Iterator[Row]:
     """Yield the rows of ``variables`` for the arrays of a task.
 
-    Parameters
-    ----------
-    parts
-        Whole arrays.
-    wanted
-        The columns to show; manifests are opened only for those that need them.
+    Manifests are opened only if a column of ``wanted`` needs them.
     """
     roles: dict[str, tuple[frozenset[str], frozenset[str] | None]] = {}
     for part in parts:

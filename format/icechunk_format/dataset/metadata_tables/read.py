@@ -1,7 +1,7 @@
 """Plans reads of the metadata tables on the driver, and runs their tasks on executors.
 
 ===============================  =========================  =====================================
-table                            tasks                      what a task reads
+table                            tasks                      a task reads
 ===============================  =========================  =====================================
 snapshots refs operations        one                        the repository's own lists
 history changes                  one                        the same; transaction logs
@@ -14,7 +14,7 @@ Rules of this file
 ------------------
 1. The context and the tasks are names and numbers. They hold no list of the repository, since
    Spark sends a copy of the context with every task.
-2. Versions are resolved when the read is planned. Tables about the whole repository show its state
+2. Snapshots are resolved when the read is planned. Tables about the whole repository show its state
    when the task runs.
 3. Only the wanted columns are made.
 """
@@ -62,7 +62,7 @@ _MOST_TASKS: Final = 100_000
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionPlan:
-    """The tasks of a read, and what they share."""
+    """The tasks of a read, and the context that they share."""
 
     context: InspectionContext
     tasks: list[Task]
@@ -71,21 +71,9 @@ class InspectionPlan:
 def resolve_change(
     repository: RepositoryReader, *, older: str | None = None, newer: str | None = None
 ) -> tuple[SnapshotId, SnapshotId]:
-    """Return the two versions of ``changes``.
+    """Return the older and the newer snapshot of ``changes``, each a branch, tag or snapshot id.
 
-    Parameters
-    ----------
-    older
-        Branch, tag or snapshot id. None is the parent of ``newer``.
-    newer
-        Branch, tag or snapshot id. None is branch ``main``.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such branch, tag or snapshot.
-    InvalidInputError
-        A name means a branch and a tag that differ, or ``newer`` has no parent.
+    ``older`` is the parent of ``newer`` by default, ``newer`` the branch ``main``.
     """
     last = named_version(repository, DEFAULT_BRANCH if newer is None else newer)
     if older is not None:
@@ -101,14 +89,9 @@ def resolve_change(
 
 
 def named_version(repository: RepositoryReader, name: str) -> SnapshotId:
-    """Return the snapshot that a branch, a tag or a snapshot id names.
+    """Return the snapshot of a branch, a tag or a snapshot id.
 
-    Raises
-    ------
-    NotFoundError
-        There is no such version.
-    InvalidInputError
-        The name means a branch and a tag that differ.
+    An InvalidInputError if the name means a branch and a tag that differ.
     """
     branches, tags = repository.branches(), repository.tags()
     branch, tag = branches.get(name), tags.get(name)
@@ -152,20 +135,13 @@ def plan_inspection(
     columns
         Names of the columns to produce, in order. None is all.
     snapshot_id
-        The version; None for tables about the repository.
+        The snapshot; None for tables about the repository.
     older_id
-        The older version, for ``changes``.
+        The older snapshot, for ``changes``.
     group
         Show only nodes at or below this group, in tables about nodes.
     refs_per_task
-        About how many chunk references a task should read. None is 1,000,000.
-
-    Raises
-    ------
-    InvalidInputError
-        An argument is missing or cannot be used with this table.
-    NotFoundError
-        There is no such group.
+        Chunk references that a task should read, about. None is 1,000,000.
     """
     needed = {"snapshot_id": snapshot_id, "older_id": older_id}
     if table.scope == "repository":
@@ -226,13 +202,7 @@ def _whole_arrays(
 
 
 def run_inspection(context: InspectionContext, task: Task | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; None yields nothing: Spark runs one such task if a plan has none.
-
-    Raises
-    ------
-    IcechunkError
-        Reading failed; the subclass says what the caller can do.
-    """
+    """Yield the rows of a task; None, which Spark runs if a plan has no task, yields nothing."""
     if task is None:
         return
     if context.table in OF_MANIFESTS:

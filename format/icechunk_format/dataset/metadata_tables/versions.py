@@ -1,4 +1,4 @@
-"""Makes the rows of the metadata tables about versions: snapshots, history, refs and others.
+"""Makes the rows of the metadata tables about the repository and its history.
 
 The rows come one by one from the repository's lists; no manifest is opened. Executors call these
 functions, so that a hundred thousand snapshots reach Spark only as rows.
@@ -90,7 +90,7 @@ def names_of(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
 
 
 def history_rows(repository: RepositoryReader, snapshot_id: SnapshotId) -> Iterator[Row]:
-    """Yield the rows of ``history`` for one version."""
+    """Yield the rows of ``history`` of one snapshot."""
     for position, info in enumerate(repository.ancestry(snapshot=snapshot_id)):
         yield {"position": position, **_version(info)}
 
@@ -115,7 +115,7 @@ def ref_rows(repository: RepositoryReader) -> Iterator[Row]:
 def _commit_times(
     repository: RepositoryReader, wanted: set[SnapshotId]
 ) -> dict[SnapshotId, int | None]:
-    """Return when snapshots were committed; one read, if the repository lists its snapshots."""
+    """Return the commit times of snapshots; one read, if the repository lists its snapshots."""
     infos = (
         [repository.snapshot_info(snapshot_id) for snapshot_id in wanted]
         if repository.spec_version == SPEC_V1
@@ -196,7 +196,7 @@ def _changes(asked: InspectionContext, task: Task) -> Iterator[Row]:
 
 
 def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
-    """Return the type of a moved node; None if neither version has it under these names."""
+    """Return the type of a moved node; None if neither snapshot has it under these names."""
     node = newer.node(to_path) or older.node(from_path)
     if node is None:
         return None

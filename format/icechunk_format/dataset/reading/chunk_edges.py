@@ -20,7 +20,7 @@ def leading_variable(
 ) -> Variable | None:
     """Return the variable with the most chunk references; among equals, the most dimensions.
 
-    A manifest may hold several arrays. Its references count for each of them: good enough here.
+    The references of a manifest that several arrays share count for each of them.
     """
     if not variables:
         return None
@@ -43,7 +43,7 @@ def chunk_cells(axes: Sequence[ChunkAxis]) -> int:
 
 
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
-    """Return where the boxes of a table may be cut along each of its dimensions.
+    """Return the edges at which boxes of a table may be cut, along each of its dimensions.
 
     Edges are those of the leading variable. A dimension that it lacks takes the edges of the first
     variable that has it; a dimension that no variable has may be cut anywhere.
@@ -75,7 +75,7 @@ def block_axes(
 def chunk_selections(
     variable: Variable, selections: Mapping[str, DimSelection], axes: Sequence[ChunkAxis]
 ) -> list[DimSelection]:
-    """Return which chunks of an array hold a selected element, along each axis."""
+    """Return the chunks of an array that hold a selected element, along each axis."""
     chosen = []
     for dim, axis in zip(variable.dims, axes, strict=True):
         selection = selections.get(dim) or DimSelection.whole(axis.size)

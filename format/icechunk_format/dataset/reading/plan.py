@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. The driver opens no manifest of a data variable. The snapshot says enough: the extents of each
-   manifest, and how many references it holds.
+1. The driver opens no manifest of a data variable. The snapshot suffices: it records the extents
+   of each manifest, and the number of its references.
 2. The variable with the most references leads. Tasks follow its manifests and are cut at its
    (inner) chunks; the other variables of the table are read in the same boxes.
 3. Every selected cell, chunk or reference is in exactly one task.
@@ -58,10 +58,6 @@ class PlanRequest:
         In the order of ``table.arrays``.
     selections
         Selected positions by dimension; an absent dimension is selected whole.
-    manifest_files
-        The manifests that the snapshot lists.
-    rows_per_partition
-        Wanted rows of a task, or None for the default.
     skip_missing
         Leave out cells whose chunks are all missing.
     only
@@ -78,15 +74,7 @@ class PlanRequest:
 
 
 def plan_tasks(request: PlanRequest) -> list[ScanTask]:
-    """Return the tasks of a scan; none when nothing is selected.
-
-    Raises
-    ------
-    InvalidInputError
-        ``rows_per_partition`` would make more tasks than a driver can hold.
-    UnsupportedError
-        The chunk grid of the leading array is not known here.
-    """
+    """Return the tasks of a scan; an empty list if nothing is selected."""
     return PLAN_BY_LAYOUT[request.table.layout](request)
 
 

@@ -8,7 +8,7 @@ Rules of this file
 1. Blocks come out in order.
 2. The estimated bytes of all blocks that were started and not yet consumed stay within the
    budget. A block larger than the budget is read alone.
-3. The consumer's thread starts the work: when it stops asking, reading stops. Closing the
+3. The consumer's thread starts the work: reading stops when it takes no further block. Closing the
    generator cancels what has not begun.
 4. An error of a fetch or a decode is raised where its block would have been yielded.
 """
@@ -44,15 +44,13 @@ def read_ahead(
     Parameters
     ----------
     blocks
-        What to read; taken lazily.
+        Taken lazily.
     fetch
-        Fetches the stored bytes of a block; called from several threads.
+        Called from several threads.
     decode
-        Decodes them; called from one thread, block after block.
+        Called from one thread, block after block.
     cost
-        Estimated bytes of a block, fetched and decoded.
-    max_bytes
-        The budget.
+        Estimates the bytes of a block, fetched and decoded.
     """
     source = iter(blocks)
     first = list(islice(source, 2))

@@ -28,21 +28,9 @@ RUN_BY_LAYOUT: Final[Mapping[Layout, Run]] = {
 
 
 def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task.
+    """Yield the rows of a task; closing the generator stops reading ahead.
 
-    Closing the returned generator stops reading ahead.
-
-    Parameters
-    ----------
-    context
-        The context of the plan.
-    task
-        The task. None yields nothing: Spark runs one such task where a plan has none.
-
-    Raises
-    ------
-    IcechunkError
-        Reading failed; the subclass says what the caller can do.
+    A task of None yields nothing: Spark runs one such task if a plan has none.
     """
     if task is not None:
         yield from RUN_BY_LAYOUT[context.table.layout](context, task)

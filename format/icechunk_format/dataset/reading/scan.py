@@ -1,4 +1,4 @@
-"""Holds a planned scan as values: the context that all tasks share, and the tasks.
+"""The values of a planned scan: the context that all tasks share, and the tasks.
 
 Rules of this file
 ------------------

@@ -4,11 +4,11 @@ Steps
 -----
 1. ``cover`` divides the hull of the selection into the extents and the space between them, so
    every selected cell is in exactly one box.
-2. A box with too many selected cells is cut at chunk edges, the first axis first. Pieces without a
+2. A box with too many selected cells is cut at chunk edges, the first axis first. Boxes without a
    selected cell are dropped.
 3. Boxes with too few are grouped with their neighbours; boxes of a group that touch are merged.
 
-Nothing is read. The cost grows with the extents and the tasks, never with the chunks.
+The cost grows with the extents and the tasks, never with the chunks; nothing is read.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def rows_target(
     """Return the wanted number of rows of a task.
 
     An explicit number is kept. The default shrinks where chunks are so small that fetching them
-    dominates, and grows with the selection, so that there are at most about
-    ``MAX_DEFAULT_TASKS`` tasks. A cut box has between a quarter of the target and the target,
-    hence the factor 4.
+    dominates, and grows with the selection, so that there are at most about ``MAX_DEFAULT_TASKS``
+    tasks. A cut box has between a quarter of the target and the target, hence the factor 4.
     """
     if rows_per_partition is not None:
         return rows_per_partition
@@ -69,7 +68,7 @@ def rows_target(
 
 
 def selected_rows(selections: Sequence[DimSelection]) -> int:
-    """Return how many cells are selected: the product over all dimensions."""
+    """Return the number of selected cells: the product over all dimensions."""
     return math.prod(selection.count for selection in selections)
 
 
@@ -86,23 +85,16 @@ def cut(
 
     Parameters
     ----------
-    selections
-        What is selected along each dimension.
     extents
         Boxes of elements in which the leading array has chunks, ``int64 (n, ndim, 2)``.
     axes
-        Where boxes may be cut along each dimension.
+        Edges at which boxes may be cut along each dimension.
     target
         Wanted selected cells of a box.
     skip_uncovered
         Leave out boxes that neither ``extents`` nor ``also_stored`` reach.
     also_stored
         Extents of the other arrays of the table, used with ``skip_uncovered``.
-
-    Raises
-    ------
-    InvalidInputError
-        There would be more than ``MAX_TASKS`` boxes.
     """
     ndim = len(selections)
     none = Cuts(boxes=np.empty((0, ndim, 2), dtype=np.int64), rows=np.empty(0, dtype=np.int64))
@@ -142,10 +134,6 @@ def group(
 
     Parameters
     ----------
-    cuts
-        Boxes, in the order in which neighbours may be joined.
-    target
-        Wanted rows of a task.
     owner
         The number of the array that each box belongs to. Boxes of different owners may share a
         task, but are never merged.
@@ -223,7 +211,7 @@ def _cut_boxes(
     target: int,
     others: int,
 ) -> Boxes:
-    """Cut all boxes at once; some pieces may hold no selected cell."""
+    """Cut all boxes at once; some of the cut boxes may hold no selected cell."""
     if not len(boxes):
         return boxes
     ndim = len(axes)

@@ -5,8 +5,7 @@ Rules of this file
 1. A label is read as the type of its coordinate, so that ``35.1`` finds the ``float32`` 35.1.
 2. A shortened date or time stands for its whole period, as in pandas and xarray: ``2024-07`` is a
    month.
-3. Instants of NumPy and dates stand for the period of their unit, other Python values for
-   themselves.
+3. Dates and ``datetime64`` stand for the period of their unit, other Python values for themselves.
 4. A time without a time zone is taken as the column shows it; one with a zone is converted to UTC.
 """
 
@@ -61,20 +60,7 @@ class Period:
 
 
 class Labels:
-    """The values of one coordinate, ready to be compared with labels.
-
-    Parameters
-    ----------
-    values
-        Decoded coordinate values; nulls match no label.
-    name
-        The dimension, for errors.
-
-    Raises
-    ------
-    UnsupportedError
-        If labels cannot name values of this type.
-    """
+    """The values of one coordinate, ready to be compared with labels; nulls match no label."""
 
     def __init__(self, values: pa.Array, name: str) -> None:
         self._name = name
@@ -107,7 +93,7 @@ class Labels:
         )
 
     def read(self, value: Any) -> Period | None:
-        """Return the values that a label stands for, or None where it is no label here."""
+        """Return the values that a label stands for, or None if it is not a label here."""
         if self.is_text:
             text = value.isoformat() if hasattr(value, "isoformat") else str(value)
             return Period(text, text)
@@ -122,7 +108,7 @@ class Labels:
         return self._read_number(value)
 
     def expected(self) -> str:
-        """Say how a label of this coordinate is written."""
+        """Return how a label of this coordinate is written."""
         if self.is_time:
             return "a date or time such as 2024-07, 2024-07-01 or 2024-07-01T06:00"
         if self.is_duration:
@@ -130,7 +116,7 @@ class Labels:
         return "true or false" if self.values.dtype.kind == "b" else "a number"
 
     def between(self, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
-        """Return where the coordinate lies from ``low`` to ``high``, both included."""
+        """Return True where the coordinate is from ``low`` to ``high``, both included."""
         found = self.valid.copy()
         if low is not None:
             found &= np.asarray(self.values >= low.first, np.bool_)
@@ -144,7 +130,7 @@ class Labels:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the values go up or down, equal ones side by side."""
+        """True if the values ascend or descend, equal ones side by side."""
         values = self.values[self.valid]
         up, down = values[1:] >= values[:-1], values[1:] <= values[:-1]
         return bool(np.all(up) or np.all(down))
@@ -192,7 +178,7 @@ class Labels:
 
 
 def _is_fraction(value: Any) -> bool:
-    """Tell whether a number, or the text of one, is written otherwise than a whole number."""
+    """Return True if a number, or the string of one, is not written as a whole number."""
     if isinstance(value, str):
         return re.fullmatch(r"[+-]?\d[\d_]*", value) is None
     return not isinstance(value, int | np.integer)
@@ -226,7 +212,7 @@ def _read_time(text: str) -> Period | None:
 
 
 def _period_of(value: Any) -> Period | None:
-    """Return the microseconds that an instant stands for; None where it is none."""
+    """Return the microseconds that a Python time stands for; None if it is not a time."""
     if isinstance(value, datetime):  # pandas' as well
         if value.tzinfo is not None:
             value = value.astimezone(UTC).replace(tzinfo=None)
@@ -244,7 +230,7 @@ def _period_of(value: Any) -> Period | None:
 
 
 def _unit_of(value: np.datetime64) -> Period:
-    """Return the microseconds from an instant to the end of the unit that it is given in."""
+    """Return the microseconds from a time to the end of the unit that it is given in."""
     unit: Any = np.datetime_data(value.dtype)
     ends = (value, value + np.timedelta64(1, unit))
     first, after = (int(at.astype("M8[us]").astype(np.int64)) for at in ends)
@@ -252,7 +238,7 @@ def _unit_of(value: np.datetime64) -> Period:
 
 
 def _duration_of(value: Any) -> int | None:
-    """Return a duration in whole microseconds; None where it has no such length."""
+    """Return a duration in whole microseconds; None if it has no such length."""
     if isinstance(value, timedelta):
         # pandas has nanoseconds.
         return None if getattr(value, "nanoseconds", 0) else value // _MICROSECOND

@@ -31,7 +31,7 @@ class DimSelection:
     start, stop
         The half-open range that holds every position; both 0 when nothing is selected.
     indices
-        Sorted, distinct ``int64`` positions; None where the whole range is selected.
+        Sorted, distinct ``int64`` positions; None if the whole range is selected.
     """
 
     size: int
@@ -57,10 +57,7 @@ class DimSelection:
 
     @classmethod
     def of_indices(cls, size: int, indices: NDArray[Any]) -> Self:
-        """Select positions given in any order and any number of times.
-
-        All must lie in the dimension; callers have checked what users wrote.
-        """
+        """Select positions given in any order and any number of times; all within the dimension."""
         positions = np.unique(np.asarray(indices, dtype=np.int64))
         return cls._of_sorted(size, positions)
 
@@ -82,12 +79,12 @@ class DimSelection:
 
     @property
     def count(self) -> int:
-        """How many positions are selected."""
+        """The number of selected positions."""
         return self.stop - self.start if self.indices is None else len(self.indices)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every position is selected."""
+        """True if every position is selected."""
         return self.count == self.size
 
     def positions(self) -> NDArray[np.int64]:
@@ -97,7 +94,7 @@ class DimSelection:
         return np.arange(self.start, self.stop, dtype=np.int64)
 
     def rank(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many positions are selected before each of some that are selected."""
+        """Return the number of positions that are selected before each of some selected ones."""
         if self.indices is None:
             return positions - self.start
         return np.searchsorted(self.indices, positions)
@@ -107,7 +104,7 @@ class DimSelection:
         return self.intersect(DimSelection.span(self.size, start, stop))
 
     def intersect(self, other: DimSelection) -> DimSelection:
-        """Return the positions that both select; both are of the same dimension."""
+        """Return the positions that both selections of one dimension hold."""
         assert self.size == other.size, "selections of two dimensions"
         start, stop = max(self.start, other.start), min(self.stop, other.stop)
         if start >= stop:

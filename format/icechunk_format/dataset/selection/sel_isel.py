@@ -9,20 +9,20 @@ The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas
   or values with commas between.
 
 Both may also be a mapping from dimensions to Python values, as xarray takes them: a value, a slice,
-a list or an array. A text among them is read as a selector of the grammar.
+a list or an array. A string among them is read as a selector of the grammar.
 
 Rules of this file
 ------------------
 1. A range selects by value, in ascending, descending and unordered coordinates:
-   - On a descending coordinate the ends may come in either order. On others, reversed ends select
+   - On a descending coordinate the ends may be in either order. On others, reversed ends select
      nothing, as in xarray.
    - An open range on a descending coordinate runs to the end of the axis: ``latitude=45:`` is 45
      and everything south of it.
-   - Unsorted texts are names: a range runs from the position of one to that of the other, as in
+   - Unsorted strings are names: a range runs from the position of one to that of the other, as in
      xarray, and both must exist.
 2. A range outside of the coordinate selects nothing. A single value or position that does not exist
    is an error.
-3. A range of times is cut at the colon where both sides read as times.
+3. A range of times is cut at the colon if both sides read as times.
 """
 
 from __future__ import annotations
@@ -50,24 +50,10 @@ _ISO_START = re.compile(r"\d{4}(-\d{2}(-\d{2}(T\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?
 
 
 def resolve_isel(given: Given, sizes: Mapping[str, int]) -> dict[str, DimSelection]:
-    """Read the option ``isel``.
+    """Read the option ``isel``: a selection for each dimension that it names.
 
-    Parameters
-    ----------
-    given
-        Such as ``"time=0:24; latitude=10; longitude=0:100:2"``, or ``{"time": slice(0, 24)}``.
-    sizes
-        Length of each dimension.
-
-    Returns
-    -------
-    dict
-        A selection for each dimension that is named.
-
-    Raises
-    ------
-    InvalidInputError
-        If the text cannot be read, a dimension does not exist, or a position is out of bounds.
+    ``given`` is such as ``"time=0:24; latitude=10; longitude=0:100:2"``, or ``{"time": slice(0,
+    24)}``.
     """
     return {
         name: _positions(name, selector, sizes[name])
@@ -82,25 +68,11 @@ def resolve_sel(
     *,
     method: str | None = None,
 ) -> dict[str, DimSelection]:
-    """Read the option ``sel``.
+    """Read the option ``sel``: a selection for each dimension that it names.
 
-    Parameters
-    ----------
-    given
-        Such as ``"time=2024-07-01:2024-07-07; latitude=35:45"``, or ``{"latitude": [35, 45]}``.
-    sizes
-        Length of each dimension.
-    coordinate
-        Gives the decoded values of a dimension; called for the dimensions that are named.
-    method
-        The option ``sel.method``: None for exact values, ``"nearest"`` for the closest ones.
-
-    Raises
-    ------
-    InvalidInputError
-        If the text cannot be read, a dimension does not exist, or a single value does not.
-    UnsupportedError
-        If a coordinate is of a type that labels cannot name.
+    ``given`` is such as ``"time=2024-07-01:2024-07-07; latitude=35:45"``, or ``{"latitude": [35,
+    45]}``. ``coordinate`` returns the decoded values of a named dimension. ``method`` is the option
+    ``sel.method``: None for exact values, ``"nearest"`` for the closest ones.
     """
     if method not in (None, "nearest"):
         raise InvalidInputError(f"sel.method={method!r} is unknown; the only method is 'nearest'")
@@ -111,7 +83,7 @@ def resolve_sel(
 
 
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:
-    """Yield each dimension with its selector: its text, or its Python value."""
+    """Yield each dimension with its selector: its string, or its Python value."""
     seen: set[str] = set()
     folded = {name.casefold(): name for name in sizes}
     pairs = given.items() if isinstance(given, Mapping) else _parts(option, given, sizes)
@@ -244,7 +216,7 @@ def _value_mask(name: str, value: Any, labels: Labels, method: str | None) -> ND
 def _range_bounds(
     name: str, selector: str, labels: Labels
 ) -> tuple[Period | None, Period | None] | None:
-    """Return the ends of a range, or None where the selector is not a range."""
+    """Return the ends of a range, or None if the selector is not a range."""
     if ".." in selector:
         low, _, high = selector.partition("..")
         return _ends(name, [low.strip(), high.strip()], labels)
@@ -306,7 +278,7 @@ def _range_mask(labels: Labels, low: Period | None, high: Period | None) -> NDAr
 def _name_range(
     name: str, labels: Labels, low: Period | None, high: Period | None
 ) -> NDArray[np.bool_]:
-    """Return the positions from one text to another, where texts are in no order."""
+    """Return the positions from one string to another, of strings in no order."""
     ends = [0, len(labels.values) - 1]
     for number, period in enumerate((low, high)):
         if period is None:

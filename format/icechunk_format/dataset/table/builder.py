@@ -25,11 +25,9 @@ class TableBuilder:
 
     Parameters
     ----------
-    variables
-        All arrays of the group, by name.
     data_variables
         The arrays of a table for which the user names none.
-    group_path
+    label
         The group, for messages.
     """
 

@@ -46,11 +46,9 @@ class ColumnFactory:
     variables
         All arrays of the group, by name.
     decode_cf
-        Whether attributes are obeyed.
-    timestamp_type
-        ``ntz`` or ``utc``.
+        Whether CF attributes are applied.
     named
-        Whether the user named the arrays; otherwise an error about one says how to do so.
+        Whether the user named the arrays; otherwise an error about one explains how to do so.
     """
 
     def __init__(
@@ -72,13 +70,7 @@ class ColumnFactory:
         )
 
     def of_variable(self, variable: Variable, role: Role) -> Column:
-        """Make the column of an array.
-
-        Raises
-        ------
-        UnsupportedError
-            Its data type, grid or codecs are not known here.
-        """
+        """Make the column of an array."""
         try:
             decoder = self._decoder(variable)
             metadata = describe(variable, role=role, dimension=("", 0), decoder=decoder)
@@ -104,13 +96,7 @@ class ColumnFactory:
         )
 
     def of_dimension(self, dim: str, size: int) -> Column:
-        """Make the column of a dimension: its labels, or its 0-based index.
-
-        Raises
-        ------
-        InvalidInputError
-            The array of labels has another length than the dimension.
-        """
+        """Make the column of a dimension: its labels, or its 0-based index."""
         labels = self._variables.get(dim)
         if labels is None or not labels.is_dimension_coordinate:
             return Column(
@@ -138,13 +124,7 @@ class ColumnFactory:
         variables: Sequence[Variable],
         coords: Sequence[Variable],
     ) -> tuple[Column, ...]:
-        """Make the columns of the layout ``cells``.
-
-        Raises
-        ------
-        InvalidInputError
-            A coordinate has a dimension that the table has not, or names clash.
-        """
+        """Make the columns of the layout ``cells``."""
         # Each dimension column lists all dimensions, so that a writer notices dropped ones.
         among = {"table_dimensions": list(chosen.dims)}
         columns = [
@@ -244,6 +224,6 @@ def summary_columns(cells: Sequence[Column]) -> tuple[Column, ...]:
 
 
 def sums_to_integer(arrow_type: pa.DataType) -> bool:
-    """Whether sums of a type stay exact in 64 bits, whatever the size of a block."""
+    """Return True if sums of a type stay exact in 64 bits, whatever the size of a block."""
     narrow = pa.types.is_integer(arrow_type) and arrow_type.bit_width <= 32
     return bool(narrow or pa.types.is_boolean(arrow_type))

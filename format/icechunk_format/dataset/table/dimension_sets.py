@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 1. Sizes belong to a set of dimensions: ``dim_0`` of 10 and ``dim_0`` of 20 are not the same.
 2. If the user names no variables, the table has those on the largest set. If some set is not a
-   part of the largest, the error lists the sets and how to name the variables of each.
-3. Named variables must all lie on the largest set among them or on parts of it; the latter are
-   broadcast. Scalars and variables on parts must be named.
+   subset of the largest, the error lists the sets and how to name the variables of each.
+3. All named variables must be on the largest set among them or on a subset of it; the latter are
+   broadcast. Scalars and variables on subsets must be named.
 """
 
 from __future__ import annotations
@@ -25,15 +25,7 @@ _MOST_NAMES_IN_LINE = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DimensionSet:
-    """Variables that share all dimensions.
-
-    Parameters
-    ----------
-    dims, sizes
-        The dimensions in the order of the first variable.
-    variables
-        Names of the variables, in the order given.
-    """
+    """Variables that share all dimensions, in the order of the first variable."""
 
     dims: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -48,7 +40,7 @@ class DimensionSet:
 def data_variables(
     variables: Sequence[Variable], group_attributes: Mapping[str, Any]
 ) -> list[Variable]:
-    """Return the arrays that are not coordinates of others; all of them, where all are."""
+    """Return the arrays that are not coordinates of others; all arrays if all are coordinates."""
     coordinates = coordinate_names(variables, group_attributes)
     data = [
         variable
@@ -88,13 +80,7 @@ def group_by_dimensions(variables: Iterable[Variable]) -> list[DimensionSet]:
 def named_variables(
     names: Sequence[str], variables: Mapping[str, Variable], group_path: str
 ) -> list[Variable]:
-    """Return the variables of some names, each once, in the order of the names.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such array; the message lists what exists, nearest first.
-    """
+    """Return the variables of some names, each once, in the order of the names."""
     found: dict[str, Variable] = {}
     for name in names:
         variable = variables.get(name)
@@ -115,25 +101,10 @@ def named_variables(
 def choose(
     candidates: Sequence[Variable], *, named: bool, group_path: str
 ) -> tuple[DimensionSet, list[Variable]]:
-    """Choose the dimensions of a table and the variables that it holds.
+    """Return the dimensions of a table, and its variables in the order of ``candidates``.
 
-    Parameters
-    ----------
-    candidates
-        The named variables, or all data variables of the group.
-    named
-        Whether the user named them. Only then parts of the set and scalars take part.
-
-    Returns
-    -------
-    tuple
-        The set of dimensions, and the variables in the order of ``candidates``.
-
-    Raises
-    ------
-    InvalidInputError
-        The variables do not lie on one set of dimensions, there is none, or one of them repeats
-        a dimension.
+    ``candidates`` are the named variables, or all data variables of the group. Only named variables
+    may be scalars or be on a subset of the dimensions.
     """
     _refuse_repeated_dimensions(candidates, named=named, group_path=group_path)
     taking_part = [v for v in candidates if v.dims or named]

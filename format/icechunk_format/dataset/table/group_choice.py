@@ -13,24 +13,10 @@ _MOST_GROUPS_SHOWN = 20
 
 
 def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath:
-    """Return the path of the group to read.
+    """Return the path of the group to read; ``label`` is the repository, for messages.
 
-    Parameters
-    ----------
-    snapshot
-        The version.
-    group
-        Its path, with or without the leading ``/``. None chooses the root if it has arrays, or
-        else the only group that has.
-    place
-        The repository, for messages.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such group; the message lists the others, nearest first.
-    InvalidInputError
-        No path is given and several groups have arrays, or the path is that of an array.
+    ``group`` may lack the leading ``/``. None chooses the root if it has arrays, or else the only
+    group that has.
     """
     if group is None:
         with_arrays = sorted(

@@ -15,7 +15,7 @@ _MOST_LISTED: Final = 1_000
 
 
 def direction(labels: NDArray[Any]) -> int:
-    """Return 1 if labels go up, -1 if they go down, 0 if neither."""
+    """Return 1 if labels ascend, -1 if they descend, 0 if neither."""
     if len(labels) < 2 or bool(np.all(labels[1:] > labels[:-1])):
         return 1
     return -1 if bool(np.all(labels[1:] < labels[:-1])) else 0
@@ -24,7 +24,7 @@ def direction(labels: NDArray[Any]) -> int:
 def described_order(labels: NDArray[Any]) -> str | list[Any] | None:
     """Return ``ascending``, ``descending``, or the stored labels themselves if they are few.
 
-    None is any other order, or that of labels that JSON cannot hold.
+    None is any other order, or labels that JSON cannot hold.
     """
     if labels.dtype.names is not None or labels.dtype.kind in "cV":
         return None

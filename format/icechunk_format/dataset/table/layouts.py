@@ -1,7 +1,7 @@
-"""The layouts of a table: what each one's columns are, and which options go with it.
+"""The layouts of a table: their columns, and the options that go with each.
 
-Two more tables have an entry for each layout: ``reading.plan`` says how the driver plans it,
-``reading.run`` how executors read it. They stand apart because executors import no planning.
+Two more tables have an entry for each layout: ``reading.plan`` (planning on the driver) and
+``reading.run`` (reading on executors). They are separate because executors import no planning.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class LayoutRules:
     Parameters
     ----------
     fields
-        Its columns; empty where they follow from the dimensions and variables of a group.
+        Its columns; empty if they follow from the dimensions and variables of a group.
     options
         Those of ``coords``, ``block`` and ``decoded`` that it takes.
     takes_coordinates
-        Whether a table without named variables holds the coordinate arrays, too.
+        Whether a table without named variables also holds the coordinate arrays.
     """
 
     fields: Fields = ()
@@ -57,7 +57,7 @@ class LayoutRules:
 
     @property
     def has_values(self) -> bool:
-        """Whether rows come from cells, so that a condition may name variables."""
+        """True if rows come from cells, so that a condition may name variables."""
         return not self.fields
 
 

@@ -40,10 +40,6 @@ class Column:
 
     Parameters
     ----------
-    name
-        Its name in the table.
-    arrow_type
-        Its type.
     role
         ``dimension``, ``variable``, ``coordinate``, or ``layout`` for columns that describe
         chunks rather than values.
@@ -55,7 +51,7 @@ class Column:
     dims
         The dimensions of that array, in array order.
     decoder
-        Turns stored values into Arrow; None where ``path`` is None.
+        Turns stored values into Arrow; None if ``path`` is None.
     statistic
         In the layout ``summary``: ``first``, ``last``, ``count``, ``min``, ...
     metadata
@@ -87,13 +83,9 @@ class Table:
 
     Parameters
     ----------
-    layout
-        Meaning of a row.
     dims, sizes
         The dimensions of the table. In the layouts ``chunks`` and ``refs``: all dimensions that
         can be selected on.
-    columns
-        The columns, in order.
     arrays
         Paths of the arrays that the table is made of: the variables of ``cells`` and
         ``summary``, the arrays of ``chunks`` and ``refs``.
@@ -101,8 +93,8 @@ class Table:
         Columns that a condition may name: those of the layout ``cells``, and the coordinates of
         the group along the table's dimensions. ``chunks`` and ``refs`` have dimensions only.
     block
-        In the layout ``summary``: elements of a block along each dimension, or None where the
-        chunks decide.
+        In the layout ``summary``: elements of a block along each dimension, or None to use the
+        chunks.
     decoded
         In the layout ``chunks``: whether the data are decoded.
     """
@@ -134,13 +126,7 @@ class Table:
         ]
 
     def column(self, name: str) -> Column:
-        """Return a column by its name; case only matters between names that differ in nothing else.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such column; the message names the nearest.
-        """
+        """Return a column by its name; case matters between names that differ in case alone."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -154,13 +140,7 @@ class Table:
         )
 
     def select(self, names: Sequence[str]) -> Table:
-        """Keep some columns, in the order and the spelling of ``names``.
-
-        Raises
-        ------
-        InvalidInputError
-            A column does not exist, comes twice, or none is left.
-        """
+        """Keep some columns, in the order and the spelling of ``names``."""
         if not names:
             raise InvalidInputError(
                 f"no column is selected; the table has {', '.join(self.names)}",
@@ -182,23 +162,10 @@ def describe(
 ) -> dict[str, Any]:
     """Return the metadata of a column: enough to write the column back without options.
 
-    Parameters
-    ----------
-    variable
-        The array of the column; None for a dimension without labels.
-    role
-        The role of the column.
-    dimension
-        Name and size of the dimension, for a column without an array.
-    decoder
-        The decoder of the array, for the encoding.
-
-    Returns
-    -------
-    dict
-        ``role``, ``dimensions``, ``shape``; for an array also ``stored_dtype``, ``chunks``,
-        ``shards`` (under sharding), ``fill_value``, ``codecs``, ``attributes`` and ``encoding``.
-        Tables add ``table_dimensions``, ``order`` and ``group_attributes`` to their dimensions.
+    ``dimension`` is the name and size of a dimension without an array. The metadata are ``role``,
+    ``dimensions``, ``shape``; for an array also ``stored_dtype``, ``chunks``, ``shards`` (under
+    sharding), ``fill_value``, ``codecs``, ``attributes`` and ``encoding``. Tables add
+    ``table_dimensions``, ``order`` and ``group_attributes`` to their dimensions.
     """
     if variable is None:
         return {"role": role, "dimensions": [dimension[0]], "shape": [dimension[1]]}
@@ -229,13 +196,7 @@ def describe(
 
 
 def check_names(columns: Sequence[Column]) -> None:
-    """Refuse columns that could not be told apart.
-
-    Raises
-    ------
-    InvalidInputError
-        Two columns have one name, or differ in case alone.
-    """
+    """Refuse columns that have one name, or names that differ in case alone."""
     seen: dict[str, Column] = {}
     for column in columns:
         other = seen.setdefault(column.name.casefold(), column)

@@ -33,20 +33,7 @@ _NAME_LIST_ENDINGS = ("_coordinates", "_connectivity")
 
 
 class Variable:
-    """One array of a group.
-
-    Parameters
-    ----------
-    node
-        Its entry in the snapshot.
-
-    Attributes
-    ----------
-    name, path
-        The last part of the node path, and all of it.
-    dims, shape
-        Names and sizes of the dimensions, in array order.
-    """
+    """One array of a group; ``name`` is the last part of its path."""
 
     def __init__(self, node: NodeSnapshot) -> None:
         if node.array is None:
@@ -74,31 +61,19 @@ class Variable:
 
     @property
     def is_dimension_coordinate(self) -> bool:
-        """Whether this array holds the labels of a dimension."""
+        """True if this array holds the labels of a dimension."""
         return self.dims == (self.name,)
 
     @property
     def metadata(self) -> ArrayMetadata:
-        """The array's ``zarr.json``, parsed.
-
-        Raises
-        ------
-        FormatError
-            The stored document is damaged.
-        """
+        """The array's ``zarr.json``, parsed; a FormatError if it is damaged."""
         if self._metadata is None:
             self._metadata = parse_array_metadata(self.node.user_data, node_path=self.node.path)
         return self._metadata
 
     @property
     def codecs(self) -> ChunkCodecs:
-        """Codecs of the array's chunks.
-
-        Raises
-        ------
-        UnsupportedError
-            A codec is not available here.
-        """
+        """Codecs of the array's chunks; an UnsupportedError if one is not available here."""
         if self._codecs is None:
             self._codecs = self.metadata.chunk_codecs()
         return self._codecs
@@ -113,7 +88,7 @@ class Variable:
 
     @property
     def has_repeated_dimension(self) -> bool:
-        """Whether two axes have one dimension name; such an array cannot be a table."""
+        """True if two axes have one dimension name; such an array cannot be a table."""
         return len(set(self.dims)) < len(self.dims)
 
 

@@ -46,8 +46,6 @@ class BlockQuestion:
 
     Parameters
     ----------
-    picks
-        The picked elements of each axis.
     coords
         ``int64 (m, ndim)``: all chunks of the block, in C order.
     partial
@@ -71,16 +69,9 @@ FetchedBlock = tuple[NDArray[np.int64], list[bytes]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DecodedBlock:
-    """A block of values.
+    """A block of values, C-contiguous and of the array's own dtype.
 
-    Parameters
-    ----------
-    values
-        The array of the block, C-contiguous, of the array's own dtype.
-    picks
-        The picked elements of each axis.
-    present
-        ``bool (m,)``: which chunks of the block exist, in C order.
+    ``present`` is ``bool (m,)``: the chunks of the block that exist, in C order.
     """
 
     values: NDArray[Any]
@@ -91,18 +82,7 @@ class DecodedBlock:
 class ArrayReader:
     """Reads one array of one snapshot.
 
-    Parameters
-    ----------
-    storage
-        The repository's objects.
-    snapshot
-        The snapshot that lists the array.
-    variable
-        The array.
-    chunk_source
-        Fetches the bytes of chunks.
-    kept
-        Decoded chunks to share between neighbouring blocks, or None.
+    ``kept`` are decoded chunks to share between neighbouring blocks, or None.
     """
 
     def __init__(
@@ -147,12 +127,7 @@ class ArrayReader:
     def read(self, selections: Sequence[DimSelection]) -> NDArray[Any]:
         """Read the product of one selection for each axis.
 
-        Raises
-        ------
-        FormatError
-            Stored bytes are damaged; it names the chunk.
-        UnsupportedError
-            A codec, data type or grid of the array is not known here.
+        A FormatError of damaged bytes names the chunk.
         """
         question = self.ask(selections)
         return self.decode(question, self.fetch(question)).values
@@ -167,7 +142,7 @@ class ArrayReader:
         )
 
     def ask(self, selections: Sequence[DimSelection]) -> BlockQuestion:
-        """Return which chunks hold the product of one selection for each axis.
+        """Return the chunks that hold the product of one selection for each axis.
 
         Call it in the order in which blocks will be decoded: a chunk that two blocks share is
         fetched by the first.
@@ -196,12 +171,9 @@ class ArrayReader:
     def present(
         self, selections: Sequence[DimSelection]
     ) -> tuple[list[AxisPick], NDArray[np.bool_]]:
-        """Return which chunks of a block exist, without fetching them.
+        """Return the picks of each axis, and True for each chunk of a block that exists.
 
-        Returns
-        -------
-        tuple
-            The picks of each axis, and ``bool (m,)`` in C order of the chunks.
+        Nothing is fetched; chunks are in C order.
         """
         picks = [
             pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
@@ -218,7 +190,7 @@ class ArrayReader:
         return self.lookup.find(coords.astype(np.uint32)).positions
 
     def decode(self, asked: BlockQuestion, fetched: FetchedBlock) -> DecodedBlock:
-        """Decode the chunks of a block and put them in their places."""
+        """Decode the chunks of a block and copy their values into it."""
         positions, payloads = fetched
         shape = tuple(p.length for p in asked.picks)
         counts = [len(p.chunks) for p in asked.picks]
@@ -251,7 +223,7 @@ class ArrayReader:
         present: NDArray[np.bool_],
         counts: list[int],
     ) -> None:
-        """Place chunks that earlier blocks fetched, and remember those that do not exist."""
+        """Copy from chunks that earlier blocks fetched, and remember those that do not exist."""
         assert self._kept is not None
         awaited = set(asked.awaited.tolist())
         lost = []
@@ -279,17 +251,9 @@ class ArrayReader:
             _place(values, chunk, asked.picks, place)
 
     def payloads(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
-        """Fetch the stored bytes of (inner) chunks.
+        """Fetch (inner) chunks: positions of those that exist, ascending, and their stored bytes.
 
-        Parameters
-        ----------
-        coords
-            ``int64 (m, ndim)``, no row twice.
-
-        Returns
-        -------
-        tuple
-            The positions of those that exist, ascending, and their bytes.
+        ``coords`` is ``int64 (m, ndim)``, no row twice.
         """
         if self.shards is not None:
             return self.shards.fetch(coords)
@@ -297,13 +261,7 @@ class ArrayReader:
         return found.positions, fetch_found(self.chunk_source, found)
 
     def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:
-        """Decode one (inner) chunk to its full shape.
-
-        Raises
-        ------
-        FormatError
-            The bytes are damaged; the error names array and coordinates.
-        """
+        """Decode one (inner) chunk to its full shape; a FormatError names array and coordinates."""
         try:
             shape = self._chunk_shape
             if shape is None:

@@ -21,10 +21,7 @@ _ENTRY_COST = 200
 class DecodedChunks:
     """Least-recently-used decoded chunks; None stands for a chunk that does not exist.
 
-    Parameters
-    ----------
-    max_bytes
-        Budget of all kept chunks. A larger chunk is not kept.
+    A chunk larger than the budget of ``max_bytes`` is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -35,7 +32,7 @@ class DecodedChunks:
         self._kept: OrderedDict[Hashable, NDArray[Any] | None] = OrderedDict()
 
     def announce(self, key: Hashable) -> bool:
-        """Announce that a chunk will be fetched; False if it is kept or announced already."""
+        """Announce that a chunk will be fetched; return False if it is kept or announced."""
         with self._lock:
             if key in self._kept or key in self._announced:
                 return False

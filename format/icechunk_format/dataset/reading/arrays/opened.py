@@ -40,13 +40,7 @@ class ScanArrays:
         self._readers: dict[str, ArrayReader] = {}
 
     def variable(self, path: str) -> Variable:
-        """Return an array of the snapshot by its path.
-
-        Raises
-        ------
-        NotFoundError
-            The snapshot has no such array.
-        """
+        """Return an array of the snapshot by its path."""
         if path not in self._variables:
             node = self.snapshot.node(path)
             if node is None or node.array is None:
@@ -78,10 +72,7 @@ class ScanArrays:
         )
 
     def labels(self, column: Column, size: int, selection: DimSelection | None = None) -> pa.Array:
-        """Return the values of a dimension column at the selected positions, or at all.
-
-        ``column`` has the role ``dimension``; ``size`` is the length of that dimension.
-        """
+        """Return the values of a dimension column at the selected positions, or at all."""
         selection = selection or DimSelection.whole(size)
         if column.path is None or column.decoder is None:
             return pa.array(selection.positions(), type=column.arrow_type)
@@ -91,7 +82,7 @@ class ScanArrays:
         return column.decoder.decode(stored[positions])
 
     def stored_labels(self, path: str, size: int, start: int, stop: int) -> NDArray[np.generic]:
-        """Return labels ``[start, stop)`` of a dimension as they are stored."""
+        """Return labels ``[start, stop)`` of a dimension in their stored form."""
 
         def load(_: list[int]) -> list[Loaded[NDArray[Any]]]:
             values = self.reader(path).read([DimSelection.span(size, start, stop)])

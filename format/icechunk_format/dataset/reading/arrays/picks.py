@@ -24,13 +24,13 @@ class AxisPick:
     Parameters
     ----------
     length
-        How many elements are picked.
+        Number of picked elements.
     chunks
         ``int64 (k,)``: the chunks that hold them, ascending.
     sources
         For each chunk, the picked elements counted from the chunk's first one.
     targets
-        For each chunk, the places of its elements among the picked ones.
+        For each chunk, the positions of its elements among the picked ones.
     partial
         ``bool (k,)``: not all elements of the chunk are picked.
     """
@@ -101,7 +101,7 @@ def product_coords(picks: Sequence[AxisPick]) -> NDArray[np.int64]:
 
 
 def any_partial(picks: Sequence[AxisPick]) -> NDArray[np.bool_]:
-    """Return for each chunk of a block, in C order, whether some of its cells are not picked."""
+    """Return for each chunk of a block, in C order, True if some of its cells are not picked."""
     partial = np.zeros((), dtype=bool)
     for p in picks:
         partial = partial[..., None] | p.partial

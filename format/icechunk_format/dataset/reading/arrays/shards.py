@@ -36,12 +36,7 @@ _NOT_STORED = np.uint64(2**64 - 1)
 class ShardReads:
     """Fetches inner chunks of one sharded array.
 
-    Parameters
-    ----------
-    grid
-        The grid of the shards.
-    path
-        The array, for messages.
+    ``grid`` is the grid of the shards; ``path`` names the array in messages.
     """
 
     sharding: Sharding
@@ -61,17 +56,9 @@ class ShardReads:
         return shards, local
 
     def fetch(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
-        """Fetch inner chunks.
+        """Fetch inner chunks: the positions of those that exist, ascending, and their bytes.
 
-        Parameters
-        ----------
-        coords
-            ``int64 (m, ndim)``: coordinates in the grid of all inner chunks of the array.
-
-        Returns
-        -------
-        tuple
-            The positions in ``coords`` of those that exist, ascending, and their bytes.
+        ``coords`` is ``int64 (m, ndim)``, in the grid of all inner chunks of the array.
         """
         question = _ShardQuestion(self, coords)
         payloads: dict[int, bytes] = {}
@@ -162,7 +149,7 @@ class ShardReads:
 
 
 class _ShardQuestion:
-    """Inner chunks sorted by the existing shards that they lie in."""
+    """Inner chunks sorted by the existing shards that hold them."""
 
     def __init__(self, reads: ShardReads, coords: NDArray[np.int64]) -> None:
         shards, self.local = reads.shard_of(coords)
@@ -190,7 +177,7 @@ class _ShardQuestion:
             self.whole = (needed >= totals * _MOST_OF_A_SHARD) | small
 
     def members(self, number: int) -> NDArray[np.int64]:
-        """Return which of the asked inner chunks lie in a shard."""
+        """Return the requested inner chunks of a shard."""
         return self._order[self._ends[number] : self._ends[number + 1]]
 
 

@@ -28,16 +28,14 @@ class BlockRows:
 
     Parameters
     ----------
-    shape
-        Its shape.
     labels
         For each axis whose column is wanted, its name and its values along the axis.
     keys
-        For each axis, a value that is equal exactly where the labels are.
+        For each axis, a value that is equal exactly if the labels are.
     values
         Columns of the whole block in C order, by name.
     keep
-        ``bool`` column of the block, or None where all rows stay.
+        ``bool`` column of the block, or None to keep all rows.
     """
 
     shape: tuple[int, ...]

@@ -44,21 +44,21 @@ _MOST_BLOCKS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """A block that was read.
+    """The columns of a block that was read.
 
     Parameters
     ----------
     block
-        What was read: a block, or a piece of a block too large to be read at once.
+        The block, or a slab of a block too large to be read at once.
     values
         The result of ``convert`` for each array column, by the column's source.
     stored
         ``bool`` of the shape of ``block``: cells for which some variable has a chunk. None if all
         have, or if missing chunks are not skipped.
     whole
-        The block that ``block`` is, or is a piece of.
+        The block that ``block`` is, or is a slab of.
     completes
-        Whether this is the last piece of the block.
+        Whether this is the last slab of the block.
     """
 
     block: Block
@@ -142,7 +142,7 @@ class BlockReads:
         ]
 
     def boxes(self, task: ScanTask) -> Iterator[tuple[DimSelection, ...]]:
-        """Yield what each box of the task selects along each dimension."""
+        """Yield the selection of each box of the task along each dimension."""
         for part in task.parts:
             bounds = part[1:]
             yield tuple(
@@ -173,10 +173,7 @@ class BlockReads:
             yield piece
 
     def read(self, task: ScanTask) -> Generator[BlockColumns, None, None]:
-        """Read all blocks of the task, ahead of the caller.
-
-        Closing the returned generator stops the reading.
-        """
+        """Read all blocks of the task ahead of the caller; closing the generator stops this."""
         return read_ahead(
             self._asked_pieces(task),
             fetch=self._fetch,
@@ -236,7 +233,7 @@ def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) ->
 
 
 def _aligned(values: NDArray[Any], places: tuple[int, ...], ndim: int) -> NDArray[Any]:
-    """Bring the axes of an array to their places among the dimensions of the table."""
+    """Move the axes of an array to their positions among the dimensions of the table."""
     order = sorted(range(len(places)), key=places.__getitem__)
     wide = [1] * ndim
     for axis in order:

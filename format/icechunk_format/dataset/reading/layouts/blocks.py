@@ -30,7 +30,7 @@ MOST_BYTES = 16 * 1024 * 1024
 class BlockArray:
     """The chunks of an array that blocks are read from.
 
-    ``places`` gives for each of its axes the number of the table's dimension.
+    ``dims`` gives for each of its axes the number of the table's dimension.
     """
 
     places: tuple[int, ...]
@@ -43,7 +43,7 @@ Block = tuple[DimSelection, ...]
 
 
 def block_shape(block: Block) -> tuple[int, ...]:
-    """Return how many elements a block selects along each dimension."""
+    """Return the number of selected elements along each dimension."""
     return tuple(selection.count for selection in block)
 
 
@@ -60,7 +60,7 @@ def cut_blocks(
     Parameters
     ----------
     box
-        What the task selects along each dimension; none of them empty.
+        The selection of the task along each dimension; none of them empty.
     axes
         Edges along which blocks may be cut.
     arrays
@@ -68,7 +68,7 @@ def cut_blocks(
     budget
         Bytes that the task may hold.
     most_grown
-        Cells to which a block may grow beyond the budget, because it is then read in pieces.
+        Cells to which a block may grow beyond the budget, because it is then read in slabs.
     """
     per_cell = sum(array.item_bytes for array in arrays) + 8
     cells = max(1, min(MOST_CELLS, MOST_BYTES // per_cell, budget // 4 // per_cell))

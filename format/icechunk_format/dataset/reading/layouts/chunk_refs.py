@@ -1,7 +1,7 @@
 """Yields the layout ``refs``: one row for each chunk reference, from the manifests alone.
 
-No chunk is fetched, so virtual references can be listed without authorisation. All work is on
-whole columns, except for the texts of virtual references.
+No chunk is fetched, so virtual references can be listed without authorisation. All work is on whole
+columns, except for the strings of virtual references.
 """
 
 from __future__ import annotations
@@ -71,14 +71,7 @@ def _selected(
 class RefColumns:
     """Builds the columns of one batch of references on demand.
 
-    Parameters
-    ----------
-    path
-        The array, for messages and its column.
-    refs
-        References of the array.
-    rows
-        ``int64 (n,)``: the rows of ``refs`` to show.
+    ``rows`` are the rows of ``refs`` to show; ``path`` is the array.
     """
 
     def __init__(self, path: str, refs: ChunkRefs, rows: NDArray[np.int64]) -> None:

@@ -6,7 +6,7 @@ Spark moves a few large values instead of millions of small ones, so ``mapInArro
 Rules of this file
 ------------------
 1. Every chunk that holds a selected element is one row with all of its elements; ``start`` and
-   ``shape`` say which these are, clipped to the array.
+   ``shape`` are their position and extent, clipped to the array.
 2. Decoded data are C order, little endian. A missing chunk holds the fill value, or has no row
    when missing chunks are skipped.
 3. With ``decoded=false`` a row holds the stored bytes, and a missing chunk has no row. ``shape`` is

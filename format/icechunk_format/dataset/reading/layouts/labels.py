@@ -42,7 +42,7 @@ class TaskLabels:
             self._labels[place] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
-        """Return dimension name and values along a block, by the place of the dimension."""
+        """Return dimension name and values along a block, by the number of the dimension."""
         found = {}
         for place, (name, chosen, values) in self._labels.items():
             [first] = chosen.rank(np.array([block[place].start])).tolist()

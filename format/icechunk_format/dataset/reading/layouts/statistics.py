@@ -37,7 +37,7 @@ class Statistics:
     count, nulls
         ``int64``: values, and cells without one.
     low, high
-        Smallest and largest value; of no meaning where ``count`` is 0.
+        Smallest and largest value; undefined if ``count`` is 0.
     total, mean, m2
         Sum (``int64`` or ``float64``), mean and sum of squared differences from it (``float64``).
     """
@@ -101,7 +101,7 @@ def summarise(
     starts: Sequence[NDArray[np.int64]],
     exact_sum: bool,
 ) -> Statistics:
-    """Summarise the segments of a block.
+    """Return the statistics of the segments of a block, in C order of the segments.
 
     Parameters
     ----------
@@ -115,11 +115,6 @@ def summarise(
         For each axis, the first position of each segment, ascending from 0.
     exact_sum
         Sum integers as ``int64``; otherwise sums are ``float64``.
-
-    Returns
-    -------
-    Statistics
-        Arrays with one element for each segment, in C order of the segments.
     """
     shape = values.shape
     lengths = segment_lengths(starts, shape)
@@ -224,7 +219,7 @@ def segment_lengths(
 
 
 def summarised_cells(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return how many cells each segment has, ``int64`` in the shape of the segments."""
+    """Return the number of cells of each segment, ``int64`` in the shape of the segments."""
     cells = np.ones((1,) * len(lengths), dtype=np.int64)
     for axis, length in enumerate(lengths):
         cells = cells * length.reshape([-1 if a == axis else 1 for a in range(len(lengths))])
@@ -232,7 +227,7 @@ def summarised_cells(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def count_kept(keep: NDArray[np.bool_], starts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return how many cells of each segment are kept."""
+    """Return the number of kept cells of each segment."""
     return _reduce(np.add, keep.astype(np.int64), starts)
 
 

@@ -74,7 +74,7 @@ class _Segments:
         self.statistics: dict[str, Statistics] = {}
 
     def place(self, piece: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
-        """Return the segments that a piece has cells of, and where they start along its axes."""
+        """Return the segments that a slab has cells of, and their starts along its axes."""
         at, starts = [], []
         for axis, selection, known in zip(self._axes, piece, self._numbers, strict=True):
             found = axis.chunk_of(selection.positions())
@@ -84,7 +84,7 @@ class _Segments:
         return tuple(at), starts
 
     def add(self, source: str, at: tuple[slice, ...], found: Statistics, *, last: bool) -> None:
-        """Merge the statistics of a variable over one piece, which may be the last."""
+        """Merge the statistics of a variable over one slab, which may be the last."""
         known = self.statistics.get(source)
         if known is None and last:
             # The only piece: nothing to merge.
@@ -240,5 +240,5 @@ class _SummaryRun:
 
 
 def _segment_starts(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where a new block begins among the positions of an axis."""
+    """Return the positions along an axis at which a new block begins."""
     return np.flatnonzero(np.concatenate([[True], blocks[1:] != blocks[:-1]]))

@@ -72,12 +72,8 @@ from icechunk_format.errors import InvalidInputError
 class Compiler:
     """Compiles syntax trees against the columns of one table.
 
-    Parameters
-    ----------
-    columns
-        Types of the columns that an expression may name.
-    lists
-        Items of the lists that stand for placeholders; see ``long_lists``.
+    ``columns`` are the types of the columns that an expression may name, ``lists`` the items of the
+    lists that stand for placeholders; see ``long_lists``.
     """
 
     def __init__(
@@ -92,10 +88,8 @@ class Compiler:
     def compile(self, node: exp.Expression) -> Typed:
         """Return the typed expression of a node.
 
-        Raises
-        ------
-        InvalidInputError
-            If the node, or anything below it, is not supported, or its types do not go together.
+        An InvalidInputError if the node, or anything below it, is not supported, or has types that
+        do not go together.
         """
         try:
             return self._dispatch(node)
@@ -139,7 +133,7 @@ class Compiler:
         return constant(node.name, STRING) if node.is_string else number_literal(node.name)
 
     def _adjacent_texts(self, node: exp.Expression) -> Typed:
-        """Join texts that stand side by side, as SQL does."""
+        """Join strings that are side by side, as SQL does."""
         return constant("".join(self._word(part, node) for part in node.expressions), STRING)
 
     def _boolean(self, node: exp.Expression) -> Typed:
@@ -382,7 +376,7 @@ class Compiler:
         return value
 
     def _word(self, argument: exp.Expression, node: exp.Expression) -> str:
-        """Return the text of a node that must be a literal, such as a pattern."""
+        """Return the string of a node that must be a literal, such as a pattern."""
         if not isinstance(argument, exp.Literal) or not argument.is_string:
             raise refused(node)
         return str(argument.name)

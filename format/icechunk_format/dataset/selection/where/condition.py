@@ -67,12 +67,10 @@ class Residual:
 
     Attributes
     ----------
-    expression
-        The condition, of type boolean.
     columns
         The columns that it needs, in order of first use.
     sql
-        The condition as text, for errors.
+        The condition as a string, for errors.
     """
 
     expression: Expression
@@ -81,41 +79,22 @@ class Residual:
 
     @property
     def needs_zone(self) -> bool:
-        """Whether :meth:`in_zone` has to set a time zone before the condition is evaluated."""
+        """True if :meth:`in_zone` has to set a time zone before the condition is evaluated."""
         return needs_zone(self.expression)
 
     def in_zone(self, zone: str) -> Residual:
-        """Return the condition for readers of the clocks of a time zone.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such zone, or a constant has no value in it.
-        """
+        """Return the condition for readers of the clocks of a time zone."""
         try:
             return replace(self, expression=in_zone(self.expression, zone))
         except (EvaluationError, pa.ArrowException) as error:
             raise InvalidInputError(f"where {self.sql}: {error}", sql=self.sql) from error
 
     def evaluate(self, columns: Mapping[str, pa.Array | pa.Scalar], length: int) -> pa.BooleanArray:
-        """Return which rows to keep.
+        """Return True for each row to keep, without nulls.
 
-        Parameters
-        ----------
-        columns
-            Values of (at least) :attr:`columns`; a scalar stands for all rows.
-        length
-            How many rows there are.
-
-        Returns
-        -------
-        BooleanArray
-            One value per row and no nulls.
-
-        Raises
-        ------
-        InvalidInputError
-            If the condition cannot be computed for a row: overflow, division by zero, a bad cast.
+        ``columns`` are values of (at least) :attr:`columns`; a scalar stands for all of the
+        ``length`` rows. An InvalidInputError if the condition cannot be computed for a row:
+        overflow, division by zero, a bad cast.
         """
         try:
             kept = evaluate(self.expression, columns)
@@ -161,13 +140,7 @@ def needs_zone(expression: Expression) -> bool:
 
 
 def in_zone(expression: Expression, zone: str) -> Expression:
-    """Return an expression with the time zone set, and what is constant then computed.
-
-    Raises
-    ------
-    InvalidInputError
-        The expression needs a zone, and there is no such zone.
-    """
+    """Return an expression with the time zone set, and its constants then computed."""
     if not isinstance(expression, Call) or not needs_zone(expression):
         return expression
     time_zone(zone)
@@ -190,14 +163,9 @@ def columns_of(expression: Expression) -> tuple[str, ...]:
 
 
 def dimension_selection(condition: Residual, dimension: str, coordinate: pa.Array) -> DimSelection:
-    """Return the positions at which a condition on one dimension is TRUE.
+    """Return the positions at which a condition on one dimension alone is TRUE.
 
-    Parameters
-    ----------
-    condition
-        A condition that names no column but ``dimension``.
-    coordinate
-        The values of the dimension, one per position.
+    ``coordinate`` holds the values of the dimension, one per position.
     """
     kept = condition.evaluate({dimension: coordinate}, len(coordinate))
     return DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))

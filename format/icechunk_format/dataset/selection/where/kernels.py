@@ -39,7 +39,7 @@ def _is_float(value: Datum) -> bool:
 
 
 def _is_plain_scalar(value: Datum) -> bool:
-    """Whether a value is one number that is not NaN, so that IEEE comparisons nearly suffice."""
+    """Return True for one number that is not NaN: IEEE comparisons nearly suffice for it."""
     return isinstance(value, pa.Scalar) and not (value.is_valid and value.as_py() != value.as_py())
 
 
@@ -157,7 +157,7 @@ def _round_half_up(numbers: Any) -> Any:
 
 
 def _natural_log(value: Datum) -> Datum:
-    """Return the logarithm, NULL where there is none, as Spark does."""
+    """Return the logarithm; NULL for numbers that have none, as Spark does."""
     positive = pc.invert(pc.less_equal(value, pa.scalar(0.0)))
     return pc.if_else(positive, _by_numpy(np.log)(value), pa.scalar(None, pa.float64()))
 

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Only lists of plain numbers, or of texts in single quotes without a backslash, are cut out. The
+1. Only lists of plain numbers, or of strings in single quotes without a backslash, are cut out. The
    parser reads all others.
-2. A list becomes one column where the type of the value says how; other lists become literals.
+2. A list becomes one column if the type of the value determines how; other lists become literals.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TIMES: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?$"
 
 
 def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
-    """Return a text with a placeholder for each long list, and the items by the placeholder."""
+    """Return SQL with a placeholder for each long list, and the items by the placeholder."""
     lists: dict[str, list[str]] = {}
     if _NAME in sql or "--" in sql or "/*" in sql:
         return sql, lists

@@ -53,7 +53,7 @@ def compare(operation: str, left: Typed, right: Typed) -> Typed:
 def _float_bound(left: Typed, right: Typed) -> Typed | None:
     """Return the largest FLOAT below a number that no FLOAT equals, to compare a column with.
 
-    Spark would widen the column to DOUBLE. No FLOAT lies between the number and this bound, so a
+    Spark would widen the column to DOUBLE. No FLOAT is between the number and this bound, so a
     comparison with the bound has the same result at a tenth of the cost.
     """
     value = None if right.literal is None else right.literal.as_py()
@@ -84,7 +84,7 @@ def combine(operation: str, left: Typed, right: Typed) -> Typed:
 
 
 def _as_number(value: Typed, other: Typed) -> Typed:
-    """Read text next to a number as one, and give an untyped NULL a type."""
+    """Read a string next to a number as one, and give an untyped NULL a type."""
     if pa.types.is_null(value.type):
         return cast(value, other.type if is_number(other.type) else DOUBLE)
     if value.type == STRING:

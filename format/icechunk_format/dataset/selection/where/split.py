@@ -1,12 +1,12 @@
 """Splits the option ``where`` into selections of dimensions and a residual condition.
 
-A condition on a dimension decides which chunks are fetched; any other condition is evaluated on
-the rows by executors. Only the driver imports this module, ``compiler`` and ``syntax``, which need
+A condition on a dimension decides which chunks are fetched; any other condition is evaluated on the
+rows by executors. Only the driver imports this module, ``compiler`` and ``syntax``, which need
 sqlglot.
 
 Algorithm
 ---------
-1. sqlglot parses the text as Spark SQL. Every construct is compiled to the expressions of
+1. sqlglot parses the string as Spark SQL. Every construct is compiled to the expressions of
    ``condition``; constructs that are not in the tables of ``syntax`` are refused by name.
 2. NOT is pushed inward and the conjunction is split. A conjunct without columns is decided at once.
 3. A conjunct on one dimension alone becomes an exact selection.
@@ -52,7 +52,7 @@ _MOST_OFFSETS = 3 * 86_400_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWhere:
-    """The parts of a ``where``.
+    """The conditions that a ``where`` splits into.
 
     Attributes
     ----------
@@ -75,25 +75,12 @@ def plan_where(
     dimensions: Collection[str],
     time_zone: str | None = "UTC",
 ) -> PlannedWhere:
-    """Parse a condition and split it.
+    """Parse a boolean expression in Spark SQL and split it.
 
-    Parameters
-    ----------
-    sql
-        A boolean expression in Spark SQL.
-    columns
-        Types of all columns that it may name; names ignore case, as in Spark.
-    dimensions
-        Which of the columns are dimensions of the table.
-    time_zone
-        The zone whose clock tells instants from readings, as ``spark.sql.session.timeZone``. If it
-        is None, what depends on it stays in the residual, for :meth:`Residual.in_zone`.
-
-    Raises
-    ------
-    InvalidInputError
-        If the text is no SQL, names an unknown column, mixes types that do not go together, or uses
-        something outside of the supported part of SQL.
+    ``columns`` are the types of all columns that it may name (without case, as in Spark);
+    ``dimensions`` are those that are dimensions of the table. ``time_zone`` is the zone of clock
+    readings, as ``spark.sql.session.timeZone``; if it is None, terms that depend on it stay in the
+    residual, for :meth:`Residual.in_zone`.
     """
     try:
         expression = _compile(sql, columns).expression
@@ -158,19 +145,10 @@ def select(
     columns
         Types of all columns that ``where`` may name, dimensions included.
     coordinate
-        Gives the decoded values of a dimension, or positions where it has none. Called once for
-        each dimension that a condition names.
-    where, sel, isel, sel_method
-        The options, or None.
+        Returns the decoded values of a dimension, or positions if it has no labels. Called once
+        for each dimension that a condition names.
     time_zone
         As for ``plan_where``.
-
-    Raises
-    ------
-    InvalidInputError
-        If an option cannot be read, or names what does not exist.
-    UnsupportedError
-        If ``sel`` names a dimension whose values labels cannot name.
     """
     sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:

@@ -1,8 +1,8 @@
-"""Declares what a ``where`` may contain, as tables over sqlglot's syntax tree; refuses the rest.
+"""Declares the constructs that a ``where`` may contain, as tables over sqlglot's syntax tree.
 
 Rules of this file
 ------------------
-1. A construct that is not in a table is refused by name, with the list of what is allowed.
+1. A construct that is not in a table is refused by name, with the list of the allowed ones.
 2. Nodes have optional parts (``ESCAPE``, ``IGNORE NULLS``, a second argument). Parts that a handler
    does not name are refused rather than ignored, so that a newer parser cannot change the meaning
    of a condition.
@@ -31,10 +31,10 @@ from icechunk_format.errors import InvalidInputError
 
 
 class WhereDialect(Spark):
-    """Spark SQL since 4.0, where a doubled quote in a text stands for one quote."""
+    """Spark SQL since 4.0, in which a doubled quote in a string stands for one quote."""
 
     class Tokenizer(Spark.Tokenizer):
-        """Reads a doubled quote as one quote, where sqlglot reads two texts side by side."""
+        """Reads a doubled quote as one quote; sqlglot would read two strings side by side."""
 
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, *("'", '"')]
 

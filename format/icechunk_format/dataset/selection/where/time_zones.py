@@ -6,7 +6,7 @@ Rules of this file
 ------------------
 1. Times are ``int64`` microseconds since 1970: of UTC for an instant, of the clock for a reading.
 2. A reading that the clock skips means the instant as long after the change as the reading is after
-   the last one before it; of a reading that comes twice, the first instant counts. So does Spark.
+   the last one before it; of a reading that occurs twice, the first instant counts. So does Spark.
 3. Within a day an offset changes at most once.
 """
 
@@ -38,13 +38,7 @@ _OFFSET: Final = re.compile(
 
 @lru_cache(maxsize=64)
 def time_zone(name: str) -> tzinfo:
-    """Return a zone by the name of a region or by an offset, as ``spark.sql.session.timeZone``.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no such zone.
-    """
+    """Return a zone by the name of a region or by an offset, as ``spark.sql.session.timeZone``."""
     match = _OFFSET.fullmatch(name)
     try:
         if match is None:
@@ -68,13 +62,7 @@ def to_clock(instants: Micros, zone: str) -> Micros:
 
 
 def to_instants(readings: Micros, zone: str, near: Micros | None = None) -> Micros:
-    """Return the instants of clock readings; of a reading that comes twice, see ``near``.
-
-    Parameters
-    ----------
-    near
-        Instants whose offsets are kept where they are possible.
-    """
+    """Return the instants of clock readings; of two instants, that with the offset of ``near``."""
     found = readings - _offsets(readings, zone, of_clock=True)
     if near is None:
         return found

@@ -1,13 +1,13 @@
-"""Types conditions by the rules of Spark's ANSI mode: which types go together, and as what.
+"""Types conditions by the rules of Spark's ANSI mode: the types that go together, and as what.
 
-Whether ``flux = 0.1`` compares floats or doubles, or whether ``'2024-07-01'`` is text or a date,
-changes which rows are selected.
+Whether ``flux = 0.1`` compares floats or doubles, or whether ``'2024-07-01'`` is a string or a
+date, changes which rows are selected.
 
 Rules of this file
 ------------------
 1. An expression under construction carries its Arrow type (:class:`Typed`); casts are explicit.
-2. A literal takes the type of the column where that does not change the result: a number that
-   ``float32`` holds exactly is compared as ``float32``; text becomes a timestamp next to one.
+2. A literal takes the type of the column if that does not change the result: a number that
+   ``float32`` holds exactly is compared as ``float32``; a string becomes a timestamp next to one.
 3. Decimal literals stay exact against integers; against floats both become doubles.
 """
 
@@ -74,7 +74,7 @@ class Typed:
 
 
 class TypeMismatchError(Exception):
-    """Spark would not compare or combine these types; the text says why."""
+    """Spark would not compare or combine these types; the message gives the reason."""
 
 
 def constant(value: Any, kind: pa.DataType) -> Typed:
@@ -113,7 +113,7 @@ def number_literal(text: str) -> Typed:
 
 
 def decimal_literal(value: Decimal) -> Typed:
-    """Return a decimal with exactly the digits of its text."""
+    """Return a decimal with exactly the digits that were written."""
     exponent = value.as_tuple().exponent
     scale = max(-int(exponent), 0)
     digits = max(len(value.as_tuple().digits), scale)
@@ -141,7 +141,7 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
 
 
 def _instant(value: Typed) -> Typed:
-    """Return text, a date or a clock reading as an instant."""
+    """Return a string, a date or a clock reading as an instant."""
     literal = value.literal
     if literal is not None and value.type == STRING and literal.is_valid:
         reading, zone = _read_time(literal.as_py())
@@ -176,11 +176,6 @@ def comparable(left: Typed, right: Typed, *, by_clock: bool = True) -> tuple[Typ
     """Return both sides of a comparison in their common type.
 
     ``by_clock`` is False for the choices of an IN, which Spark compares as instants.
-
-    Raises
-    ------
-    TypeMismatchError
-        If Spark would not compare them.
     """
     if by_clock:
         left, right = _by_clock(left, right)
@@ -197,13 +192,7 @@ def comparable(left: Typed, right: Typed, *, by_clock: bool = True) -> tuple[Typ
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the type in which Spark compares two others.
-
-    Raises
-    ------
-    TypeMismatchError
-        If there is none.
-    """
+    """Return the type in which Spark compares two others."""
     if left.equals(right):
         return left
     if pa.types.is_null(left) or pa.types.is_null(right):
@@ -245,10 +234,7 @@ def _digits(kind: pa.DataType) -> tuple[int, int]:
 def arithmetic_type(operation: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type of ``+``, ``-``, ``*``, ``/`` or ``%`` on numbers; operands are cast to it.
 
-    Raises
-    ------
-    TypeMismatchError
-        If the result is a decimal that would have to be rounded.
+    A TypeMismatchError if the result is a decimal that would have to be rounded.
     """
     kind = DOUBLE if operation == "divide" else common_type(left, right)
     either_decimal = pa.types.is_decimal(left) or pa.types.is_decimal(right)
@@ -329,7 +315,7 @@ def _is_opaque(kind: pa.DataType) -> bool:
 
 
 def _read_text(text: str | None, target: pa.DataType) -> pa.Scalar:
-    """Cast a text literal, as ANSI Spark does."""
+    """Cast a string literal, as ANSI Spark does."""
     if text is None:
         return pa.scalar(None, target)
     word = text.strip()
@@ -369,13 +355,7 @@ def _read_clock(text: str) -> datetime:
 
 
 def _read_time(text: str) -> tuple[datetime, str | None]:
-    """Read a date or a timestamp as Spark casts text, and the time zone behind it.
-
-    Raises
-    ------
-    TypeMismatchError
-        The text is not a timestamp.
-    """
+    """Read a date or a timestamp as Spark casts strings, and the time zone behind it."""
     match = _TIMESTAMP_TEXT.fullmatch(text.strip())
     if match is None:
         raise TypeMismatchError(f"{text!r} is not a timestamp such as 2024-07-01 06:00:00")
