@@ -86,7 +86,7 @@ def open_dataset(
     """
     snapshot = repository.snapshot(snapshot_id)
     source = repository.chunk_source(authorized=authorize, virtual_options=virtual_options)
-    path = find_group(snapshot, group, place=str(repository.location))
+    path = find_group(snapshot, group, label=str(repository.location))
     return Dataset(
         location=repository.location,
         snapshot_id=snapshot_id,
@@ -125,7 +125,7 @@ class Dataset:
         self.snapshot_id = snapshot_id
         self.path = str(path)
         # For messages: a user may read several repositories at once.
-        self.place = f"{path} of {location}"
+        self.label = f"{path} of {location}"
         node = snapshot.node(path)
         self.attributes: dict[str, Any] = (
             {}
@@ -155,7 +155,7 @@ class Dataset:
         NotFoundError
             The array does not exist.
         """
-        [variable] = named_variables([name], self.variables, self.place)
+        [variable] = named_variables([name], self.variables, self.label)
         reader = self._arrays(_no_table()).reader(variable.path)
         return reader.read_box(
             [0] * len(variable.shape) if lower is None else lower,
@@ -206,7 +206,7 @@ class Dataset:
         table = TableBuilder(
             variables=self.variables,
             data_variables=self.data_variables,
-            group_path=self.place,
+            label=self.label,
             factory=ColumnFactory(
                 self.variables,
                 decode_cf=decode_cf,

@@ -55,7 +55,7 @@ def dataset_html(dataset: Any) -> str:
     """Return a dataset as HTML, without I/O."""
     coords, data, left_out = _variables(dataset)
     head = title(
-        "Dataset", escaped(dataset.place, 300), f"at <code>{escaped(dataset.snapshot_id)}</code>"
+        "Dataset", escaped(dataset.label, 300), f"at <code>{escaped(dataset.snapshot_id)}</code>"
     )
     parts = [f"<div>Dimensions {soft(escaped(_dimensions(dataset), 1000))}</div>"]
     for name, rows, rest in (("Coordinates", coords, 0), ("Data variables", data, left_out)):

@@ -287,17 +287,17 @@ def snapshot_of(*paths):
 
 
 def test_the_group_is_chosen_when_there_is_one_choice():
-    assert find_group(snapshot_of("/", "/v", "/a", "/a/v"), None, place="here") == "/"
-    assert find_group(snapshot_of("/", "/a", "/a/v"), None, place="here") == "/a"
-    assert find_group(snapshot_of("/"), None, place="here") == "/"
+    assert find_group(snapshot_of("/", "/v", "/a", "/a/v"), None, label="here") == "/"
+    assert find_group(snapshot_of("/", "/a", "/a/v"), None, label="here") == "/a"
+    assert find_group(snapshot_of("/"), None, label="here") == "/"
     two = snapshot_of("/", "/a", "/a/v", "/b", "/b/v")
     with pytest.raises(InvalidInputError, match=r"/a, /b; choose one with the option group"):
-        find_group(two, None, place="here")
-    assert find_group(two, "b", place="here") == find_group(two, "/b/", place="here") == "/b"
+        find_group(two, None, label="here")
+    assert find_group(two, "b", label="here") == find_group(two, "/b/", label="here") == "/b"
     with pytest.raises(InvalidInputError, match="group=/b and variables=v"):
-        find_group(two, "b/v", place="here")
+        find_group(two, "b/v", label="here")
     with pytest.raises(NotFoundError) as caught:
-        find_group(two, "/bb", place="here")
+        find_group(two, "/bb", label="here")
     assert caught.value.facts["existing"][0] == "/b"
 
 

@@ -66,13 +66,13 @@ def _standard_of_proleptic(numbers: NDArray[np.int64], name: str) -> NDArray[np.
     if not old.any():
         return numbers
     days, rest = np.divmod(numbers[old], MICROSECONDS_PER_DAY)
-    distinct, place = np.unique(days, return_inverse=True)
+    distinct, index = np.unique(days, return_inverse=True)
     dates = distinct.astype("M8[D]").astype(str).tolist()
     moved = [
         _day("standard", *map(int, text.rsplit("-", 2)), text=text, name=name) for text in dates
     ]
     result = numbers.copy()
-    result[old] = np.array(moved, np.int64)[place.reshape(-1)] * MICROSECONDS_PER_DAY + rest
+    result[old] = np.array(moved, np.int64)[index.reshape(-1)] * MICROSECONDS_PER_DAY + rest
     return result
 
 
@@ -107,10 +107,10 @@ def _microseconds_of_texts(column: pa.Array, time: TimeScale, name: str) -> NDAr
             )
         days = _day(calendar, *map(int, match.groups()[:3]), text=text, name=name)
         known.append(days * MICROSECONDS_PER_DAY + clock)
-    place = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
+    index = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
     if not known:
         return np.zeros(len(column), np.int64)
-    found: NDArray[np.int64] = np.array(known, np.int64)[place]
+    found: NDArray[np.int64] = np.array(known, np.int64)[index]
     return found
 
 

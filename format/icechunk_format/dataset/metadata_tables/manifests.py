@@ -193,16 +193,16 @@ def _recorded(
     return pa.array(np.where(is_known, values, 0).astype(np.int64), mask=~is_known)
 
 
-def _manifests(asked: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
-    _, snapshot = asked.opened()
-    for batch in manifest_batches(snapshot, asked.arrays(snapshot), unused=asked.group is None):
-        yield batch.select(list(asked.columns))
+def _manifests(context: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
+    _, snapshot = context.opened()
+    for batch in manifest_batches(snapshot, context.arrays(snapshot), unused=context.group is None):
+        yield batch.select(list(context.columns))
 
 
-def _chunks(asked: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
-    storage, snapshot = asked.opened()
-    made = chunk_batches(storage, snapshot, task, asked.columns)
-    return join_thin(made, asked.arrow_schema)
+def _chunks(context: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
+    storage, snapshot = context.opened()
+    made = chunk_batches(storage, snapshot, task, context.columns)
+    return join_thin(made, context.arrow_schema)
 
 
 OF_MANIFESTS: Final[dict[str, BatchesOf]] = {"manifests": _manifests, "chunks": _chunks}

@@ -222,14 +222,14 @@ def _one_line(error: IcechunkError) -> str:
     return "; ".join(line for line in lines if line)
 
 
-def _groups(asked: InspectionContext, task: Task) -> Iterator[Row]:
-    _, snapshot = asked.opened()
-    return group_rows(snapshot, asked.nodes(snapshot))
+def _groups(context: InspectionContext, task: Task) -> Iterator[Row]:
+    _, snapshot = context.opened()
+    return group_rows(snapshot, context.nodes(snapshot))
 
 
-def _variables(asked: InspectionContext, task: Task) -> Iterator[Row]:
-    storage, snapshot = asked.opened()
-    return variable_rows(storage, snapshot, task, frozenset(asked.columns))
+def _variables(context: InspectionContext, task: Task) -> Iterator[Row]:
+    storage, snapshot = context.opened()
+    return variable_rows(storage, snapshot, task, frozenset(context.columns))
 
 
 OF_NODES: Final[dict[str, RowsOf]] = {"groups": _groups, "variables": _variables}

@@ -168,7 +168,7 @@ def plan_inspection(
     snapshot = repository.snapshot(snapshot_id)
     if group is not None:
         # Raises on the driver if there is no such group.
-        path = find_group(snapshot, group, place=str(repository.location))
+        path = find_group(snapshot, group, label=str(repository.location))
         context = replace(context, group=str(path))
     if table.cut == "nowhere":
         return InspectionPlan(context=context, tasks=[()])

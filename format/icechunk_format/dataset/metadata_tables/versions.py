@@ -190,9 +190,9 @@ def change_rows(
         yield {"change": "unknown", "snapshot_id": snapshot_id}
 
 
-def _changes(asked: InspectionContext, task: Task) -> Iterator[Row]:
-    assert asked.older_id is not None, "plan_inspection asks for the older version"
-    return change_rows(asked.repository(), asked.older_id, asked.version)
+def _changes(context: InspectionContext, task: Task) -> Iterator[Row]:
+    assert context.older_id is not None, "plan_inspection asks for the older version"
+    return change_rows(context.repository(), context.older_id, context.version)
 
 
 def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
@@ -204,10 +204,10 @@ def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -
 
 
 OF_VERSIONS: Final[dict[str, RowsOf]] = {
-    "snapshots": lambda asked, _: snapshot_rows(asked.repository()),
-    "history": lambda asked, _: history_rows(asked.repository(), asked.version),
-    "refs": lambda asked, _: ref_rows(asked.repository()),
-    "operations": lambda asked, _: operation_rows(asked.repository().operations()),
+    "snapshots": lambda context, _: snapshot_rows(context.repository()),
+    "history": lambda context, _: history_rows(context.repository(), context.version),
+    "refs": lambda context, _: ref_rows(context.repository()),
+    "operations": lambda context, _: operation_rows(context.repository().operations()),
     "changes": _changes,
 }
 """The metadata tables of this file, by name."""

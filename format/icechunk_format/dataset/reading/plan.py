@@ -144,11 +144,11 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         if request.only is not None:
             extents = request.only[variable.path]
         # Extents of sparse arrays cover far more chunks than have references: count references.
-        places = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
+        covered = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
         counts = request.manifest_files.counts_of(variable.array.manifests.ids)
         references = float(counts.sum())
         if references > 0:
-            target = int(target * max(1.0, places / references))
+            target = int(target * max(1.0, covered / references))
         cuts = cut(
             selections=selections,
             extents=extents,
@@ -176,8 +176,8 @@ def _element_extents(variable: Variable | None, table: Table) -> Boxes:
     extents = np.empty((len(stored), len(table.dims), 2), dtype=np.int64)
     extents[:, :, 0], extents[:, :, 1] = 0, np.array(table.sizes, dtype=np.int64)
     for number, axis in enumerate(variable.metadata.grid.axes):
-        place = table.dims.index(variable.dims[number])
-        extents[:, place] = axis.start_of(np.minimum(stored[:, number], axis.count))
+        dim = table.dims.index(variable.dims[number])
+        extents[:, dim] = axis.start_of(np.minimum(stored[:, number], axis.count))
     return extents
 
 

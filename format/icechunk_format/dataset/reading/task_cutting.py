@@ -229,10 +229,10 @@ def _cut_boxes(
         )
     totals = np.prod(pieces, axis=1)
     owner = np.repeat(np.arange(len(boxes)), totals)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(totals) - totals, totals)
+    index = np.arange(len(owner)) - np.repeat(np.cumsum(totals) - totals, totals)
     cut_boxes = np.empty((len(owner), ndim, 2), dtype=np.int64)
     for number in reversed(range(ndim)):
-        place, piece = np.divmod(place, pieces[owner, number])
+        index, piece = np.divmod(index, pieces[owner, number])
         low = firsts[owner, number] + piece * steps[owner, number]
         high = np.minimum(low + steps[owner, number], lasts[owner, number])
         box = boxes[owner, number]

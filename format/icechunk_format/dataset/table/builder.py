@@ -33,7 +33,7 @@ class TableBuilder:
 
     variables: Mapping[str, Variable]
     data_variables: Sequence[Variable]
-    group_path: str
+    label: str
     factory: ColumnFactory
 
     def build(
@@ -75,7 +75,7 @@ class TableBuilder:
         return self._of_arrays(layout, names, decoded=decoded)
 
     def _named(self, names: Sequence[str]) -> list[Variable]:
-        return named_variables(names, self.variables, self.group_path)
+        return named_variables(names, self.variables, self.label)
 
     def _of_cells(
         self,
@@ -85,7 +85,7 @@ class TableBuilder:
         block: Mapping[str, int] | None,
     ) -> Table:
         candidates = self.data_variables if names is None else self._named(names)
-        chosen, variables = choose(candidates, named=names is not None, group_path=self.group_path)
+        chosen, variables = choose(candidates, named=names is not None, label=self.label)
         columns = self.factory.of_cells(chosen, variables, self._named(coords))
         others = [v for v in self.variables.values() if v not in self.data_variables]
         table = Table(

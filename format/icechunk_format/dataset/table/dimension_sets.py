@@ -55,9 +55,7 @@ def default_columns(
 ) -> frozenset[str] | None:
     """Return the names in the default table of a group; None if variables must be named."""
     try:
-        chosen, held = choose(
-            data_variables(variables, group_attributes), named=False, group_path=""
-        )
+        chosen, held = choose(data_variables(variables, group_attributes), named=False, label="")
     except InvalidInputError:
         return None
     return frozenset(chosen.dims) | {variable.name for variable in held}
@@ -78,7 +76,7 @@ def group_by_dimensions(variables: Iterable[Variable]) -> list[DimensionSet]:
 
 
 def named_variables(
-    names: Sequence[str], variables: Mapping[str, Variable], group_path: str
+    names: Sequence[str], variables: Mapping[str, Variable], label: str
 ) -> list[Variable]:
     """Return the variables of some names, each once, in the order of the names."""
     found: dict[str, Variable] = {}
@@ -88,10 +86,10 @@ def named_variables(
             near = get_close_matches(name, variables, n=len(variables) or 1, cutoff=0.0)
             shown = shortened(near) or "no arrays at all"
             raise NotFoundError(
-                f"group {group_path} has no array {name!r}; it has {shown}",
+                f"group {label} has no array {name!r}; it has {shown}",
                 kind="variable",
                 name=name,
-                group=group_path,
+                group=label,
                 existing=tuple(near),
             )
         found[name] = variable
@@ -99,39 +97,37 @@ def named_variables(
 
 
 def choose(
-    candidates: Sequence[Variable], *, named: bool, group_path: str
+    candidates: Sequence[Variable], *, named: bool, label: str
 ) -> tuple[DimensionSet, list[Variable]]:
     """Return the dimensions of a table, and its variables in the order of ``candidates``.
 
     ``candidates`` are the named variables, or all data variables of the group. Only named variables
     may be scalars or be on a subset of the dimensions.
     """
-    _refuse_repeated_dimensions(candidates, named=named, group_path=group_path)
+    _refuse_repeated_dimensions(candidates, named=named, label=label)
     taking_part = [v for v in candidates if v.dims or named]
     sets = group_by_dimensions(taking_part)
     if not candidates:
         raise InvalidInputError(
-            f"group {group_path} is empty: it holds no array; read another group (option group) "
+            f"group {label} is empty: it holds no array; read another group (option group) "
             "or another version (options branch, tag, snapshot)",
-            group=group_path,
+            group=label,
         )
     if not sets:
         raise InvalidInputError(
-            f"group {group_path} has only scalars: {_listed([v.name for v in candidates])}; "
+            f"group {label} has only scalars: {_listed([v.name for v in candidates])}; "
             "name those to read with the option variables",
-            group=group_path,
+            group=label,
         )
     largest = sets[0]
     if any(not s.dimensions < largest.dimensions for s in sets[1:]):
-        raise _no_single_set(sets, group_path, named=named)
+        raise _no_single_set(sets, label, named=named)
     if named:
         return largest, taking_part
     return largest, [v for v in taking_part if frozenset(v.dimensions) == largest.dimensions]
 
 
-def _refuse_repeated_dimensions(
-    candidates: Sequence[Variable], *, named: bool, group_path: str
-) -> None:
+def _refuse_repeated_dimensions(candidates: Sequence[Variable], *, named: bool, label: str) -> None:
     for variable in candidates:
         if variable.has_repeated_dimension:
             others = ",".join(v.name for v in candidates if not v.has_repeated_dimension)
@@ -140,26 +136,24 @@ def _refuse_repeated_dimensions(
                 f"array {variable.path} has the dimensions ({', '.join(variable.dims)}): a name "
                 "that comes twice cannot be two columns. Read it with layout=chunks, or rename "
                 f"its dimensions{way_out}",
-                group=group_path,
+                group=label,
                 variable=variable.name,
                 dims=variable.dims,
             )
 
 
-def _no_single_set(
-    sets: Sequence[DimensionSet], group_path: str, *, named: bool
-) -> InvalidInputError:
+def _no_single_set(sets: Sequence[DimensionSet], label: str, *, named: bool) -> InvalidInputError:
     lines = []
     for s in sets:
         sizes = ", ".join(f"{dim}={size}" for dim, size in zip(s.dims, s.sizes, strict=True))
         lines.append(f"  ({sizes}): variables={','.join(s.variables)}")
-    what = "the named variables lie" if named else f"the variables of group {group_path} lie"
+    what = "the named variables lie" if named else f"the variables of group {label} lie"
     return InvalidInputError(
         f"{what} on {len(sets)} sets of dimensions that are not parts of one another:\n"
         + "\n".join(lines)
         + "\nOne table has one set of dimensions; choose one with the option variables: "
         + "; ".join(f"variables={_listed(s.variables)} for ({', '.join(s.dims)})" for s in sets),
-        group=group_path,
+        group=label,
         sets=tuple((s.dims, s.sizes, s.variables) for s in sets),
     )
 

@@ -12,7 +12,7 @@ from icechunk_format.spec.snapshot.file import Snapshot
 _MOST_GROUPS_SHOWN = 20
 
 
-def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath:
+def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath:
     """Return the path of the group to read; ``label`` is the repository, for messages.
 
     ``group`` may lack the leading ``/``. None chooses the root if it has arrays, or else the only
@@ -31,7 +31,7 @@ def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath
         if len(with_arrays) == 1:
             return with_arrays[0]
         raise InvalidInputError(
-            f"{len(with_arrays)} groups of {place} have arrays: {shortened(with_arrays)}; choose "
+            f"{len(with_arrays)} groups of {label} have arrays: {shortened(with_arrays)}; choose "
             f"one with the option group, for instance group={with_arrays[0]}",
             groups=tuple(with_arrays),
         )
@@ -42,14 +42,14 @@ def find_group(snapshot: Snapshot, group: str | None, *, place: str) -> NodePath
     if node is not None:
         above = parent(path) or ROOT
         raise InvalidInputError(
-            f"{path} of {place} is an array; read it with group={above} and "
+            f"{path} of {label} is an array; read it with group={above} and "
             f"variables={path.rpartition('/')[2]}",
             group=path,
         )
     groups = [str(n.path) for n in snapshot.nodes if n.array is None]
     near = get_close_matches(path, groups, n=_MOST_GROUPS_SHOWN, cutoff=0.0)
     raise NotFoundError(
-        f"there is no group {path} in {place}; there are {', '.join(near) or 'no groups'}",
+        f"there is no group {path} in {label}; there are {', '.join(near) or 'no groups'}",
         kind="node",
         name=str(path),
         existing=tuple(near),

@@ -8,7 +8,7 @@ Rules of this file
    sizes in two arrays, so two dimensions are the same only if name and size agree.
 3. A dimension coordinate is a one-dimensional array with the name of its dimension. Other
    coordinates are those that a ``coordinates`` attribute lists, those that CF attributes point
-   to (bounds, climatology, grid mapping, cell measures, formula terms), and the places and
+   to (bounds, climatology, grid mapping, cell measures, formula terms), and the positions and
    connections of a UGRID mesh.
 """
 

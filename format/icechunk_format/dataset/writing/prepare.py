@@ -210,7 +210,7 @@ def _group(
     snapshot: Snapshot, options: WriteOptions, place: Location, columns: Iterable[str]
 ) -> NodePath:
     if options.group is None:
-        found = find_group(snapshot, None, place=str(place))
+        found = find_group(snapshot, None, label=str(place))
         held = [Variable(node) for node in snapshot.children(found) if node.array is not None]
         names = {name for variable in held for name in (variable.name, *dict(variable.dimensions))}
         # What another writer put into a group of its own does not draw this table there.

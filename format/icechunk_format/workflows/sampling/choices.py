@@ -83,7 +83,7 @@ class Choices:
         points, method = request.points, request.method
         self._variables = dataset.variables
         self._factory = factory
-        self._group = dataset.place
+        self._group = dataset.label
         self._sizes = {dim: size for v in candidates for dim, size in v.dimensions}
         self._numbers = {key: number for number, key in enumerate(points)}
         self._tolerance: Mapping[str, Any] = request.tolerance or {}

@@ -57,7 +57,7 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
     )
     named = None
     if request.variables is not None:
-        named = named_variables(request.variables, dataset.variables, dataset.place)
+        named = named_variables(request.variables, dataset.variables, dataset.label)
     candidates = dataset.data_variables if named is None else named
     choices = Choices(dataset, candidates, factory, request)
     keep = _kept(request.keep, candidates, choices.dims)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BlockQuestion:
+class BlockRequest:
     """The chunks that a block needs.
 
     Parameters
@@ -64,7 +64,7 @@ class BlockQuestion:
 
 
 FetchedBlock = tuple[NDArray[np.int64], list[bytes]]
-"""The stored bytes of a block: positions among the chunks of its question, and their bytes."""
+"""The stored bytes of a block: positions among the chunks of its request, and their bytes."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -129,8 +129,8 @@ class ArrayReader:
 
         A FormatError of damaged bytes names the chunk.
         """
-        question = self.ask(selections)
-        return self.decode(question, self.fetch(question)).values
+        request = self.request(selections)
+        return self.decode(request, self.fetch(request)).values
 
     def read_box(self, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
         """Read the elements ``[lower, upper)``; the errors are those of ``read``."""
@@ -141,7 +141,7 @@ class ArrayReader:
             ]
         )
 
-    def ask(self, selections: Sequence[DimSelection]) -> BlockQuestion:
+    def request(self, selections: Sequence[DimSelection]) -> BlockRequest:
         """Return the chunks that hold the product of one selection for each axis.
 
         Call it in the order in which blocks will be decoded: a chunk that two blocks share is
@@ -159,14 +159,14 @@ class ArrayReader:
             for position in np.flatnonzero(partial).tolist():
                 is_awaited[position] = not self._kept.announce(self._key(coords[position]))
             awaited, wanted = np.flatnonzero(is_awaited), np.flatnonzero(~is_awaited)
-        return BlockQuestion(
+        return BlockRequest(
             picks=picks, coords=coords, partial=partial, wanted=wanted, awaited=awaited
         )
 
-    def fetch(self, question: BlockQuestion) -> FetchedBlock:
+    def fetch(self, request: BlockRequest) -> FetchedBlock:
         """Fetch the stored bytes of the chunks of a block."""
-        positions, payloads = self.payloads(question.coords[question.wanted])
-        return question.wanted[positions], payloads
+        positions, payloads = self.payloads(request.coords[request.wanted])
+        return request.wanted[positions], payloads
 
     def present(
         self, selections: Sequence[DimSelection]
@@ -189,46 +189,46 @@ class ArrayReader:
             return self.shards.stored(coords)
         return self.lookup.find(coords.astype(np.uint32)).positions
 
-    def decode(self, asked: BlockQuestion, fetched: FetchedBlock) -> DecodedBlock:
+    def decode(self, request: BlockRequest, fetched: FetchedBlock) -> DecodedBlock:
         """Decode the chunks of a block and copy their values into it."""
         positions, payloads = fetched
-        shape = tuple(p.length for p in asked.picks)
-        counts = [len(p.chunks) for p in asked.picks]
-        present = np.zeros(len(asked.coords), dtype=bool)
+        shape = tuple(p.length for p in request.picks)
+        counts = [len(p.chunks) for p in request.picks]
+        present = np.zeros(len(request.coords), dtype=bool)
         present[positions] = True
         dtype = self.metadata.data_type.numpy
-        if len(asked.coords) == 1 and len(positions) == 1 and not asked.partial[0]:
+        if len(request.coords) == 1 and len(positions) == 1 and not request.partial[0]:
             # Common with large chunks: the block is one whole chunk.
-            whole = self.decode_chunk(asked.coords[0], payloads[0])
+            whole = self.decode_chunk(request.coords[0], payloads[0])
             cell = tuple(slice(0, n) for n in shape)
             values = np.ascontiguousarray(whole[cell]).reshape(shape)
-            return DecodedBlock(values=values, picks=asked.picks, present=present)
-        complete = len(positions) == len(asked.coords)
+            return DecodedBlock(values=values, picks=request.picks, present=present)
+        complete = len(positions) == len(request.coords)
         values = np.empty(shape, dtype=dtype) if complete else self.metadata.fill_array(shape)
         order = np.unravel_index(positions, counts) if counts else ()
-        places = zip(*(axis.tolist() for axis in order), strict=True) if counts else iter([()])
-        for position, place, payload in zip(positions.tolist(), places, payloads, strict=False):
-            chunk = self.decode_chunk(asked.coords[position], payload)
-            if asked.partial[position] and self._kept is not None:
-                self._kept.keep(self._key(asked.coords[position]), chunk)
-            _place(values, chunk, asked.picks, place)
+        indexes = zip(*(axis.tolist() for axis in order), strict=True) if counts else iter([()])
+        for position, index, payload in zip(positions.tolist(), indexes, payloads, strict=False):
+            chunk = self.decode_chunk(request.coords[position], payload)
+            if request.partial[position] and self._kept is not None:
+                self._kept.keep(self._key(request.coords[position]), chunk)
+            _copy(values, chunk, request.picks, index)
         if self._kept is not None and not complete:
-            self._place_kept(values, asked, present, counts)
-        return DecodedBlock(values=values, picks=asked.picks, present=present)
+            self._copy_kept(values, request, present, counts)
+        return DecodedBlock(values=values, picks=request.picks, present=present)
 
-    def _place_kept(
+    def _copy_kept(
         self,
         values: NDArray[Any],
-        asked: BlockQuestion,
+        request: BlockRequest,
         present: NDArray[np.bool_],
         counts: list[int],
     ) -> None:
         """Copy from chunks that earlier blocks fetched, and remember those that do not exist."""
         assert self._kept is not None
-        awaited = set(asked.awaited.tolist())
+        awaited = set(request.awaited.tolist())
         lost = []
-        for position in np.flatnonzero(asked.partial & ~present).tolist():
-            key = self._key(asked.coords[position])
+        for position in np.flatnonzero(request.partial & ~present).tolist():
+            key = self._key(request.coords[position])
             if position not in awaited:
                 self._kept.keep(key, None)
                 continue
@@ -237,18 +237,18 @@ class ArrayReader:
                 lost.append(position)
             elif chunk is not None:
                 present[position] = True
-                place = tuple(int(i) for i in np.unravel_index(position, counts))
-                _place(values, chunk, asked.picks, place)
+                index = tuple(int(i) for i in np.unravel_index(position, counts))
+                _copy(values, chunk, request.picks, index)
         if not lost:
             return
         # Chunks that were evicted or are not decoded yet: fetch them now.
-        found, payloads = self.payloads(asked.coords[lost])
+        found, payloads = self.payloads(request.coords[lost])
         for number, payload in zip(found.tolist(), payloads, strict=True):
             position = lost[number]
             present[position] = True
-            place = tuple(int(i) for i in np.unravel_index(position, counts))
-            chunk = self.decode_chunk(asked.coords[position], payload)
-            _place(values, chunk, asked.picks, place)
+            index = tuple(int(i) for i in np.unravel_index(position, counts))
+            chunk = self.decode_chunk(request.coords[position], payload)
+            _copy(values, chunk, request.picks, index)
 
     def payloads(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
         """Fetch (inner) chunks: positions of those that exist, ascending, and their stored bytes.
@@ -284,11 +284,11 @@ def fetch_found(chunk_source: ChunkSource, found: FoundChunks) -> list[bytes]:
     return [] if found.refs is None else chunk_source.fetch(found.refs, found.rows)
 
 
-def _place(
-    values: NDArray[Any], chunk: NDArray[Any], picks: list[AxisPick], place: tuple[int, ...]
+def _copy(
+    values: NDArray[Any], chunk: NDArray[Any], picks: list[AxisPick], index: tuple[int, ...]
 ) -> None:
-    sources = [p.sources[number] for p, number in zip(picks, place, strict=True)]
-    targets = tuple([p.targets[number] for p, number in zip(picks, place, strict=True)])
+    sources = [p.sources[number] for p, number in zip(picks, index, strict=True)]
+    targets = tuple([p.targets[number] for p, number in zip(picks, index, strict=True)])
     if all(type(source) is slice for source in sources):
         values[targets] = chunk[tuple(sources)]
         return

@@ -60,32 +60,32 @@ class ShardReads:
 
         ``coords`` is ``int64 (m, ndim)``, in the grid of all inner chunks of the array.
         """
-        question = _ShardQuestion(self, coords)
+        request = _ShardRequest(self, coords)
         payloads: dict[int, bytes] = {}
         entries = np.full((len(coords), 2), _NOT_STORED, dtype=np.uint64)
-        whole, refs = question.whole, question.refs
+        whole, refs = request.whole, request.refs
         if refs is None:
             return np.empty(0, dtype=np.int64), []
         if whole.any():
             chosen = np.flatnonzero(whole)
-            shards = self.chunk_source.fetch(refs, question.rows[chosen])
+            shards = self.chunk_source.fetch(refs, request.rows[chosen])
             for number, shard in zip(chosen.tolist(), shards, strict=True):
-                shape = question.shapes[number]
+                shape = request.shapes[number]
                 index = self.sharding.decode_index(
                     self._index_bytes(shard, shape), shape, shard_nbytes=len(shard), what=self.path
                 )
-                members = question.members(number)
-                found = index[tuple(question.local[members].T)].reshape(-1, 2)
+                members = request.members(number)
+                found = index[tuple(request.local[members].T)].reshape(-1, 2)
                 for member, (offset, length) in zip(members.tolist(), found.tolist(), strict=True):
                     if offset != int(_NOT_STORED) or length != int(_NOT_STORED):
                         payloads[member] = shard[offset : offset + length]
         ranged = np.flatnonzero(~whole)
         if len(ranged):
             rows = np.empty(len(coords), dtype=np.int64)
-            for number, index in zip(ranged.tolist(), self._indexes(question, ranged), strict=True):
-                members = question.members(number)
-                rows[members] = question.rows[number]
-                entries[members] = index[tuple(question.local[members].T)].reshape(-1, 2)
+            for number, index in zip(ranged.tolist(), self._indexes(request, ranged), strict=True):
+                members = request.members(number)
+                rows[members] = request.rows[number]
+                entries[members] = index[tuple(request.local[members].T)].reshape(-1, 2)
             stored = np.flatnonzero((entries != _NOT_STORED).any(axis=1))
             starts = entries[stored, 0].astype(np.int64)
             ranges = np.stack([starts, starts + entries[stored, 1].astype(np.int64)], axis=-1)
@@ -96,44 +96,44 @@ class ShardReads:
 
     def stored(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of the inner chunks that exist; only indexes are fetched."""
-        question = _ShardQuestion(self, coords)
+        request = _ShardRequest(self, coords)
         found = np.zeros(len(coords), dtype=bool)
-        numbers = np.arange(len(question.rows))
-        for number, index in zip(numbers.tolist(), self._indexes(question, numbers), strict=True):
-            members = question.members(number)
-            entries = index[tuple(question.local[members].T)].reshape(-1, 2)
+        numbers = np.arange(len(request.rows))
+        for number, index in zip(numbers.tolist(), self._indexes(request, numbers), strict=True):
+            members = request.members(number)
+            entries = index[tuple(request.local[members].T)].reshape(-1, 2)
             found[members] = (entries != _NOT_STORED).any(axis=1)
         return np.flatnonzero(found)
 
     def _indexes(
-        self, question: _ShardQuestion, numbers: NDArray[np.int64]
+        self, request: _ShardRequest, numbers: NDArray[np.int64]
     ) -> list[NDArray[np.uint64]]:
-        """Return the indexes of some shards of a question, fetching those not known yet."""
-        refs = question.refs
+        """Return the indexes of some shards of a request, fetching those not known yet."""
+        refs = request.refs
         if refs is None or not len(numbers):
             return []
 
         def load(positions: list[int]) -> list[Loaded[NDArray[np.uint64]]]:
             chosen = numbers[positions]
             ranges = np.empty((len(chosen), 2), dtype=np.int64)
-            for place, number in enumerate(chosen.tolist()):
-                size = self.sharding.index_nbytes(question.shapes[number])
+            for row, number in enumerate(chosen.tolist()):
+                size = self.sharding.index_nbytes(request.shapes[number])
                 at_end = self.sharding.index_location == "end"
-                ranges[place] = (-size, TO_END) if at_end else (0, size)
-            parts = self.chunk_source.fetch(refs, question.rows[chosen], ranges)
+                ranges[row] = (-size, TO_END) if at_end else (0, size)
+            parts = self.chunk_source.fetch(refs, request.rows[chosen], ranges)
             loaded = []
             for number, part in zip(chosen.tolist(), parts, strict=True):
-                row = int(question.rows[number])
+                row = int(request.rows[number])
                 inline = int(refs.kind[row]) == KIND_INLINE
                 size = len(refs.inline(row)) if inline else int(refs.length[row])
                 index = self.sharding.decode_index(
-                    part, question.shapes[number], shard_nbytes=size, what=self.path
+                    part, request.shapes[number], shard_nbytes=size, what=self.path
                 )
                 loaded.append(Loaded(index, index.nbytes + 500))
             return loaded
 
         scope = ("shard index", self.chunk_source.cache_scope, self.path)
-        rows = question.rows[numbers].tolist()
+        rows = request.rows[numbers].tolist()
         return metadata_cache().get_many([(scope, _identity(refs, row)) for row in rows], load)
 
     def _index_bytes(self, shard: bytes, shape: tuple[int, ...]) -> bytes:
@@ -148,7 +148,7 @@ class ShardReads:
         return shard[-size:] if self.sharding.index_location == "end" else shard[:size]
 
 
-class _ShardQuestion:
+class _ShardRequest:
     """Inner chunks sorted by the existing shards that hold them."""
 
     def __init__(self, reads: ShardReads, coords: NDArray[np.int64]) -> None:

@@ -102,19 +102,19 @@ class BatchBuilder:
         """Return the columns of all axes but ``axis``, as long as the longest batch."""
         rows = steps * inner
         columns = {}
-        for place, (name, labels) in block.labels.items():
-            if place < axis:
-                key: Hashable = ("before", place, block.keys[place], outer[place], rows)
+        for number, (name, labels) in block.labels.items():
+            if number < axis:
+                key: Hashable = ("before", number, block.keys[number], outer[number], rows)
                 column = self._kept.get(key)
                 if column is None:
-                    index = np.full(rows, outer[place], dtype=np.int32)
+                    index = np.full(rows, outer[number], dtype=np.int32)
                     column = self._keep(key, labels.take(pa.array(index)))
-            elif place > axis:
-                key = ("behind", place, block.keys[place], block.shape[axis + 1 :], rows)
+            elif number > axis:
+                key = ("behind", number, block.keys[number], block.shape[axis + 1 :], rows)
                 column = self._kept.get(key)
                 if column is None:
-                    below = int(np.prod(block.shape[place + 1 :], dtype=np.int64))
-                    index = np.repeat(np.arange(block.shape[place], dtype=np.int32), below)
+                    below = int(np.prod(block.shape[number + 1 :], dtype=np.int64))
+                    index = np.repeat(np.arange(block.shape[number], dtype=np.int32), below)
                     index = np.tile(index, rows // len(index)) if len(index) else index
                     column = self._keep(key, labels.take(pa.array(index)))
             else:

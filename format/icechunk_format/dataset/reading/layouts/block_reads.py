@@ -32,7 +32,7 @@ from icechunk_format.grid.axes import ChunkAxis
 if TYPE_CHECKING:
     from icechunk_format.dataset.reading.arrays.array_reader import (
         ArrayReader,
-        BlockQuestion,
+        BlockRequest,
         FetchedBlock,
     )
     from icechunk_format.dataset.reading.arrays.opened import ScanArrays
@@ -69,13 +69,13 @@ class BlockColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """A block, or a piece of one that is too large to be read at once."""
+class _Slab:
+    """A block, or a slab of one that is too large to be read at once."""
 
     block: Block
     whole: Block
     completes: bool = True
-    questions: dict[str, BlockQuestion] = field(default_factory=dict)
+    requests: dict[str, BlockRequest] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,17 +112,17 @@ class BlockReads:
         self._readers: dict[str, ArrayReader] = {
             str(column.path): arrays.reader(str(column.path)) for column in self._columns
         }
-        self._places = {
+        self._dims_of = {
             str(column.path): tuple(self._dims.index(dim) for dim in column.dims)
             for column in self._columns
         }
         # Whether a cell is stored depends on all variables of the table, not only on the selected
         # columns, so that every projection has the same rows.
-        self._asked: dict[str, tuple[int, ...]] = {}
+        self._counted: dict[str, tuple[int, ...]] = {}
         variables = [arrays.variable(path) for path in context.table.arrays]
         if context.skip_missing:
             for variable in variables:
-                self._asked[variable.path] = tuple(map(self._dims.index, variable.dims))
+                self._counted[variable.path] = tuple(map(self._dims.index, variable.dims))
                 self._readers.setdefault(variable.path, arrays.reader(variable.path))
         lead = leading_variable(variables, arrays.snapshot.manifest_files)
         self.axes: list[ChunkAxis] = block_axes(context.table, variables, lead)
@@ -134,11 +134,11 @@ class BlockReads:
             self._most_grown = _MOST_BLOCKS * math.prod(axis.step for axis in self.axes)
         self._block_arrays = [
             BlockArray(
-                places=self._places[path],
+                dims=self._dims_of[path],
                 axes=self._readers[path].axes,
                 item_bytes=self._readers[path].item_bytes,
             )
-            for path in self._places
+            for path in self._dims_of
         ]
 
     def boxes(self, task: ScanTask) -> Iterator[tuple[DimSelection, ...]]:
@@ -146,67 +146,67 @@ class BlockReads:
         for part in task.parts:
             bounds = part[1:]
             yield tuple(
-                selection.within(bounds[2 * place], bounds[2 * place + 1])
-                for place, selection in enumerate(self.selections)
+                selection.within(bounds[2 * dim], bounds[2 * dim + 1])
+                for dim, selection in enumerate(self.selections)
             )
 
-    def pieces(self, task: ScanTask) -> Iterator[_Piece]:
-        """Yield all blocks of the task in order, the largest of them in pieces."""
+    def slabs(self, task: ScanTask) -> Iterator[_Slab]:
+        """Yield all blocks of the task in order, the largest of them in slabs."""
         budget = self._context.read_ahead_bytes
         for box in self.boxes(task):
             for block in cut_blocks(
                 box, self.axes, self._block_arrays, budget, most_grown=self._most_grown
             ):
                 if self._finer is None or block_bytes(block, self._block_arrays) <= budget:
-                    yield _Piece(block=block, whole=block)
+                    yield _Slab(block=block, whole=block)
                     continue
-                parts = list(cut_blocks(block, self._finer, self._block_arrays, budget))
-                for number, part in enumerate(parts, start=1):
-                    yield _Piece(block=part, whole=block, completes=number == len(parts))
+                cut = list(cut_blocks(block, self._finer, self._block_arrays, budget))
+                for number, part in enumerate(cut, start=1):
+                    yield _Slab(block=part, whole=block, completes=number == len(cut))
 
-    def _asked_pieces(self, task: ScanTask) -> Iterator[_Piece]:
-        # The consumer's thread runs this, so questions are asked in the order of decoding.
-        for piece in self.pieces(task):
-            for path, places in self._places.items():
-                selections = [piece.block[place] for place in places]
-                piece.questions[path] = self._readers[path].ask(selections)
-            yield piece
+    def _requested_slabs(self, task: ScanTask) -> Iterator[_Slab]:
+        # The consumer's thread runs this, so chunks are announced in the order of decoding.
+        for slab in self.slabs(task):
+            for path, dims in self._dims_of.items():
+                selections = [slab.block[dim] for dim in dims]
+                slab.requests[path] = self._readers[path].request(selections)
+            yield slab
 
     def read(self, task: ScanTask) -> Generator[BlockColumns, None, None]:
         """Read all blocks of the task ahead of the caller; closing the generator stops this."""
         return read_ahead(
-            self._asked_pieces(task),
+            self._requested_slabs(task),
             fetch=self._fetch,
             decode=self._decode,
-            cost=lambda piece: block_bytes(piece.block, self._block_arrays),
+            cost=lambda slab: block_bytes(slab.block, self._block_arrays),
             max_bytes=self._context.read_ahead_bytes,
         )
 
-    def _fetch(self, piece: _Piece) -> _Fetched:
-        block, fetched = piece.block, _Fetched()
-        for path, question in piece.questions.items():
-            fetched.arrays[path] = self._readers[path].fetch(question)
-        for path, places in self._asked.items():
+    def _fetch(self, slab: _Slab) -> _Fetched:
+        block, fetched = slab.block, _Fetched()
+        for path, request in slab.requests.items():
+            fetched.arrays[path] = self._readers[path].fetch(request)
+        for path, dims in self._counted.items():
             if path not in fetched.arrays:
-                selections = [block[place] for place in places]
+                selections = [block[dim] for dim in dims]
                 fetched.others.append((path, *self._readers[path].present(selections)))
         return fetched
 
-    def _decode(self, piece: _Piece, fetched: _Fetched) -> BlockColumns:
-        block = piece.block
+    def _decode(self, slab: _Slab, fetched: _Fetched) -> BlockColumns:
+        block = slab.block
         shape = block_shape(block)
         stored: NDArray[np.bool_] | None = None
-        if self._asked:
+        if self._counted:
             stored = np.zeros(shape, dtype=bool)
             for path, picks, present in fetched.others:
-                _mark_stored(stored, picks, present, self._asked[path])
+                _mark_stored(stored, picks, present, self._counted[path])
         values: dict[str, Any] = {}
-        for path, places in self._places.items():
-            question = piece.questions[path]
-            decoded = self._readers[path].decode(question, fetched.arrays.pop(path))
-            if stored is not None and path in self._asked:
-                _mark_stored(stored, decoded.picks, decoded.present, places)
-            aligned = _aligned(decoded.values, places, len(shape))
+        for path, dims in self._dims_of.items():
+            request = slab.requests[path]
+            decoded = self._readers[path].decode(request, fetched.arrays.pop(path))
+            if stored is not None and path in self._counted:
+                _mark_stored(stored, decoded.picks, decoded.present, dims)
+            aligned = _aligned(decoded.values, dims, len(shape))
             for column in self._columns:
                 if column.path == path:
                     values[column.source] = self._convert(column, aligned, shape)
@@ -216,8 +216,8 @@ class BlockReads:
             block=block,
             values=values,
             stored=stored,
-            whole=piece.whole,
-            completes=piece.completes,
+            whole=slab.whole,
+            completes=slab.completes,
         )
 
 
@@ -232,12 +232,12 @@ def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) ->
     return own.take(pa.array(np.broadcast_to(index, shape).reshape(-1)))
 
 
-def _aligned(values: NDArray[Any], places: tuple[int, ...], ndim: int) -> NDArray[Any]:
+def _aligned(values: NDArray[Any], dims: tuple[int, ...], ndim: int) -> NDArray[Any]:
     """Move the axes of an array to their positions among the dimensions of the table."""
-    order = sorted(range(len(places)), key=places.__getitem__)
+    order = sorted(range(len(dims)), key=dims.__getitem__)
     wide = [1] * ndim
     for axis in order:
-        wide[places[axis]] = values.shape[axis]
+        wide[dims[axis]] = values.shape[axis]
     return np.ascontiguousarray(values.transpose(order)).reshape(wide)
 
 
@@ -245,7 +245,7 @@ def _mark_stored(
     stored: NDArray[np.bool_],
     picks: list[AxisPick],
     present: NDArray[np.bool_],
-    places: tuple[int, ...],
+    dims: tuple[int, ...],
 ) -> None:
     """Mark the cells of a block whose chunks of one array exist."""
     if present.all():
@@ -254,4 +254,4 @@ def _mark_stored(
     cells = present.reshape([len(p.chunks) for p in picks])
     for axis, axis_pick in enumerate(picks):
         cells = cells.take(axis_pick.spread(), axis=axis)
-    stored |= _aligned(cells, places, stored.ndim)
+    stored |= _aligned(cells, dims, stored.ndim)

@@ -33,7 +33,7 @@ class BlockArray:
     ``dims`` gives for each of its axes the number of the table's dimension.
     """
 
-    places: tuple[int, ...]
+    dims: tuple[int, ...]
     axes: tuple[ChunkAxis, ...]
     item_bytes: int
 
@@ -92,14 +92,14 @@ def block_bytes(block: Block, arrays: Sequence[BlockArray]) -> int:
     total = 0
     for array in arrays:
         decoded = 1
-        for place, axis in zip(array.places, array.axes, strict=True):
-            first, last = axis.chunk_range(block[place].start, block[place].stop)
+        for dim, axis in zip(array.dims, array.axes, strict=True):
+            first, last = axis.chunk_range(block[dim].start, block[dim].stop)
             if axis.edges is None:
                 elements = (last - first) * axis.step
             else:
                 elements = int(axis.edges[last] - axis.edges[first])
             # Chunks without a selected index are skipped; each index costs at most one chunk.
-            decoded *= min(elements, block[place].count * max(axis.step, 1) or elements)
+            decoded *= min(elements, block[dim].count * max(axis.step, 1) or elements)
         total += (decoded + cells) * array.item_bytes
     return total
 
@@ -118,8 +118,8 @@ def _grow(
             continue
         wanted = steps[dim]
         for array in arrays:
-            for place, other in zip(array.places, array.axes, strict=True):
-                if place == dim and other.edges is None and other.step > axis.step:
+            for own, other in zip(array.dims, array.axes, strict=True):
+                if own == dim and other.edges is None and other.step > axis.step:
                     ratio = -(-other.step // axis.step)
                     wanted = -(-wanted // ratio) * ratio
         # From here on blocks span the following axes as ``steps`` says.

@@ -114,9 +114,7 @@ def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterato
             selection.within(part[1 + 2 * n], part[2 + 2 * n]) for n, selection in enumerate(chosen)
         ]
         axes = tuple(RegularAxis(selection.size, 1) for selection in box)
-        shape = BlockArray(
-            places=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader)
-        )
+        shape = BlockArray(dims=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader))
         for block in cut_blocks(box, axes, [shape], context.read_ahead_bytes):
             yield _ChunkBlock(reader=reader, coords=_coords(axes, block))
 

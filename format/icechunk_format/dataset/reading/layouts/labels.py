@@ -33,18 +33,18 @@ class TaskLabels:
         boxes = list(reads.boxes(task))
         self._labels: dict[int, tuple[str, DimSelection, pa.Array]] = {}
         for column in columns:
-            place = table.dims.index(column.source)
-            held = [box[place] for box in boxes]
+            dim = table.dims.index(column.source)
+            held = [box[dim] for box in boxes]
             start, stop = min(s.start for s in held), max(s.stop for s in held)
             # The selected positions of the whole task; each block takes a slice.
-            chosen = reads.selections[place].within(start, stop)
-            values = arrays.labels(column, table.sizes[place], chosen)
-            self._labels[place] = (column.source, chosen, values)
+            chosen = reads.selections[dim].within(start, stop)
+            values = arrays.labels(column, table.sizes[dim], chosen)
+            self._labels[dim] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
         """Return dimension name and values along a block, by the number of the dimension."""
         found = {}
-        for place, (name, chosen, values) in self._labels.items():
-            [first] = chosen.rank(np.array([block[place].start])).tolist()
-            found[place] = (name, values.slice(first, block[place].count))
+        for dim, (name, chosen, values) in self._labels.items():
+            [first] = chosen.rank(np.array([block[dim].start])).tolist()
+            found[dim] = (name, values.slice(first, block[dim].count))
         return found

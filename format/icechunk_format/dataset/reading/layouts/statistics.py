@@ -171,10 +171,8 @@ def _summarise_large(
     mean, m2 = np.zeros(grid), np.zeros(grid)
     ends = [np.append(first[1:], size) for first, size in zip(starts, values.shape, strict=True)]
     for at in np.ndindex(grid):
-        place = tuple(
-            slice(first[i], end[i]) for first, end, i in zip(starts, ends, at, strict=True)
-        )
-        flat = values[place].reshape(-1) if present is None else values[place][present[place]]
+        box = tuple(slice(first[i], end[i]) for first, end, i in zip(starts, ends, at, strict=True))
+        flat = values[box].reshape(-1) if present is None else values[box][present[box]]
         if len(flat):
             count[at] = len(flat)
             low[at], high[at], total[at], mean[at], m2[at] = _of_numbers(flat, total.dtype)

@@ -10,8 +10,8 @@ Rules of this file
    without cells has no row.
 2. ``<d>_first`` and ``<d>_last`` are the first and last selected label of the block along a
    dimension. Cells that a condition on values drops are not counted, but do not change the labels.
-3. A read holds many small blocks, one block, or a piece of blocks that exceed the budget of the
-   task. A piece may hold parts of many blocks, so its statistics are merged block by block.
+3. A read holds many small blocks, one block, or a slab of blocks that exceed the budget of the
+   task. A slab may hold parts of many blocks, so its statistics are merged block by block.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Segments:
     """The statistics of the blocks that are read together: a segment, later a row, for each.
 
     ``axes`` are the edges of blocks along each dimension; ``whole`` is what is read together, at
-    once or in pieces.
+    once or in slabs.
     """
 
     def __init__(self, axes: Sequence[ChunkAxis], whole: Block) -> None:
@@ -73,10 +73,10 @@ class _Segments:
         self.cells = np.zeros(self.shape, dtype=np.int64)
         self.statistics: dict[str, Statistics] = {}
 
-    def place(self, piece: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
+    def located(self, slab: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
         """Return the segments that a slab has cells of, and their starts along its axes."""
         at, starts = [], []
-        for axis, selection, known in zip(self._axes, piece, self._numbers, strict=True):
+        for axis, selection, known in zip(self._axes, slab, self._numbers, strict=True):
             found = axis.chunk_of(selection.positions())
             starts.append(_segment_starts(found))
             first = int(np.searchsorted(known, found[0]))
@@ -87,21 +87,21 @@ class _Segments:
         """Merge the statistics of a variable over one slab, which may be the last."""
         known = self.statistics.get(source)
         if known is None and last:
-            # The only piece: nothing to merge.
+            # The only slab: nothing to merge.
             self.statistics[source] = found
             return
         if known is None:
             known = self.statistics[source] = Statistics.none(self.shape, found)
         known.add(at, found)
 
-    def ends(self, place: int, labels: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def ends(self, dim: int, labels: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return the first and the last label of each segment along a dimension."""
-        at = np.arange(self.shape[place]).reshape(
-            [-1 if axis == place else 1 for axis in range(len(self.shape))]
+        at = np.arange(self.shape[dim]).reshape(
+            [-1 if axis == dim else 1 for axis in range(len(self.shape))]
         )
         spread = np.broadcast_to(at, self.shape).reshape(-1)
-        firsts = self.starts[place]
-        lasts = firsts + self.lengths[place] - 1
+        firsts = self.starts[dim]
+        lasts = firsts + self.lengths[dim] - 1
         return labels.take(pa.array(firsts[spread])), labels.take(pa.array(lasts[spread]))
 
 
@@ -167,7 +167,7 @@ class _SummaryRun:
 
     def _add(self, segments: _Segments, block: BlockColumns) -> None:
         shape = block_shape(block.block)
-        at, starts = segments.place(block.block)
+        at, starts = segments.located(block.block)
         keep = self._keep(block, shape)
         segments.cells[at] += (
             summarised_cells(segment_lengths(starts, shape))
@@ -208,8 +208,8 @@ class _SummaryRun:
 
     def _rows(self, segments: _Segments, whole: Block) -> pa.RecordBatch:
         ends = {
-            name: segments.ends(place, labels)
-            for place, (name, labels) in self._labels.of_block(whole).items()
+            name: segments.ends(dim, labels)
+            for dim, (name, labels) in self._labels.of_block(whole).items()
         }
         columns = [self._column(column, segments, ends) for column in self._context.table.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._context.arrow_schema)

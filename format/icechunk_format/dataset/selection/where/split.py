@@ -205,9 +205,9 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
         if "<class" in what:
             what = "an operand is missing"
         column = details[0].get("col")
-        place = f" near character {column}" if column else ""
+        near = f" near character {column}" if column else ""
         raise InvalidInputError(
-            f"where: {sql!r} is not an SQL expression{place}: {what}; write it like "
+            f"where: {sql!r} is not an SQL expression{near}: {what}; write it like "
             f"\"time >= '2024-07-01' AND latitude BETWEEN 35 AND 45\""
         ) from error
     if not isinstance(tree, exp.Expression):

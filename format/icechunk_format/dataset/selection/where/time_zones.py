@@ -81,15 +81,15 @@ def _offsets(times: Micros, zone: str, *, of_clock: bool) -> Micros:
     if not times.size:
         return times
     clipped = np.clip(times, _FIRST, _LAST)
-    days, place = np.unique(clipped // _DAY, return_inverse=True)
+    days, index = np.unique(clipped // _DAY, return_inverse=True)
     edges = np.unique(np.concatenate([days, days + 1]))
     at_edges = _each(edges * _DAY, zone, of_clock)
     first = at_edges[np.searchsorted(edges, days)]
-    result = first[place]
-    changing = (first != at_edges[np.searchsorted(edges, days + 1)])[place]
+    result = first[index]
+    changing = (first != at_edges[np.searchsorted(edges, days + 1)])[index]
     if changing.any():
-        distinct, place = np.unique(clipped[changing], return_inverse=True)
-        result[changing] = _each(distinct, zone, of_clock)[place]
+        distinct, index = np.unique(clipped[changing], return_inverse=True)
+        result[changing] = _each(distinct, zone, of_clock)[index]
     return result
 
 
