@@ -21,7 +21,7 @@ from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.function import write
 
 # Loaded now: the function has the name of its package.
-from icechunk_spark.zonal.function import zonal
+from icechunk_spark.zonal.zonal import zonal
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.result import VirtualizeResult
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.to_xarray import to_xarray
-    from icechunk_spark.sampling.function import sample
+    from icechunk_spark.sampling.sample import sample
     from icechunk_spark.virtualizing.function import virtualize
 
 _HOME: Final = {
@@ -37,7 +37,7 @@ _HOME: Final = {
     "freshness": "icechunk_spark.mirroring.read",
     "mirror": "icechunk_spark.mirroring.copy",
     "mirrored": "icechunk_spark.mirroring.read",
-    "sample": "icechunk_spark.sampling.function",
+    "sample": "icechunk_spark.sampling.sample",
     "to_xarray": "icechunk_spark.reading.to_xarray",
     "virtualize": "icechunk_spark.virtualizing.function",
 }

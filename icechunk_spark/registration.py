@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.values import listed
-from icechunk_spark.changes.function import PlannedStream
+from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
 from icechunk_spark.reading.function import MappedLoad
 from icechunk_spark.source import IcechunkDataSource

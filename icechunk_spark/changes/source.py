@@ -32,7 +32,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.changes.run import run_feed
+from icechunk_format.workflows.changes.run import run_changes
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.reading.reader import fit_batches
 from icechunk_spark.schema import arrow_target
@@ -206,9 +206,9 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks that read what changed between two offsets."""
         from icechunk_format.workflows.changes.offsets import Offset
-        from icechunk_format.workflows.changes.plan import plan_feed
+        from icechunk_format.workflows.changes.plan import plan_changes
         from icechunk_format.workflows.changes.steps import Step, steps_to
-        from icechunk_spark.reading.changes import feed_request
+        from icechunk_spark.reading.changes import change_request
         from icechunk_spark.schema import column_names
 
         self._planned = end
@@ -227,14 +227,14 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 steps = [Step(older=None, newer=newer)]
             else:
                 steps = steps_to(repository, newer, first.snapshot, any_history=restarts)
-            request = feed_request(self._options, repository, opened.table, opened.time_zone)
-            plan = plan_feed(request, steps, opened.table.select(names).columns)
+            request = change_request(self._options, repository, opened.table, opened.time_zone)
+            plan = plan_changes(request, steps, opened.table.select(names).columns)
         return [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the record batches of one task."""
         task = None if partition is None else partition.value
-        return fit_batches(run_feed(None, task), self._target)
+        return fit_batches(run_changes(None, task), self._target)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the history of the repository needs no word of its readers."""

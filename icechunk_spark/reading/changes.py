@@ -14,8 +14,8 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader
-from icechunk_format.workflows.changes.plan import FeedPlan, plan_feed
-from icechunk_format.workflows.changes.request import FeedRequest
+from icechunk_format.workflows.changes.plan import ChangePlan, plan_changes
+from icechunk_format.workflows.changes.request import ChangeRequest
 from icechunk_format.workflows.changes.steps import steps_to
 
 
@@ -44,14 +44,14 @@ def resolve_since(options: ReadRequest) -> str:
         ) from error
 
 
-def plan_changes(
+def plan_changes_since(
     options: ReadRequest,
     newer: str,
     table: Table,
     names: Sequence[str],
     since: str,
     time_zone: str | None,
-) -> FeedPlan:
+) -> ChangePlan:
     """Plan the changes up to a snapshot.
 
     Parameters
@@ -81,17 +81,17 @@ def plan_changes(
         any_history=options.on_history_change == "restart",
     )
     columns = table.select(names).columns
-    return plan_feed(feed_request(options, repository, table, time_zone), steps, columns)
+    return plan_changes(change_request(options, repository, table, time_zone), steps, columns)
 
 
-def feed_request(
+def change_request(
     options: ReadRequest, repository: RepositoryReader, table: Table, time_zone: str | None
-) -> FeedRequest:
+) -> ChangeRequest:
     """Return what a read asks of each version; ``table`` pins its group and variables."""
     of_cells = options.layout == "cells"
     assert options.layout != "summary"
     cf = {"decode_cf": options.decode_cf, "timestamp_type": options.timestamp_type}
-    return FeedRequest(
+    return ChangeRequest(
         repository=repository,
         group=_group_of(table, options),
         layout=options.layout,

@@ -124,12 +124,14 @@ class OpenedTable:
         if self.options.changes_since is None:
             plan = self._plan(names)
             return IcechunkReader(plan, target), plan.rows
-        from icechunk_format.workflows.changes.run import run_feed
-        from icechunk_spark.reading.changes import plan_changes, resolve_since
+        from icechunk_format.workflows.changes.run import run_changes
+        from icechunk_spark.reading.changes import plan_changes_since, resolve_since
 
         since = resolve_since(self.options) if since is None else since
-        feed = plan_changes(self.options, self.snapshot, self.table, names, since, self.time_zone)
-        return IcechunkReader(feed, target, run_feed), feed.rows
+        feed = plan_changes_since(
+            self.options, self.snapshot, self.table, names, since, self.time_zone
+        )
+        return IcechunkReader(feed, target, run_changes), feed.rows
 
     def _plan(self, columns: Sequence[str]) -> ScanPlan:
         options = self.options

@@ -27,7 +27,7 @@ from icechunk_spark.schema import fit_batch
 if TYPE_CHECKING:
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
-    from icechunk_format.workflows.changes.plan import FeedPlan
+    from icechunk_format.workflows.changes.plan import ChangePlan
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -48,7 +48,7 @@ class IcechunkReader(DataSourceReader):
 
     def __init__(
         self,
-        plan: ScanPlan | InspectionPlan | FeedPlan,
+        plan: ScanPlan | InspectionPlan | ChangePlan,
         target: pa.Schema,
         run: Callable[..., Batches] | None = None,
     ) -> None:

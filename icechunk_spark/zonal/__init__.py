@@ -1,1 +1,1 @@
-"""Statistics of zones as Spark jobs: zones in, cover, sums, and rows of the result."""
+"""Computes statistics of zones as Spark jobs: cover, sums, rows of the result."""

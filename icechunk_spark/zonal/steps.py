@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. A step is pickled with the plan, which may hold credentials; its `repr` shows nothing of it.
-2. Batches are fitted to the schema that Spark was told, as in reads.
+1. A step is pickled with the plan, which may hold credentials; its `repr` does not show them.
+2. Batches are cast to the schema that Spark expects, as in reads.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -30,7 +30,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def step(make: Callable[[Batches], Batches], schema: StructType) -> Callable[[Batches], Batches]:
-    """Return the function for ``mapInArrow`` that makes rows of the schema that Spark was told."""
+    """Return the function for ``mapInArrow`` whose batches have the schema that Spark expects."""
     target = arrow_target(schema)
     return lambda batches: fit_batches(make(batches), target)
 

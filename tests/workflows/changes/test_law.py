@@ -17,9 +17,9 @@ from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.changes.plan import plan_feed
-from icechunk_format.workflows.changes.request import CHANGE_COLUMNS, FeedRequest
-from icechunk_format.workflows.changes.run import run_feed
+from icechunk_format.workflows.changes.plan import plan_changes
+from icechunk_format.workflows.changes.request import CHANGE_COLUMNS, ChangeRequest
+from icechunk_format.workflows.changes.run import run_changes
 from icechunk_format.workflows.changes.steps import steps_to
 
 _numbers = itertools.count(1)
@@ -69,7 +69,7 @@ def feed_rows(repository, older, newer, layout, options, plan_options, table, **
     """Return the rows of a feed, in order."""
     choices = dict(options)
     selection = {k: v for k, v in plan_options.items() if k in ("where", "sel", "isel")}
-    request = FeedRequest(
+    request = ChangeRequest(
         repository=repository,
         group="/",
         layout=layout,
@@ -80,11 +80,11 @@ def feed_rows(repository, older, newer, layout, options, plan_options, table, **
         plan_options={k: v for k, v in plan_options.items() if k not in selection},
     )
     steps = steps_to(repository, repository.snapshot_info(newer), older, **step_options)
-    plan = plan_feed(request, steps, (*table.columns, *CHANGE_COLUMNS))
+    plan = plan_changes(request, steps, (*table.columns, *CHANGE_COLUMNS))
     return [
         row
         for task in plan.tasks
-        for batch in run_feed(plan.context, task)
+        for batch in run_changes(plan.context, task)
         for row in batch.to_pylist()
     ]
 

@@ -310,7 +310,7 @@ def projected(crs):
 def test_projected_grids_take_zones_of_any_system():
     crs = pyproj.CRS.from_user_input("+proj=laea +lat_0=52 +lon_0=10 +ellps=GRS80")
     dataset, values = projected(crs)
-    with pytest.raises(InvalidInputError, match="say in which reference system zones are"):
+    with pytest.raises(InvalidInputError, match="give the CRS of the zones"):
         zonal(dataset, POLYGONS)
     own = shapely.box(-240, -180, 130, 215)
     edges = np.arange(21.0) * 50 - 525

@@ -1,1 +1,1 @@
-"""The rows of a table that changed between two versions, by transaction logs; without Spark."""
+"""The rows of a table that changed between two snapshots, by transaction logs; without Spark."""

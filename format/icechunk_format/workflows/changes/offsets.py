@@ -1,13 +1,13 @@
-"""Positions of a stream in the history of a branch, and how far the next batch goes.
+"""Offsets of a stream in the history of a branch, and the end of the next batch.
 
-An offset is JSON that people can read: ``{"snapshot": "…", "position": 12}``. The stream has told
-all rows up to that snapshot; the position counts the snapshots before it and itself. Before the
-first batch of a stream from the beginning, the snapshot is null and the position 0.
+An offset is readable JSON: ``{"snapshot": "…", "position": 12}``. The stream has yielded all rows
+up to that snapshot; the position counts the snapshots up to and including it. Before the first
+batch of a stream from the beginning, the snapshot is null and the position 0.
 
 Rules of this file
 ------------------
-1. Nothing is kept between two calls: an offset and the repository say everything.
-2. An offset that did not move is returned unchanged, since Spark compares offsets as texts.
+1. There is no state between two calls: everything is in an offset and the repository.
+2. An offset that did not move is returned unchanged, since Spark compares offsets as strings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from icechunk_format.repository.files.metadata_files import load_transaction_log
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.workflows.changes.steps import logs_of
 
 if TYPE_CHECKING:
     from icechunk_format.repository.reader import RepositoryReader
@@ -28,32 +29,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """How far a stream has come."""
+    """The last snapshot whose rows a stream has yielded."""
 
     snapshot: SnapshotId | None
     position: int
 
     @classmethod
-    def parse(cls, told: Mapping[str, Any]) -> Self:
-        """Read an offset that Spark kept.
-
-        Raises
-        ------
-        InvalidInputError
-            It is none of a stream from a repository.
-        """
-        snapshot, position = told.get("snapshot"), told.get("position")
+    def parse(cls, json: Mapping[str, Any]) -> Self:
+        """Parse an offset from a checkpoint of Spark."""
+        snapshot, position = json.get("snapshot"), json.get("position")
         if not isinstance(position, int) or not isinstance(snapshot, str | None):
             raise InvalidInputError(
-                f"the checkpoint holds the offset {dict(told)!r}, which is none of icechunk: give"
-                " the stream a checkpointLocation of its own",
-                offset=dict(told),
+                f"the checkpoint holds the offset {dict(json)!r}, which is not icechunk's:"
+                " give the stream a checkpointLocation of its own",
+                offset=dict(json),
             )
         parsed = None if snapshot is None else SnapshotId.parse(snapshot)
         return cls(snapshot=parsed, position=position)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the offset as Spark keeps it."""
+        """Return the offset as JSON for a checkpoint."""
         snapshot = None if self.snapshot is None else str(self.snapshot)
         return {"snapshot": snapshot, "position": self.position}
 
@@ -62,7 +57,7 @@ BEGINNING = Offset(snapshot=None, position=0)
 
 
 def offset_of(repository: RepositoryReader, snapshot_id: SnapshotId) -> Offset:
-    """Return the offset of a version; reads its history, which version 1 keeps in many files."""
+    """Return the offset of a snapshot; reads its history, which is many files in spec version 1."""
     count = sum(1 for _ in repository.ancestry(snapshot=snapshot_id))
     return Offset(snapshot=snapshot_id, position=count)
 
@@ -76,21 +71,9 @@ def next_offset(
     max_chunks: int | None = None,
     any_history: bool = False,
 ) -> Offset:
-    """Return where the batch after ``start`` ends.
+    """Return the end of the batch after ``start``: at least one snapshot, within the limits.
 
-    Parameters
-    ----------
-    tip
-        The newest version that the stream may tell.
-    max_snapshots, max_chunks
-        Limits of a batch; it takes one snapshot at least.
-    any_history
-        Whether ``start`` may have left the history of ``tip``; the batch then goes to ``tip``.
-
-    Raises
-    ------
-    InvalidInputError
-        ``start`` has left the history of ``tip``.
+    With ``any_history``, ``start`` may have left the history of ``tip``; the batch then ends there.
     """
     if start.snapshot == tip:
         return start
@@ -103,9 +86,9 @@ def next_offset(
         if any_history:
             return offset_of(repository, tip)
         raise InvalidInputError(
-            f"snapshot {start.snapshot}, up to which the stream has come, is not in the history of"
-            f" {tip} any more, in {repository.location}: {_why(repository, start.snapshot)}."
-            " Set onHistoryChange=restart to go on with the differences of the two versions",
+            f"snapshot {start.snapshot}, the last one that the stream has read, is no longer in the"
+            f" history of {tip}, in {repository.location}: {_why(repository, start.snapshot)}."
+            " Set onHistoryChange=restart to continue with the differences of the two snapshots",
             snapshot_id=str(start.snapshot),
         )
     taken = newer[::-1][:max_snapshots]
@@ -123,10 +106,10 @@ def _why(repository: RepositoryReader, snapshot_id: SnapshotId | None) -> str:
 
 
 def _within(repository: RepositoryReader, infos: Sequence[SnapshotInfo], max_chunks: int) -> int:
-    """Return how many snapshots changed no more chunks than a limit; one at least."""
+    """Return the number of snapshots within a limit of changed chunks; at least one."""
     total = 0
     for number, info in enumerate(infos):
-        for log_id in (*info.pruned_ancestor_tx_logs, info.id):
+        for log_id in logs_of([info]):
             try:
                 log = load_transaction_log(repository.storage, log_id)
             except NotFoundError:  # of a first snapshot in version 1; planning reports others

@@ -1,11 +1,11 @@
 """Plans the change feed of a table: which rows were written, and which were deleted.
 
-The law that tests hold: take the table of the older version, drop the rows that the feed deletes,
-put the rows that it writes in the place of those with the same key (or add them), and the result is
-the table of the newer version. Rows are known by these keys:
+The contract: take the table of the older snapshot, drop the rows that the feed deletes, and put
+the rows that it writes in place of those with the same key (or add them). The result is the table
+of the newer snapshot. Rows are identified by these keys:
 
 ===========  ===================================  ==============================================
-layout       key                                  a deleted row has
+layout       key                                  columns of a deleted row
 ===========  ===================================  ==============================================
 ``cells``    the dimension columns                the dimension columns; NULL in all others
 ``chunks``   ``array``, ``chunk``                 these two; NULL in all others
@@ -14,14 +14,14 @@ layout       key                                  a deleted row has
 
 Rules of this file
 ------------------
-1. Written rows are read from the newer version and deleted ones from the older, each by an ordinary
-   scan that is limited to boxes. The driver opens no manifest of a data variable.
-2. A written row need not differ from before: whole chunks are told, not single cells.
-3. Where a chunk is deleted, its cells read as the fill value and are written rows. With
-   ``missingChunks=skip``, and in the layouts that list what is stored, they are deleted rows;
-   executors then look into the newer version, too.
-4. A version is compared with the columns of the feed. A variable that is new there writes all of
-   its rows; one that the newer version lacks, or has with another type, is an error.
+1. Written rows are read from the newer snapshot and deleted ones from the older one, each by an
+   ordinary scan that is limited to boxes. The driver opens no manifest of a data variable.
+2. A written row need not differ from before: whole chunks are read, not single cells.
+3. Cells of a deleted chunk are written rows with the fill value. With ``missingChunks=skip``, and
+   in the layouts that list stored chunks, they are deleted rows; executors then read the newer
+   snapshot, too.
+4. The columns of the feed are fixed. A variable that is new in a snapshot writes all of its rows;
+   one that the newer snapshot lacks, or has with another type, is an error.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from icechunk_format.workflows.changes.changed_boxes import (
     clipped_chunks,
     in_chunks,
 )
-from icechunk_format.workflows.changes.request import CHANGE_NAMES, FeedRequest
-from icechunk_format.workflows.changes.run import Change, FeedScan, FeedTask
+from icechunk_format.workflows.changes.request import CHANGE_NAMES, ChangeRequest
+from icechunk_format.workflows.changes.run import Change, ChangeScan, ChangeTask
 from icechunk_format.workflows.changes.steps import Step, TouchedNodes, touched_nodes
 
 _KEYS_OF_CHUNKS: Final = ("array", "chunk")
@@ -61,10 +61,10 @@ _KEYS_OF_CHUNKS: Final = ("array", "chunk")
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedPlan:
+class ChangePlan:
     """The tasks of a feed, in the order of history; deletions of a step come before its writes."""
 
-    tasks: list[FeedTask]
+    tasks: list[ChangeTask]
     context: None = None
 
     @property
@@ -73,37 +73,34 @@ class FeedPlan:
         return sum(task.task.rows for task in self.tasks)
 
 
-def plan_feed(request: FeedRequest, steps: Sequence[Step], columns: Sequence[Column]) -> FeedPlan:
-    """Plan the rows that some steps of history changed.
+def plan_changes(
+    request: ChangeRequest, steps: Sequence[Step], columns: Sequence[Column]
+) -> ChangePlan:
+    """Plan the rows that some steps of history, oldest first, changed.
 
     Parameters
     ----------
-    request
-        What is read.
-    steps
-        The steps, oldest first.
     columns
         The columns of the feed, in order: some of the table's, and of ``CHANGE_COLUMNS``.
 
     Raises
     ------
-    InvalidInputError
-        A condition is about values; or the columns changed on the way.
     NotFoundError
-        A version, its transaction log, or the group or a variable of a newer version is gone.
-    UnsupportedError
-        Two rows of a version have the same labels.
+        A snapshot, its transaction log, or the group or a variable of a newer snapshot does not
+        exist.
     """
-    return FeedPlan(tasks=[task for step in steps for task in _Planner(request, columns).of(step)])
+    return ChangePlan(
+        tasks=[task for step in steps for task in _Planner(request, columns).of(step)]
+    )
 
 
 class _Planner:
-    def __init__(self, request: FeedRequest, columns: Sequence[Column]) -> None:
+    def __init__(self, request: ChangeRequest, columns: Sequence[Column]) -> None:
         self._request = request
         self._columns = tuple(columns)
         self._own = [column for column in columns if column.source not in CHANGE_NAMES]
 
-    def of(self, step: Step) -> Iterator[FeedTask]:
+    def of(self, step: Step) -> Iterator[ChangeTask]:
         newer = self._open(step.newer.id, newest=True)
         assert newer is not None
         older = None if step.older is None else self._open(step.older, newest=False)
@@ -117,7 +114,7 @@ class _Planner:
             yield from self._of_chunks(step, older, newer)
 
     def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> SnapshotTable | None:
-        """Open the table of a version; None where an older version has nothing of it."""
+        """Open the table of a snapshot; None if an older snapshot has nothing of it."""
         request = self._request
         try:
             dataset = open_dataset(
@@ -133,9 +130,9 @@ class _Planner:
             return None
         names, coords = request.variables, request.coords
         if not newest:
-            is_there = dataset.variables.__contains__
-            coords = tuple(filter(is_there, coords))
-            names = None if names is None else tuple(filter(is_there, names))
+            exists = dataset.variables.__contains__
+            coords = tuple(filter(exists, coords))
+            names = None if names is None else tuple(filter(exists, names))
             if names == () or not dataset.variables:
                 return None
         table = dataset.table(
@@ -145,7 +142,7 @@ class _Planner:
         if chosen.residual is not None and chosen.residual.needs_zone:
             raise InvalidInputError(
                 f"the condition {chosen.residual.sql} depends on the session's time zone, which "
-                "streams are not told: write times with their zone, as in '2024-07-01 00:00:00Z'",
+                "streams cannot read: write times with their zone, as in '2024-07-01 00:00:00Z'",
                 where=chosen.residual.sql,
             )
         if chosen.residual is not None:
@@ -158,16 +155,16 @@ class _Planner:
         return SnapshotTable(dataset=dataset, table=table, chosen=chosen)
 
     def _check(self, step: Step, older: SnapshotTable | None, newer: SnapshotTable) -> None:
-        """Refuse a version whose columns are not those of the feed."""
+        """Refuse a snapshot whose columns are not those of the feed."""
         columns = newer.columns()
         for column in self._own:
             found = columns.get(column.source)
             if found is None or found.arrow_type != column.arrow_type:
-                now = "is gone" if found is None else f"is {found.arrow_type} now"
+                now = "does not exist" if found is None else f"is {found.arrow_type} now"
                 raise InvalidInputError(
                     f"column {column.name!r} was {column.arrow_type} when the read began, and "
                     f"{now} in snapshot {step.newer.id}: start a new read from that snapshot, or "
-                    "name the columns that stay with the option variables",
+                    "name the columns that exist there with the option variables",
                     column=column.name,
                     snapshot_id=str(step.newer.id),
                 )
@@ -186,7 +183,7 @@ class _Planner:
 
     def _of_cells(
         self, step: Step, older: SnapshotTable, newer: SnapshotTable
-    ) -> Iterator[FeedTask]:
+    ) -> Iterator[ChangeTask]:
         touched = self._touched(step, (older, newer))
         axes = axis_changes(older, newer, touched)
         gone = []
@@ -221,7 +218,7 @@ class _Planner:
 
     def _of_chunks(
         self, step: Step, older: SnapshotTable, newer: SnapshotTable
-    ) -> Iterator[FeedTask]:
+    ) -> Iterator[ChangeTask]:
         touched = self._touched(step, (older, newer))
         were, are = older.variables(), newer.variables()
         shared = {path: _no_boxes(were[path]) for path in older.table.arrays}
@@ -255,22 +252,22 @@ class _Planner:
 
     # -- tasks ------------------------------------------------------------------------------
 
-    def _touched(self, step: Step, versions: Sequence[SnapshotTable]) -> TouchedNodes:
-        nodes = {v.node.id for version in versions for v in version.variables().values()}
+    def _touched(self, step: Step, sides: Sequence[SnapshotTable]) -> TouchedNodes:
+        nodes = {v.node.id for side in sides for v in side.variables().values()}
         return touched_nodes(self._request.repository, step.logs, nodes)
 
     def _tasks(
         self,
         step: Step,
         change: Change,
-        version: SnapshotTable,
+        side: SnapshotTable,
         chosen: Selection,
         only: Mapping[str, Boxes] | None,
         *,
         check: SnapshotTable | None = None,
-    ) -> Iterator[FeedTask]:
-        """Plan the scan of one version; ``check`` drops the rows that this version has."""
-        table = version.table
+    ) -> Iterator[ChangeTask]:
+        """Plan the scan of one snapshot; ``check`` drops the rows that this snapshot stores."""
+        table = side.table
         keys: tuple[Column, ...] = ()
         names = [column.name for column in self._own]
         if change == "deleted":
@@ -280,14 +277,17 @@ class _Planner:
                 names = [column.name for column in table.columns if column.role == "dimension"]
             else:
                 keys = tuple(column for column in table.columns if column.role == "dimension")
-                places = tuple(
+                positions = tuple(
                     replace(column, arrow_type=pa.int64(), path=None, decoder=None)
                     for column in keys
                 )
-                table, names = replace(table, columns=places), [column.name for column in places]
+                table, names = (
+                    replace(table, columns=positions),
+                    [column.name for column in positions],
+                )
         names = names or [table.columns[0].name]
         options = self._request.plan_options
-        plan = version.dataset.plan_chosen(table, chosen, columns=names, only=only, **options)
+        plan = side.dataset.plan_chosen(table, chosen, columns=names, only=only, **options)
         if not plan.tasks:
             return
         against = None
@@ -296,7 +296,7 @@ class _Planner:
             against = check.dataset.plan_chosen(
                 check.table, Selection(dims={}), only=_nowhere(check), **options
             ).context
-        scan = FeedScan(
+        scan = ChangeScan(
             context=plan.context,
             columns=tuple((c.name, c.source, c.arrow_type) for c in self._columns),
             change=change,
@@ -305,20 +305,20 @@ class _Planner:
             keys=tuple(replace(column, metadata={}) for column in keys),
             check=against,
         )
-        packed = zlib.compress(pickle.dumps(scan))
+        serialized = zlib.compress(pickle.dumps(scan))
         for task in plan.tasks:
-            yield FeedTask(scan=packed, task=task)
+            yield ChangeTask(scan=serialized, task=task)
 
 
 def _no_boxes(variable: Variable) -> Boxes:
     return np.empty((0, len(variable.shape), 2), dtype=np.int64)
 
 
-def _nowhere(version: SnapshotTable) -> dict[str, Boxes]:
-    if version.table.layout == "cells":
-        return {"": np.empty((0, len(version.table.dims), 2), dtype=np.int64)}
-    variables = version.variables()
-    return {path: _no_boxes(variables[path]) for path in version.table.arrays}
+def _nowhere(side: SnapshotTable) -> dict[str, Boxes]:
+    if side.table.layout == "cells":
+        return {"": np.empty((0, len(side.table.dims), 2), dtype=np.int64)}
+    variables = side.variables()
+    return {path: _no_boxes(variables[path]) for path in side.table.arrays}
 
 
 def _all_chunks(axes: Sequence[ChunkAxis]) -> Boxes:

@@ -1,4 +1,4 @@
-"""Says what a change feed reads of each version, and which columns tell what happened to a row."""
+"""Holds the request of a change feed, and the columns that describe a change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icechunk_format.dataset.table.table import Column, Table, check_names
 if TYPE_CHECKING:
     from icechunk_format.repository.reader import RepositoryReader
 
-#: Names of the columns that say what happened to a row.
+#: Columns that describe the change of a row.
 CHANGE_COLUMNS: Final = tuple(
     Column(name=name, arrow_type=kind, role="layout", source=name)
     for name, kind in (
@@ -27,13 +27,11 @@ CHANGE_NAMES: Final = frozenset(column.source for column in CHANGE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedRequest:
-    """What is read of each version; names and meanings are those of ``Dataset.table`` and ``plan``.
+class ChangeRequest:
+    """The table and selection that are read of each snapshot.
 
     Parameters
     ----------
-    group
-        Path of the group.
     table_options
         Keywords of ``Dataset.table`` but for variables and coordinates.
     selection
@@ -41,7 +39,7 @@ class FeedRequest:
     plan_options
         Keywords of ``Dataset.plan_chosen``: rows of a task, missing chunks, read-ahead.
     deletions
-        Whether deleted rows are told.
+        True if deleted rows are yielded.
     """
 
     repository: RepositoryReader
@@ -58,19 +56,13 @@ class FeedRequest:
 
     @property
     def only_stored(self) -> bool:
-        """Whether the table has no rows for chunks that are missing."""
+        """True if the table has no rows for chunks that are missing."""
         skips = self.plan_options.get("missing_chunks") == "skip"
         return self.layout == "refs" or skips or not self.table_options.get("decoded", True)
 
 
 def with_change_columns(table: Table) -> Table:
-    """Return a table with the columns that say what happened to a row, at the end.
-
-    Raises
-    ------
-    InvalidInputError
-        The table has a column of such a name.
-    """
+    """Return a table with `CHANGE_COLUMNS` at its end."""
     columns = (*table.columns, *CHANGE_COLUMNS)
     check_names(columns)
     return replace(table, columns=columns)

@@ -27,21 +27,19 @@ Change = Literal["written", "deleted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedScan:
-    """What the tasks of one scan of a feed share.
+class ChangeScan:
+    """The values that all tasks of one scan of a feed share.
 
     Parameters
     ----------
-    context
-        The scan of one version.
     columns
-        Name, source and type of each column of the feed. Columns that the scan has not are NULL.
-    change, snapshot_id, committed_at
-        Values of the columns that say what happened; the instant in microseconds since 1970.
+        Name, source and type of each column of the feed. Columns that the scan lacks are NULL.
+    committed_at
+        Microseconds since 1970.
     keys
-        The dimension columns, where the scan yields positions and not labels.
+        The dimension columns, if the scan yields positions and not labels.
     check
-        Rows that this version has as well are dropped; None drops none.
+        Rows that this snapshot stores as well are dropped; None drops none.
     """
 
     context: ScanContext
@@ -54,44 +52,38 @@ class FeedScan:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedTask:
-    """A part of a feed: a packed ``FeedScan`` that neighbours share, and a task of it."""
+class ChangeTask:
+    """A serialized ``ChangeScan`` that several tasks share, and a task of it."""
 
     scan: bytes
     task: ScanTask
 
 
-def run_feed(_: None, task: FeedTask | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; None yields nothing.
-
-    Raises
-    ------
-    IcechunkError
-        Reading failed; the subclass says what the caller can do.
-    """
+def run_changes(_: None, task: ChangeTask | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task; None yields nothing."""
     if task is None:
         return
-    scan = _unpacked(task.scan)
+    scan = _loaded(task.scan)
     rows = cast("Generator[pa.RecordBatch, None, None]", run_task(scan.context, task.task))
     left = None if scan.check is None else _Missing(scan)
     with closing(rows):
         for batch in rows:
             kept = batch if left is None else left.of(batch)
             if kept.num_rows:
-                yield _as_feed(scan, kept)
+                yield _as_changes(scan, kept)
 
 
 @lru_cache(maxsize=4)
-def _unpacked(packed: bytes) -> FeedScan:
-    # Packed by the planner of the same query; no byte of it comes from a repository.
-    scan: FeedScan = pickle.loads(zlib.decompress(packed))
+def _loaded(serialized: bytes) -> ChangeScan:
+    # Serialized by the planner of the same query, not read from a repository.
+    scan: ChangeScan = pickle.loads(zlib.decompress(serialized))
     return scan
 
 
-def _as_feed(scan: FeedScan, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _as_changes(scan: ChangeScan, batch: pa.RecordBatch) -> pa.RecordBatch:
     sources = [column.source for column in scan.keys or scan.context.table.columns]
     found = dict(zip(sources, batch.columns, strict=True))
-    said = {
+    values = {
         "_change": scan.change,
         "_snapshot_id": scan.snapshot_id,
         "_committed_at": scan.committed_at,
@@ -100,8 +92,8 @@ def _as_feed(scan: FeedScan, batch: pa.RecordBatch) -> pa.RecordBatch:
     for _, source, kind in scan.columns:
         if source in found:
             columns.append(found[source])
-        elif source in said:
-            columns.append(pa.repeat(pa.scalar(said[source], kind), batch.num_rows))
+        elif source in values:
+            columns.append(pa.repeat(pa.scalar(values[source], kind), batch.num_rows))
         else:
             columns.append(pa.nulls(batch.num_rows, kind))
     schema = pa.schema([pa.field(name, kind) for name, _, kind in scan.columns])
@@ -109,9 +101,9 @@ def _as_feed(scan: FeedScan, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Missing:
-    """Keeps the rows that another version does not store."""
+    """Keeps the rows that another snapshot does not store."""
 
-    def __init__(self, scan: FeedScan) -> None:
+    def __init__(self, scan: ChangeScan) -> None:
         assert scan.check is not None
         self._scan = scan
         self._arrays = ScanArrays(scan.check)
@@ -132,19 +124,19 @@ class _Missing:
 
     def _of_cells(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         dims = self._scan.context.table.dims
-        places = dict(zip(dims, (np.asarray(column) for column in batch.columns), strict=True))
-        is_there = np.zeros(batch.num_rows, dtype=bool)
+        positions = dict(zip(dims, (np.asarray(column) for column in batch.columns), strict=True))
+        is_stored = np.zeros(batch.num_rows, dtype=bool)
         assert self._scan.check is not None
         for path in self._scan.check.table.arrays:
             variable, axes = self._arrays.variable(path), self._arrays.reader(path).axes
             coords = np.empty((batch.num_rows, len(axes)), dtype=np.int64)
             for number, (dim, axis) in enumerate(zip(variable.dims, axes, strict=True)):
-                coords[:, number] = axis.chunk_of(places[dim])
+                coords[:, number] = axis.chunk_of(positions[dim])
             distinct, rows = np.unique(coords, axis=0, return_inverse=True)
-            is_there |= self._stored(path, distinct)[rows.reshape(-1)]
-        rows_left = np.flatnonzero(~is_there)
+            is_stored |= self._stored(path, distinct)[rows.reshape(-1)]
+        rows_left = np.flatnonzero(~is_stored)
         columns = [
-            self._labels_of(key).take(pa.array(places[key.source][rows_left]))
+            self._labels_of(key).take(pa.array(positions[key.source][rows_left]))
             for key in self._scan.keys
         ]
         return pa.RecordBatch.from_arrays(columns, names=[key.name for key in self._scan.keys])

@@ -1,12 +1,12 @@
-"""Finds the commits that lead from one version to another, and adds up their transaction logs.
+"""Finds the commits between two snapshots, and adds up their transaction logs.
 
 Rules of this file
 ------------------
-1. A step goes from an older version to a newer one and has the transaction logs in between, those
-   of expired ancestors included. All of them must be there: without one, changes would be missed.
-2. Two versions of which neither is an ancestor of the other (a branch was reset, a commit amended)
-   differ at most by what changed since their last common ancestor, on either side.
-3. Chunk coordinates stay columns, and are made distinct before they are many.
+1. A step is from an older snapshot to a newer one and has the transaction logs in between, those of
+   expired ancestors included. All of them must exist: without one, changes would be missed.
+2. Two snapshots of which neither is an ancestor of the other (a branch was reset, a commit amended)
+   differ at most by the changes since their last common ancestor, on either side.
+3. Chunk coordinates are columns, and are made distinct before they become too many.
 """
 
 from __future__ import annotations
@@ -36,16 +36,9 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A stretch of history.
+    """A part of history, with the ids of its transaction logs in any order.
 
-    Parameters
-    ----------
-    older
-        The version before, or None for a table without rows.
-    newer
-        The version after.
-    logs
-        Ids of the snapshots whose logs say what changed, in any order.
+    ``older`` is None for a table without rows.
     """
 
     older: SnapshotId | None
@@ -61,21 +54,14 @@ def steps_to(
     by_snapshot: bool = False,
     any_history: bool = False,
 ) -> list[Step]:
-    """Return the steps from one version to another, oldest first; none where they are the same.
+    """Return the steps from one snapshot (None: a table without rows) to another, oldest first.
 
     Parameters
     ----------
-    older
-        The version before, or None for a table without rows.
     by_snapshot
-        Whether each commit is a step, or all are one.
+        True for a step of each commit, False for one step.
     any_history
-        Whether the older version may be no ancestor of the newer one.
-
-    Raises
-    ------
-    InvalidInputError
-        The older version is no ancestor of the newer one.
+        True if the older snapshot need not be an ancestor of the newer one.
     """
     if older is None:
         return [Step(older=None, newer=newer)]
@@ -87,7 +73,7 @@ def steps_to(
             raise InvalidInputError(
                 f"snapshot {older} is not an ancestor of {newer.id} in {repository.location}: the "
                 "branch was reset, the commit was amended, or the two are on different branches; "
-                "set onHistoryChange=restart to compare the two versions all the same",
+                "set onHistoryChange=restart to compare the two snapshots nevertheless",
                 older=str(older),
                 newer=str(newer.id),
             )
@@ -103,13 +89,13 @@ def steps_to(
 
 
 def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId) -> Step:
-    """Return the step between two versions by way of their last common ancestor."""
-    ours = {info.id: n for n, info in enumerate(repository.ancestry(snapshot=newer.id))}
-    theirs: list[SnapshotInfo] = []
+    """Return the step between two snapshots over their last common ancestor."""
+    newer_ids = {info.id for info in repository.ancestry(snapshot=newer.id)}
+    left: list[SnapshotInfo] = []
     for info in repository.ancestry(snapshot=older):
-        if info.id in ours:
+        if info.id in newer_ids:
             break
-        theirs.append(info)
+        left.append(info)
     else:
         raise InvalidInputError(
             f"snapshots {older} and {newer.id} of {repository.location} have no common ancestor; "
@@ -117,8 +103,8 @@ def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId
             older=str(older),
             newer=str(newer.id),
         )
-    mine = versions_after(info.id, repository.ancestry(snapshot=newer.id)) or []
-    return Step(older=older, newer=newer, logs=logs_of([*theirs, *mine]))
+    joined = versions_after(info.id, repository.ancestry(snapshot=newer.id)) or []
+    return Step(older=older, newer=newer, logs=logs_of([*left, *joined]))
 
 
 def logs_of(infos: Iterable[SnapshotInfo]) -> tuple[SnapshotId, ...]:
@@ -128,7 +114,7 @@ def logs_of(infos: Iterable[SnapshotInfo]) -> tuple[SnapshotId, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TouchedNodes:
-    """What the logs of a step say of some arrays.
+    """The changes of some arrays in the logs of a step.
 
     Parameters
     ----------
@@ -136,7 +122,7 @@ class TouchedNodes:
         Chunk coordinates by node: uint32, shape (n, ndim), in any order.
     smallest
         For nodes whose metadata changed: the smallest shape that they had after any of the commits.
-        An empty tuple where a version in between is gone, so that nobody knows.
+        An empty tuple if a snapshot in between does not exist any more.
     """
 
     chunks: Mapping[NodeId, NDArray[np.uint32]]
@@ -168,18 +154,16 @@ def touched_nodes(
         if found:
             resized[log.id] = found
         if held > _MOST_COORDS_HELD:
-            parts = {node_id: [_distinct(pieces)] for node_id, pieces in parts.items()}
-            # What is distinct stays, so that the next look is only taken after as many more.
-            held = 0
+            parts = {node_id: [_distinct(found)] for node_id, found in parts.items()}
+            held = 0  # distinct coordinates do not count again
     return TouchedNodes(
-        chunks={node_id: _distinct(pieces) for node_id, pieces in parts.items()},
+        chunks={node_id: _distinct(found) for node_id, found in parts.items()},
         smallest=_smallest_shapes(repository, resized),
     )
 
 
-def _distinct(pieces: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
-    joined = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces), axis=0)
-    return joined
+def _distinct(found: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+    return found[0] if len(found) == 1 else np.unique(np.concatenate(found), axis=0)
 
 
 def _logs(repository: RepositoryReader, ids: Sequence[SnapshotId]) -> Iterator[TransactionLog]:
@@ -188,9 +172,9 @@ def _logs(repository: RepositoryReader, ids: Sequence[SnapshotId]) -> Iterator[T
             return load_transaction_log(repository.storage, log_id)
         except NotFoundError as error:
             raise NotFoundError(
-                f"the transaction log of snapshot {log_id} of {repository.location} is gone, so "
-                "nobody knows what it changed; choose a newer version for changesSince, or read "
-                "the whole table",
+                f"the transaction log of snapshot {log_id} of {repository.location} does "
+                "not exist, so its changes are unknown; choose a newer snapshot for changesSince, "
+                "or read the whole table",
                 kind="transaction log",
                 snapshot_id=str(log_id),
             ) from error
@@ -205,8 +189,7 @@ def _smallest_shapes(
 ) -> dict[NodeId, tuple[int, ...]]:
     """Return the smallest shapes of arrays after the commits that changed their metadata.
 
-    Cells that lay outside of an array for a while may have lost their chunks without a word in a
-    log.
+    Cells outside of these may have lost their chunks, which logs do not record.
     """
 
     def shapes(item: tuple[SnapshotId, Sequence[NodeId]]) -> dict[NodeId, tuple[int, ...]]:

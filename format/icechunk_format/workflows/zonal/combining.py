@@ -1,7 +1,7 @@
 """Joins parts of statistics over columns and makes rows of the result: the third and last step.
 
-Rows of parts of one zone and one split come together. They are combined one after another, and the
-values that quantiles need are sorted part by part. Then each selected position of the split is a
+Rows of parts of one zone and one split are in one partition. They are combined one after another,
+and the values for quantiles are sorted part by part. Then each selected position of the split is a
 row, with the keys of the zone, the labels of the other dimensions, and the statistics.
 """
 

@@ -1,17 +1,17 @@
-"""Finds the cells that polygons cover, and how much of each, with exactextract.
+"""Computes the fractions of cells that polygons cover, with exactextract.
 
 exactextract computes covered fractions on even grids of square cells. So vertices are moved to
 positions, which count cells; see `CellAxis`. On uneven axes a vertex is added wherever an edge
-crosses the edge of a cell. Between two vertices positions are then linear in coordinates, so the
-covered fraction of every cell stays what it is.
+crosses the edge of a cell. Between two vertices positions are then linear in coordinates, so
+covered fractions do not change.
 
 Rules of this file
 ------------------
 1. The fraction is that of the area in coordinates: on a grid of degrees, in square degrees.
-2. ``center`` takes the cells whose label lies inside, with the fraction 1. A label on the common
-   border of two polygons lies in exactly one of them.
-3. ``touched`` takes the cells of which some area lies inside, with the fraction 1.
-4. Memory is bounded by cells looked at together, and not by the size of a polygon.
+2. ``center`` takes the cells whose label is inside, with the fraction 1. A label on the common
+   border of two polygons is in exactly one of them.
+3. ``touched`` takes the cells of which some area is inside, with the fraction 1.
+4. Memory is bounded by the cells of a window, not by the size of a polygon.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 Coverage = Literal["fraction", "center", "touched"]
 
-# Cells of the boxes around polygons that are looked at together.
+# Cells of the boxes around polygons in one window.
 _MOST_CELLS: Final = 1 << 21
-# Fractions below this part of a polygon (or of a cell) come from the rounding of coordinates.
+# Smaller fractions of a polygon (or of a cell) are due to the rounding of coordinates.
 _ROUNDING: Final = 1e-10
 # Labels on a border are moved by this part of a cell, all in one direction.
 _NUDGE: Final = 1e-9
@@ -54,16 +54,16 @@ def cover_cells(
 ) -> Iterator[Cover]:
     """Yield the cells that valid polygons cover, some at a time; each pair comes once."""
     lib = shapely()
-    placed = _in_positions(geometries, y, x)
-    bounds = lib.bounds(placed)
-    areas = lib.area(placed)
+    moved = _in_positions(geometries, y, x)
+    bounds = lib.bounds(moved)
+    areas = lib.area(moved)
     low = np.clip(np.floor(bounds[:, :2]), 0, [x.size, y.size])
     high = np.clip(np.ceil(bounds[:, 2:]), 0, [x.size, y.size])
     sizes = np.prod(np.maximum(np.nan_to_num(high - low), 0), axis=1)
     least = _ROUNDING * np.minimum(1.0, areas)
     stretches = y.stretches
     for numbers, window in _windows(low, high, sizes, y.size, x.size):
-        found = _exact(placed[numbers], window, y.size)
+        found = _exact(moved[numbers], window, y.size)
         zones = numbers[found.zones]
         if stretches is not None:
             found.fractions[...] *= stretches[found.rows]
@@ -84,7 +84,7 @@ def _windows(
     height: int,
     width: int,
 ) -> Iterator[tuple[NDArray[np.int64], tuple[int, int, int, int]]]:
-    """Yield numbers of polygons, and the cells ``(y0, y1, x0, x1)`` to look at for them.
+    """Yield numbers of polygons, and the window of cells ``(y0, y1, x0, x1)`` for them.
 
     Positions of y are counted from the end, as exactextract does.
     """
@@ -167,7 +167,7 @@ def _exact(geometries: NDArray[Any], window: tuple[int, int, int, int], height: 
 def _whole(
     cover: Cover, geometries: NDArray[Any], y: CellAxis, x: CellAxis, coverage: Coverage
 ) -> Cover:
-    """Return the cells that count as a whole."""
+    """Return the cells whose fraction is 1 under ``center`` or ``touched``."""
     chosen = np.ones(len(cover.zones), dtype=bool)
     if coverage == "center":
         lib = shapely()

@@ -211,8 +211,8 @@ def plan_zonal(
         missing = [dim for dim in grid.dims if dim not in column.dims]
         if missing:
             raise InvalidInputError(
-                f"variable {column.name!r} has no dimension {' and no '.join(missing)}, along which"
-                " zones lie: name the variables of the grid with variables=",
+                f"variable {column.name!r} has no dimension {' and no '.join(missing)} of the"
+                " grid: name the variables of the grid with variables=",
                 variable=column.name,
             )
     scan = dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **selecting).context
@@ -274,7 +274,7 @@ def _grid_of(variable: Variable, dataset: Dataset) -> HorizontalGrid:
     if grid.is_curvilinear:
         raise UnsupportedError(
             f"variable {variable.name!r} lies on the curvilinear grid ({grid.y.name},"
-            f" {grid.x.name}), whose cells are no rectangles; zonal needs coordinates with one"
+            f" {grid.x.name}), whose cells are not rectangles; zonal needs coordinates with one"
             " dimension each, as of a regular or a projected grid",
             variable=variable.name,
         )
@@ -296,13 +296,12 @@ def _cells(dataset: Dataset, grid: HorizontalGrid) -> tuple[CellAxis, CellAxis, 
             period = None if circle is None else circle.period
         bounds = coordinate.attributes.get("bounds")
         held = dataset.variables.get(bounds) if isinstance(bounds, str) else None
+        is_held = held is not None and held.shape == (len(labels), 2)
         found.append(
             cell_axis(
                 coordinate.name,
                 labels,
-                bounds=None
-                if held is None or held.shape != (len(labels), 2)
-                else _decoded(dataset, held),
+                bounds=_decoded(dataset, held) if held is not None and is_held else None,
                 period=period if coordinate is grid.x else None,
                 ends_at_poles=coordinate is grid.y and grid.kind != "projected",
             )
@@ -330,7 +329,7 @@ def _projection(
         if grid.kind != "geographic":
             raise InvalidInputError(
                 f"variable {variable.name!r} lies on the {grid.kind} grid ({grid.y.name},"
-                f" {grid.x.name}): say in which reference system zones are, such as"
+                f" {grid.x.name}): give the CRS of the zones, such as"
                 " crs='EPSG:4326', or crs='grid' if they are in the grid's own coordinates",
                 option="crs",
             )
@@ -339,7 +338,7 @@ def _projection(
         return None
     source = given_crs(crs)
     is_geographic = grid.kind == "geographic"
-    # Longitudes and latitudes are taken as they are, whatever ellipsoid the grid is said to have.
+    # Longitudes and latitudes are not moved to the ellipsoid of the grid.
     if is_geographic and source.equals(given_crs(WGS_84), ignore_axis_order=True):
         return None
     target = grid_crs(variable, dataset.variables, grid)
@@ -350,7 +349,7 @@ def _projection(
 
 
 def _weights(dataset: Dataset, name: str | None, grid: HorizontalGrid) -> Column | None:
-    """Return the column of the variable of weights; an array named ``area`` goes before areas."""
+    """Return the column of weights; an array named ``area`` takes precedence over areas."""
     if name is None or (name == AREA and AREA not in dataset.variables):
         return None
     table = dataset.table("cells", variables=[name])
@@ -359,8 +358,8 @@ def _weights(dataset: Dataset, name: str | None, grid: HorizontalGrid) -> Column
     foreign = [dim for dim in column.dims if dim not in grid.dims]
     if foreign or not column.dims:
         raise InvalidInputError(
-            f"weights={name!r} has the dimensions ({', '.join(column.dims)}), but weights lie along"
-            f" {grid.dims[0]} and {grid.dims[1]} alone",
+            f"weights={name!r} has the dimensions ({', '.join(column.dims)}), but weights have only"
+            f" {grid.dims[0]} and {grid.dims[1]}",
             option="weights",
         )
     return column
@@ -383,13 +382,13 @@ def _cut_splits(
         max(cells // (_TASKS_OF_A_CORE * context.request.cores), _FEWEST_CELLS_OF_A_TASK),
         _MOST_CELLS_OF_A_TASK,
     )
-    # For quantiles, the values of a zone come together from all columns.
+    # For quantiles, one task has the values of a zone from all columns.
     columns = 1 if context.shares else max(1, context.column_count)
     wanted = -(-cells // columns // of_a_task)
     splits = []
     for found, axis in zip(numbers, axes, strict=True):
-        pieces = np.array_split(found, max(1, min(wanted, len(found))))
-        wanted = -(-wanted // max(1, len(pieces)))
-        ends = [np.array([p[0], p[-1] + 1], dtype=np.int64) for p in pieces if len(p)]
+        runs = np.array_split(found, max(1, min(wanted, len(found))))
+        wanted = -(-wanted // max(1, len(runs)))
+        ends = [np.array([run[0], run[-1] + 1], dtype=np.int64) for run in runs if len(run)]
         splits.append(tuple(tuple(axis.start_of(end).tolist()) for end in ends))
     return tuple(splits)

@@ -1,14 +1,15 @@
-"""Reads the array for rows of cover, and sums it up: the second step of zonal statistics.
+"""Reads arrays for rows of cover and reduces them: the second step of zonal statistics.
 
-Rows of one task, which is one column and one split, come together. Their chunks are read once, and
-each block is reduced for all zones at once. What comes out are the parts of statistics, an array
-for each zone, and for quantiles the values of its cells, which `combining` joins over columns.
+Rows of one task, which is one column and one split, are in one
+partition. Their chunks are read once, and each block is reduced for all zones at once. The results
+are the parts of statistics, an array for each zone, and for quantiles the values of its cells,
+which `combining` joins over columns.
 
 Rules of this file
 ------------------
-1. Rows are taken as long as their cover fits in a bound; the reads of all these tasks then run
-   ahead of the sums. Where one task has more, its chunks are read again.
-2. Parts of a whole split are collected where they fit in a bound, so that there are few rows.
+1. Rows are taken as long as their cover is below a bound; the reads of all these tasks then run
+   ahead of the sums. If one task has more, its chunks are read again.
+2. Parts of a whole split are collected if they are below a bound, so that there are few rows.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class _Task:
     number
         The number of the first row among all rows of the partition.
     collected
-        Parts of the whole split, ``(zones, variables * parts, *split)``; None where they are too
-        large, and each block makes rows.
+        Parts of the whole split, ``(zones, variables, parts, *split)``; None if they are too large,
+        and each block makes rows.
     """
 
     rows: pa.Table
@@ -77,7 +78,7 @@ class _Task:
 
 
 class Summing:
-    """Sums up the rows of cover of one partition."""
+    """Reduces the rows of cover of one partition."""
 
     def __init__(self, context: ZonalContext) -> None:
         self._context = context
@@ -193,14 +194,14 @@ class Summing:
         )
 
     def _weights_of(self, chosen: list[DimSelection]) -> NDArray[np.float64]:
-        """Return the weights of selected cells along y and x; NaN where there is none."""
+        """Return the weights of selected cells along y and x; NaN for none."""
         context, column = self._context, self._context.weights
         if column is None:
             assert context.request.weights == AREA
             ends = np.radians(context.y.edges)
             heights = np.abs(np.diff(np.sin(ends)))[chosen[0].positions()]
             widths = np.abs(np.diff(np.radians(context.x.edges)))
-            # A last column that repeats the first is as wide.
+            # A last column that repeats the first has its width.
             widths = widths.take(chosen[1].positions(), mode="wrap")
             return np.asarray(_RADIUS**2 * heights[:, None] * widths)
         dims = [context.scan.table.dims[dim] for dim in context.horizontal]

@@ -2,11 +2,11 @@
 
 How the work is cut
 -------------------
-1. Tasks with a part of the zones find the cells that each covers, chunk by chunk of the horizontal
+1. Tasks with some of the zones find the cells that each covers, chunk by chunk of the horizontal
    grid.
-2. These rows are brought together by chunk, so that a task reads the chunks that lie above one
-   another once for all zones. Where the other dimensions are long, several tasks share them.
-3. Sums of one zone over several chunks are brought together and combined.
+2. These rows are shuffled by chunk, so that a task reads the chunks along all other dimensions once
+   for all zones. If the other dimensions are long, several tasks share them.
+3. Sums of one zone over several chunks are shuffled by zone and combined.
 
 Rules of this file
 ------------------
@@ -17,13 +17,14 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_options_of_values
@@ -42,8 +43,10 @@ _CHOICES: Final = {
     "on_invalid": ("error", "null"),
     "antimeridian": ("error", "split", "keep"),
 }
+# Names of types of geometries, from Spark 4.1 on.
+_SPATIAL_TYPES: Final = ("geometry", "geography")
 _MOST_PARTITIONS: Final = 10_000
-# Zones are few beside cells, so they are dealt out to all cores before they are covered.
+# Zones are few beside cells, so they are spread over all cores before they are covered.
 _COVERING_TASKS_OF_A_CORE: Final = 2
 _SUMMING_TASKS_OF_A_CORE: Final = 4
 _CELLS_OF_A_PARTITION: Final = 256 << 20
@@ -64,7 +67,7 @@ def zonal(
     spark: SparkSession | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Sum a grid up by polygons: one row for each zone and each step of the other dimensions.
+    """Return statistics of a grid by polygons: a row for each zone and step of other dimensions.
 
     Parameters
     ----------
@@ -83,22 +86,21 @@ def zonal(
         ``quantile(q=0.9)`` with q from 0 to 1, weighted as exactextract weights it, in a column
         ``<variable>_quantile_90``. Quantiles are exact: all values of zones go through a shuffle.
     coverage
-        ``fraction`` counts a cell by the part of it that lies inside, ``center`` counts cells
-        whose label does, ``touched`` counts cells of which some part does.
+        ``fraction`` weighs a cell by the part of it that is inside, ``center`` takes cells whose
+        label is inside, ``touched`` takes cells of which some part is inside.
     weights
         ``area`` for the spherical area of cells in square metres, on grids of latitude and
         longitude; or a variable along the two horizontal dimensions. Weights are multiplied with
         covered fractions in ``mean``, ``sum``, ``std`` and quantiles; a cell without a weight does
         not count.
     crs
-        The reference system of zones, whatever pyproj takes, if it is not that of the grid:
-        ``"EPSG:3857"``. Frames of GeoPandas say theirs. ``"grid"`` for the coordinates of a
-        projected grid.
+        The CRS of zones, as pyproj takes it, if it is not that of the grid: ``"EPSG:3857"``. Frames
+        of GeoPandas have theirs. ``"grid"`` for the coordinates of a projected grid.
     on_invalid
         ``error``, or ``null`` for NULL as statistics of a zone whose geometry is invalid.
     antimeridian
-        What an edge over more than 180 degrees of longitude means (and not over 360): ``split``
-        for one that crosses the antimeridian, ``keep`` for one that goes the long way round.
+        For an edge over more than 180 degrees of longitude (and not over 360): ``split`` if it
+        crosses the antimeridian, ``keep`` if it goes the long way round.
     spark
         The session, for a frame of GeoPandas; by default the active one.
     **options
@@ -112,12 +114,12 @@ def zonal(
         Keys of the zone, the other dimensions, and a column ``<variable>_<statistic>`` for each
         statistic: DOUBLE, but ``min`` and ``max`` in the variable's type up to 32 bits. A zone
         outside of the grid has NULL, and 0 as ``count``. Lazy, and pinned to the snapshot that
-        the options mean now. Rows come in any order.
+        the options mean now. Rows are in any order.
 
     Raises
     ------
     IcechunkError
-        An option cannot be used, what it names does not exist, or a package of the extra ``geo``
+        An option cannot be used, a name does not exist, or a package of the extra ``geo``
         is missing. An action raises it for a zone that cannot be used, with its keys.
 
     Examples
@@ -127,29 +129,25 @@ def zonal(
     ...     catchments, "s3://bucket/weather", variables=["rain"], statistics=["mean", "max"]
     ... )
     """
-    for name, value in (
-        ("coverage", coverage),
-        ("on_invalid", on_invalid),
-        ("antimeridian", antimeridian),
-    ):
+    given = {"coverage": coverage, "on_invalid": on_invalid, "antimeridian": antimeridian}
+    for name, value in given.items():
         if value not in _CHOICES[name]:
             raise InvalidInputError(
                 f"{name}={value!r} is not known; choose {', '.join(_CHOICES[name])}", option=name
             )
-    given = {"variables": variables, **options}
-    parsed = parse_options_of_values(path, given, "zonal", also="where")
+    reading = {"variables": variables, **options}
+    parsed = parse_options_of_values(path, reading, "zonal", also="where")
     with errors_on_one_line():
         from icechunk_format.workflows.zonal.cover import check_packages
         from icechunk_format.workflows.zonal.plan import ZonalRequest
         from icechunk_format.workflows.zonal.statistics import check_statistics
-        from icechunk_spark.zonal.zones import from_geopandas, is_geopandas, with_keys
 
         check_packages()
         names = check_statistics(
             parse_names("statistics", statistics) if isinstance(statistics, str) else statistics
         )
-        if is_geopandas(zones):
-            zones, known = from_geopandas(zones, geometry, spark or _active_session())
+        if type(zones).__module__.partition(".")[0] == "geopandas":
+            zones, known = _from_geopandas(zones, geometry, spark or _active_session())
             crs = known if crs is None else crs
         elif not hasattr(zones, "mapInArrow"):
             raise InvalidInputError(
@@ -157,7 +155,7 @@ def zonal(
                 " of GeoPandas",
                 option="zones",
             )
-        rows, keys, typed = with_keys(zones, geometry)
+        rows, keys, typed = _with_keys(zones, geometry)
         request = ZonalRequest(
             statistics=names,
             coverage=coverage,
@@ -219,18 +217,13 @@ def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext
 
 def _summing_tasks(context: ZonalContext) -> int:
     """Return how many partitions share the reading; each holds whole tasks of the plan."""
-    table = context.scan.table
-    cells = 1
-    for size in table.sizes:
-        cells *= size
-    wanted = max(
-        context.request.cores * _SUMMING_TASKS_OF_A_CORE, cells // _CELLS_OF_A_PARTITION, 1
-    )
+    cells = math.prod(context.scan.table.sizes)
+    wanted = max(context.request.cores * _SUMMING_TASKS_OF_A_CORE, cells // _CELLS_OF_A_PARTITION)
     return max(1, min(wanted, _MOST_PARTITIONS, context.column_count * context.split_count))
 
 
 def _check_names(keys: Sequence[str], added: Sequence[str]) -> None:
-    """Refuse keys that have the name of a column of the result, or of another key."""
+    """Raise InvalidInputError if two columns of the result would have the same name."""
     seen: set[str] = set()
     for name in (*keys, *added):
         if name.lower() in seen:
@@ -250,5 +243,55 @@ def _active_session() -> SparkSession:
         return SparkSession.active()
     except (PySparkException, RuntimeError):
         raise InvalidInputError(
-            "there is no active Spark session: give one as spark=", option="spark"
+            "no Spark session is active: give one as spark=", option="spark"
         ) from None
+
+
+def _from_geopandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[DataFrame, Any]:
+    """Return a frame of GeoPandas as a DataFrame, and its CRS or None."""
+    if not hasattr(zones, "columns") or geometry not in zones.columns:
+        columns = ", ".join(map(str, getattr(zones, "columns", ())))
+        raise InvalidInputError(
+            f"geometry={geometry!r} is not a column of the zones, which have {columns or 'none'}",
+            option="geometry",
+        )
+    shapes = zones.set_geometry(geometry).geometry
+    plain = zones.drop(columns=geometry).assign(**{geometry: shapes.to_wkb()})
+    return spark.createDataFrame(plain), shapes.crs
+
+
+def _with_keys(zones: DataFrame, geometry: str) -> tuple[DataFrame, list[StructField], Any]:
+    """Return zones as columns ``key0``, ``key1``, ... and ``geometry``, and the fields of keys.
+
+    The third item is the CRS that the type of the geometry has, or None.
+    """
+    fields = zones.schema.fields
+    found = [field for field in fields if field.name == geometry]
+    if not found:
+        found = [field for field in fields if field.name.lower() == geometry.lower()]
+    if len(found) != 1:
+        known = ", ".join(field.name for field in fields)
+        raise InvalidInputError(
+            f"geometry={geometry!r} is {'more than one' if found else 'no'} column of the zones,"
+            f" which have {known}",
+            option="geometry",
+        )
+    [field] = found
+    kind = field.dataType
+    # Heavy, see rule 1.
+    from icechunk_spark.schema import quoted
+
+    column, crs = quoted(field.name), None
+    if kind.typeName() in _SPATIAL_TYPES:
+        srid = getattr(kind, "srid", None)
+        crs = f"EPSG:{srid}" if isinstance(srid, int) and srid > 0 else None
+        column = F.call_function("st_asbinary", column)
+    elif not isinstance(kind, BinaryType | StringType):
+        raise InvalidInputError(
+            f"geometry={geometry!r} is {kind.simpleString()}; zones are polygons as WKB (BINARY),"
+            " as WKT (STRING) or, from Spark 4.1 on, as GEOMETRY",
+            option="geometry",
+        )
+    keys = [one for one in fields if one is not field]
+    chosen = [quoted(key.name).alias(f"key{n}") for n, key in enumerate(keys)]
+    return zones.select(*chosen, column.alias("geometry")), keys, crs
