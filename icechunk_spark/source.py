@@ -58,7 +58,7 @@ class IcechunkDataSource(DataSource):
         if self._pinned_snapshot is None:
             # A missing repository may be created before the action; the reader reports errors.
             with suppress(IcechunkError):
-                options = parse_read_options(self.options, is_stream=None)
+                options = parse_read_options(self.options, "read", "readStream")
                 # Heavy (the repository layer): see rule 1.
                 from icechunk_spark.reading.plan import resolve_read
 
@@ -86,7 +86,7 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option cannot be used, or what it names does not exist.
         """
-        options = parse_read_options(self.options, is_stream=None)
+        options = parse_read_options(self.options, "read", "readStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.plan import open_read
         from icechunk_spark.schema import with_base
@@ -152,7 +152,7 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option cannot be used, or a column cannot be written.
         """
-        request = parse_write_options(self.options, is_stream=True)
+        request = parse_write_options(self.options, "writeStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.changes.batches import check_stream
         from icechunk_spark.changes.staged import StagedStreamWriter

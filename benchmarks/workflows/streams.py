@@ -225,7 +225,7 @@ def write_batch(place: Path, number: int, rows: pa.Table) -> None:
             "chunks": f"time=1,station={STATIONS}",
             "rewriteManifestsEvery": "250",
         },
-        is_stream=True,
+        "writeStream",
     )
     _Task.now = {batches.QUERY_ID: "query", "streaming.sql.batchId": str(number)}
     writer = StagedStreamWriter(request, "append", _SCHEMA)

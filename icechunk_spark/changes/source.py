@@ -85,7 +85,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> ReadRequest:
-        options = parse_read_options(self._given, is_stream=True)
+        options = parse_read_options(self._given, "readStream")
         if options.table is not None:
             raise UnsupportedError(
                 "streams are of arrays: metadata tables are read by spark.read", table=options.table

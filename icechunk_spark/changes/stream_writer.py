@@ -51,7 +51,7 @@ class PlannedStream(NotedWrite):
             return started
         self.options(**options)
         texts = self._icechunk_texts(path, partitionBy)
-        request = parse_write_options(texts, is_stream=True)
+        request = parse_write_options(texts, "writeStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.changes.batches import PlannedBatches, check_stream, mode_of
         from icechunk_spark.jobs.errors import errors_on_one_line

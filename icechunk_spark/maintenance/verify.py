@@ -32,9 +32,8 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_format.options.location import maintenance_location
-from icechunk_format.options.parse import collect_options
-from icechunk_format.options.python_values import option_texts
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.location import location_of
 from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
@@ -43,8 +42,6 @@ from icechunk_spark.schema import spark_struct
 
 _WAVES: Final = 4
 _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
-_AUTHORIZE: Final = "virtual.authorize"
-_VIRTUAL: Final = "virtual.storage.*"
 _AFTER_FAILURE: Final = "Nothing was changed; verify again"
 
 
@@ -93,16 +90,16 @@ def verify(
     >>> found = verify(spark, "s3://bucket/weather")  # doctest: +SKIP
     >>> found.where("severity = 'error'").show(truncate=False)  # doctest: +SKIP
     """
-    given = collect_options(option_texts(options), use="read")
-    location = maintenance_location(path, options, also=(_AUTHORIZE, _VIRTUAL))
+    request = parse_arguments(path, options, "verify")
+    location = location_of(request)
     report = Report(max_findings)
     state, context = plan_verification(
         location,
         report,
         VersionArguments(branch=branch, tag=tag, snapshot=snapshot),
         deep=deep,
-        authorized=given.get(_AUTHORIZE, ()),
-        virtual_options=given.get(_VIRTUAL, {}),
+        authorized=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
     )
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
     pieces = work_rows(spark, parts.cut_pieces(state, partitions), partitions)

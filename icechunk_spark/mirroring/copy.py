@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.parse import collect_options
-from icechunk_format.options.path import repository_path
-from icechunk_format.options.python_values import option_texts
+from icechunk_format.options.keywords import given_options
+from icechunk_format.options.parse import collect_options, parse_read_options
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring.mirror import MirrorResult
 
-# Options that the table does not record.
-_AUTHORIZE: Final = "virtual.authorize"
-_AHEAD: Final = "readAheadBytes"
-_OF_PLACES: Final = ("storage.*", "storage.client", "virtual.storage.*", _AUTHORIZE, _AHEAD)
-_VERSIONS: Final = ("branch", "tag", "snapshot", "asOf")
 # To start a task costs a third of a small file, so a task writes several; few are lost with it.
 _TASKS_OF_A_CORE: Final = 2
 _FILES_OF_A_TASK: Final = 8
@@ -107,45 +101,33 @@ def mirror(
     ... )
     """
     # `icechunk_spark` imports this module, so the first call imports Arrow and the dataset layer.
-    from icechunk_format.storage.location import Location
+    from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.mirror import MirrorRequest
     from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
-    from icechunk_format.workflows.mirroring.selection import Selection
+    from icechunk_format.workflows.mirroring.selection import REMEMBERED, Selection
     from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
 
-    given = collect_options(option_texts(options), use="read")
-    for name in _VERSIONS:
-        if name in given:
-            raise InvalidInputError(
-                f"option '{name}' has no effect on a copy, which follows a branch: give the"
-                " argument branch, and read an older copied version with"
-                " icechunk_spark.mirrored",
-                option=name,
-            )
-    root = repository_path(path)
-    if given.get("layout", "cells") != "cells":
+    texts = given_options(path, options)
+    parsed = parse_read_options(texts, "mirror")
+    if parsed.layout != "cells":
         raise InvalidInputError(
-            f"layout={given['layout']} cannot be copied: a copy consists of cells", option="layout"
+            f"layout={parsed.layout} cannot be copied: a copy consists of cells", option="layout"
         )
-    kept = {n: v for n, v in given.items() if n not in (*_OF_PLACES, "layout")}
+    given = collect_options(texts, "mirror")
     with errors_on_one_line():
         request = MirrorRequest(
-            location=Location(
-                root,
-                client=given.get("storage.client", "auto"),
-                options=given.get("storage.*", {}),
-            ),
+            location=location_of(parsed),
             target=DeltaTarget.of(target, target_options),
-            selection=Selection.of(kept),
+            selection=Selection.of({name: given[name] for name in REMEMBERED if name in given}),
             branch=branch,
             every_snapshot=every_snapshot,
             full=full,
-            authorize=given.get(_AUTHORIZE, ()),
-            virtual_options=given.get("virtual.storage.*"),
-            **({"read_ahead_bytes": given[_AHEAD]} if _AHEAD in given else {}),
+            authorize=parsed.virtual_authorize,
+            virtual_options=parsed.virtual_storage_options or None,
+            read_ahead_bytes=parsed.read_ahead_bytes,
         )
 
         def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:

@@ -42,10 +42,6 @@ _HADOOP: Final = {
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _WAVES: Final = 8
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
-_WHY: Final = (
-    "here: a copy has the cells that mirror selected, so only 'storage.*' of the repository can be"
-    " given"
-)
 
 
 def mirrored(
@@ -92,7 +88,7 @@ def mirrored(
     >>> import icechunk_spark
     >>> icechunk_spark.mirrored(spark, "s3://lake/weather", tag="v1")  # doctest: +SKIP
     """
-    from icechunk_format.options.location import storage_alone
+    from icechunk_format.options.location import storage_of
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import find_files
     from icechunk_spark.jobs.errors import errors_on_one_line
@@ -101,7 +97,7 @@ def mirrored(
     if "asOf" in options:
         warnings.warn("asOf= is deprecated: use as_of=", DeprecationWarning, stacklevel=2)
     named = {"tag": tag, "snapshot": snapshot, "asOf": as_of}
-    given = collect_options(option_texts({**named, **options}), use="read")
+    given = collect_options(option_texts({**named, **options}), "mirrored")
     table = DeltaTarget.of(target, target_options)
     with errors_on_one_line():
         found = find_files(
@@ -109,7 +105,7 @@ def mirrored(
             tag=given.pop("tag", None),
             snapshot=given.pop("snapshot", None),
             as_of=given.pop("asOf", None),
-            storage=storage_alone(given, _WHY),
+            storage=storage_of(given),
         )
     schema = _schema(found)
     if not found.paths:
@@ -157,12 +153,12 @@ def freshness(
     >>> import icechunk_spark
     >>> icechunk_spark.freshness("s3://lake/weather").is_fresh  # doctest: +SKIP
     """
-    from icechunk_format.options.location import storage_alone
+    from icechunk_format.options.location import storage_of
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.versions import freshness as of_copy
     from icechunk_spark.jobs.errors import errors_on_one_line
 
-    storage = storage_alone(collect_options(option_texts(options), use="read"), _WHY)
+    storage = storage_of(collect_options(option_texts(options), "mirrored"))
     with errors_on_one_line():
         return of_copy(DeltaTarget.of(target, target_options), storage=storage)
 

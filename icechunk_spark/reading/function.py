@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import given_options, with_option_help
+from icechunk_format.options.keywords import parse_arguments, with_option_help
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.python_values import Names, Selection, Sizes, option_texts
 from icechunk_format.options.read import ReadRequest
@@ -124,7 +124,38 @@ def read(
     ...     spark, "s3://bucket/weather", tag="v1", sel={"latitude": slice(35, 45)}
     ... )
     """
-    parsed = parse_read_options(given_options(locals(), "read"))
+    given = {
+        "branch": branch,
+        "tag": tag,
+        "snapshot": snapshot,
+        "as_of": as_of,
+        "storage_client": storage_client,
+        "virtual_authorize": virtual_authorize,
+        "layout": layout,
+        "group": group,
+        "variables": variables,
+        "coords": coords,
+        "decode_cf": decode_cf,
+        "missing_chunks": missing_chunks,
+        "timestamp_type": timestamp_type,
+        "decoded": decoded,
+        "block": block,
+        "where": where,
+        "sel": sel,
+        "sel_method": sel_method,
+        "isel": isel,
+        "rows_per_partition": rows_per_partition,
+        "read_ahead_bytes": read_ahead_bytes,
+        "table": table,
+        "from_": from_,
+        "to": to,
+        "changes_since": changes_since,
+        "changes_by": changes_by,
+        "change_columns": change_columns,
+        "on_history_change": on_history_change,
+        **options,
+    }
+    parsed = parse_arguments(path, given, "read")
     return _mapped(spark, parsed, None if schema is None else _columns(schema))
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import AtomicType, LongType, StructField, StructType
 
 from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import parse_options_of_values
+from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.python_values import Names
 from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling.choices import SampleRequest
@@ -83,9 +83,7 @@ def sampled_points(
                 f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
                 option=name,
             )
-    read = parse_options_of_values(
-        path, {"variables": variables, **options}, "sampling", also="missingChunks"
-    )
+    read = parse_arguments(path, {"variables": variables, **options}, "sample")
     existing = points.columns
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)

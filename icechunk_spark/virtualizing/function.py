@@ -18,26 +18,12 @@ from typing import Any, Final, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.declare import fold_name
-from icechunk_format.options.python_values import option_texts
-from icechunk_format.options.write import WriteRequest
+from icechunk_format.options.keywords import given_options
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 from icechunk_spark.schema import quoted
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
-_NO_OPTIONS: Final = (
-    "layout",
-    "dims",
-    "chunks",
-    "shards",
-    "order",
-    "encoding",
-    "decoded",
-    "resolve",
-    "distribution",
-    "minDensity",
-)
 
 
 def virtualize(
@@ -118,7 +104,8 @@ def virtualize(
     ... )
     >>> done.report.groupBy("status").count().show()  # doctest: +SKIP
     """
-    request = _request(path, options)
+    request = parse_write_options(given_options(path, options), "virtualize")
+    request = replace(request, layout="refs")
     if on_mismatch not in ("fail", "skip"):
         raise InvalidInputError(
             f"on_mismatch={on_mismatch!r} is not known; choose 'fail' or 'skip'",
@@ -171,17 +158,6 @@ def _frame(spark: SparkSession, table: Any) -> DataFrame:
     from icechunk_spark.schema import spark_struct
 
     return spark.createDataFrame(table, schema=spark_struct(table.schema))
-
-
-def _request(path: str, options: dict[str, Any]) -> WriteRequest:
-    meaningless = {fold_name(name) for name in _NO_OPTIONS}
-    for name in options:
-        if fold_name(name) in meaningless:
-            raise InvalidInputError(
-                f"option {name!r} means nothing for virtualize: arrays are as the files have them",
-                option=name,
-            )
-    return parse_write_options(option_texts({**options, "path": str(path), "layout": "refs"}))
 
 
 def _names_of(files: Any) -> list[str]:

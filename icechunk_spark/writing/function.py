@@ -94,7 +94,31 @@ def write(
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
-    request = parse_write_options(given_options(locals(), "write"))
+    given = {
+        "branch": branch,
+        "storage_client": storage_client,
+        "virtual_authorize": virtual_authorize,
+        "layout": layout,
+        "group": group,
+        "decoded": decoded,
+        "dims": dims,
+        "chunks": chunks,
+        "shards": shards,
+        "order": order,
+        "encoding": encoding,
+        "create_branch": create_branch,
+        "message": message,
+        "metadata": metadata,
+        "on_conflict": on_conflict,
+        "resolve": resolve,
+        "distribution": distribution,
+        "min_density": min_density,
+        "txn_app_id": txn_app_id,
+        "txn_version": txn_version,
+        "spec_version": spec_version,
+        **options,
+    }
+    request = parse_write_options(given_options(path, given))
     _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import parse_options_of_values
+from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.python_values import Names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_names
@@ -135,8 +135,7 @@ def zonal(
             raise InvalidInputError(
                 f"{name}={value!r} is not known; choose {', '.join(_CHOICES[name])}", option=name
             )
-    reading = {"variables": variables, **options}
-    parsed = parse_options_of_values(path, reading, "zonal", also="where")
+    parsed = parse_arguments(path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
         from icechunk_format.workflows.zonal.cover import check_packages
         from icechunk_format.workflows.zonal.plan import ZonalRequest

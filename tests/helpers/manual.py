@@ -19,7 +19,7 @@ def option_table(use: str) -> str:
     """Return the options for reading or writing, one line for each."""
     lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
     for option in OPTIONS:
-        if use in option.uses:
+        if {use, f"{use}Stream"} & set(option.calls):
             names = f"`{option.name}`"
             if option.aliases:
                 names += f" (also {', '.join(f'`{alias}`' for alias in option.aliases)})"

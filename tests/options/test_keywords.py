@@ -14,7 +14,6 @@ import icechunk_spark
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS
 from icechunk_format.options.keywords import keyword_options
-from icechunk_format.options.parse import STREAM_OPTIONS
 from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
@@ -29,9 +28,16 @@ def test_the_keywords_are_the_options(use):
     assert names == [*OF_THE_FUNCTIONS[use], *keywords, "options"], (
         f"the signature of {FUNCTIONS[use].__name__} has not the options in the order of OPTIONS"
     )
-    left = {option.name for option in OPTIONS if use in option.uses} - {o.name for o in options}
-    others = {"path", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
-    assert left <= {*others, *STREAM_OPTIONS}
+    left = {option.name for option in OPTIONS if use in option.calls} - {o.name for o in options}
+    assert left <= {"path", "maxUnplannedBytes", "storage.*", "virtual.storage.*"}
+
+
+@pytest.mark.parametrize("use", FUNCTIONS)
+def test_every_keyword_is_passed_on(use):
+    for option in keyword_options(use):
+        with pytest.raises(InvalidInputError) as caught:
+            FUNCTIONS[use](None, "/data/repo", **{option.keyword: object()})
+        assert caught.value.facts == {"option": option.keyword}
 
 
 def test_keywords_are_spelled_as_python_does():

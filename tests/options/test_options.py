@@ -37,7 +37,9 @@ def message_of(**options: str) -> str:
 
 
 def test_each_option_of_reading_is_one_attribute():
-    declared = [option.attribute for option in OPTIONS if "read" in option.uses]
+    declared = [
+        option.attribute for option in OPTIONS if {"read", "readStream"} & set(option.calls)
+    ]
     assert sorted(declared) == sorted(field.name for field in fields(ReadRequest))
 
 
@@ -125,7 +127,7 @@ def test_names_ignore_case_dashes_and_underscores(option, random):
     )
     parse = option.parse
     text = parse.allowed[0] if isinstance(parse, values.Choice) else TEXTS.get(parse, "x")
-    assert list(collect_options({spelled: text}, use=option.uses[0])) == [option.name]
+    assert list(collect_options({spelled: text}, option.calls[0])) == [option.name]
 
 
 @pytest.mark.parametrize(
@@ -370,24 +372,64 @@ def test_orders_that_are_none_are_refused(text):
         parse_write_options({"path": "/tmp/a", "order": text})
 
 
+def test_options_of_changes_need_the_snapshot_since_which_rows_changed():
+    with pytest.raises(InvalidInputError) as caught:
+        parse(changeColumns="true")
+    assert caught.value.facts == {"option": "changeColumns"}
+    assert parse(changeColumns="true", changesSince="v1").change_columns
+    with pytest.raises(InvalidInputError, match="means nothing for layout=summary"):
+        parse(changesSince="v1", layout="summary")
+
+
 @pytest.mark.parametrize(
-    ("options", "is_stream", "says"),
+    ("call", "name", "value"),
     [
-        ({"changeColumns": "true"}, False, "give option 'changesSince' as well"),
-        ({"startingFrom": "latest"}, False, "is for spark.readStream"),
-        ({"changesSince": "v1", "layout": "summary"}, False, "means nothing for layout=summary"),
-        ({"tag": "v1"}, True, "follows a branch"),
-        ({"changesSince": "v1"}, True, "'startingFrom'"),
+        ("read", "startingFrom", "latest"),
+        ("read", "dims", "x"),
+        ("readStream", "tag", "v1"),
+        ("readStream", "versionAsOf", "v1"),
+        ("readStream", "changesSince", "v1"),
+        ("sample", "where", "x > 1"),
+        ("sample", "layout", "chunks"),
+        ("zonal", "missingChunks", "skip"),
+        ("mirror", "branch", "dev"),
+        ("mirror", "table", "refs"),
+        ("mirrored", "group", "/a"),
+        ("verify", "readAheadBytes", "1m"),
+        ("maintenance", "virtual.authorize", "s3://b/"),
+        ("write", "rewriteManifestsEvery", "10"),
+        ("write", "tag", "v1"),
+        ("writeStream", "txnVersion", "1"),
+        ("virtualize", "chunks", "time=1"),
+        ("virtualize", "layout", "cells"),
     ],
 )
-def test_options_of_changes_where_they_mean_nothing(options, is_stream, says):
-    with pytest.raises(InvalidInputError, match=says):
-        parse_read_options({"path": "/data/repo", **options}, is_stream=is_stream)
+def test_a_call_takes_the_options_that_are_declared_for_it(call, name, value):
+    given = {name: value}
+    with pytest.raises(InvalidInputError) as caught:
+        collect_options(given, call)
+    meant = "tag" if name == "versionAsOf" else name
+    assert caught.value.facts == {"option": meant, "call": call}
+    [option] = [option for option in OPTIONS if option.name == meant]
+    for other in option.calls:
+        assert collect_options(given, other) == collect_options(given, *option.calls)
 
 
-def test_maintenance_of_a_stream_is_refused_for_a_single_write():
-    with pytest.raises(InvalidInputError, match=r"is for df\.writeStream"):
-        parse_write_options({"path": "/data/repo", "rewriteManifestsEvery": "10"})
+def test_the_error_of_an_option_for_another_call_names_the_calls_and_advises():
+    with pytest.raises(InvalidInputError) as caught:
+        collect_options({"startingFrom": "latest"}, "read")
+    assert str(caught.value) == (
+        "option 'startingFrom' means nothing for read: it is for 'readStream'; leave it out, or"
+        " read changes up to a snapshot with option 'changesSince'"
+    )
+    with pytest.raises(InvalidInputError, match=r"maintenance takes 'storage\.client' and"):
+        collect_options({"tag": "v1"}, "maintenance")
+
+
+def test_only_calls_that_read_metadata_tables_take_them_in_the_path():
+    with pytest.raises(InvalidInputError) as caught:
+        parse_read_options({"path": "/data/repo#refs"}, "maintenance")
+    assert caught.value.facts == {"option": "path"}
 
 
 def test_the_help_of_encoding_has_every_word():

@@ -8,19 +8,18 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
@@ -68,90 +67,41 @@ MessageOption = Annotated[
 ]
 
 _SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
-_STORAGE, _VIRTUAL, _AUTHORIZE = "storage.", "virtual.storage.", "virtual.authorize"
-_CLIENT: Final = "storage.client"
-_PREFIXES: Final = (_STORAGE, _VIRTUAL, _AUTHORIZE)
 _SHORTEST_SECRET: Final = 4
 _SECRET: Final = re.compile("key|secret|token|password|connection|credential", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class GivenOptions:
-    """The parsed ``--option`` arguments of a command; values are never shown."""
+def parse_options(repository: str, given: Sequence[str] | None) -> ReadRequest:
+    """Parse the ``--option`` arguments of a repository."""
+    from icechunk_format.options.keywords import parse_arguments
 
-    storage: dict[str, str]
-    """``storage.*`` without that prefix and without ``client``."""
-    client: str
-    virtual: dict[str, str]
-    """``virtual.storage.*`` without that prefix."""
-    authorize: tuple[str, ...]
-    """URL prefixes from which virtual chunks may be fetched."""
-
-    def location(self, repository: str) -> Location:
-        """Return the location of a repository, with its options."""
-        from icechunk_format.storage.location import Location
-
-        # Location refuses unknown clients.
-        client: Any = self.client
-        return Location(repository, client=client, options=self.storage)
-
-
-def parse_options(given: Sequence[str] | None) -> GivenOptions:
-    """Parse the ``--option`` arguments."""
-    storage: dict[str, str] = {}
-    virtual: dict[str, str] = {}
-    single: dict[str, str] = {}
-    for name, value in _pairs(given, "an --option", "storage.region"):
-        plain = name.lower().replace("_", "-")
-        if plain in (_CLIENT, _AUTHORIZE):
-            target, key = single, plain
-        elif plain.startswith(_VIRTUAL) and len(plain) > len(_VIRTUAL):
-            target, key = virtual, name[len(_VIRTUAL) :]
-        elif plain.startswith(_STORAGE) and len(plain) > len(_STORAGE):
-            target, key = storage, name[len(_STORAGE) :]
-        else:
-            raise _unknown_option(name)
-        if key in target:
-            raise InvalidInputError(f"--option {name} is given twice; give it once")
-        target[key] = value
-    prefixes = (part.strip() for part in single.get(_AUTHORIZE, "").split(","))
-    return GivenOptions(
-        storage=storage,
-        client=single.get(_CLIENT, "auto"),
-        virtual=virtual,
-        authorize=tuple(part for part in prefixes if part),
-    )
+    return parse_arguments(repository, _pairs(given, "--option", "storage.region"), "verify")
 
 
 def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
     """Parse the ``--target-option`` arguments of a Delta table, whose names are deltalake's."""
+    return _pairs(given, "--target-option", "AWS_REGION")
+
+
+def _pairs(given: Sequence[str] | None, what: str, example: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in _pairs(given, "a --target-option", "AWS_REGION"):
-        if name in found:
-            raise InvalidInputError(f"--target-option {name} is given twice; give it once")
-        found[name] = value
-    return found
-
-
-def _pairs(given: Sequence[str] | None, what: str, example: str) -> Iterator[tuple[str, str]]:
     for item in given or ():
         name, equals, value = item.partition("=")
         if not equals:
             raise InvalidInputError(
-                f"{what} has no '='; write it as NAME=VALUE, such as {example}=us-west-2"
+                f"a value of {what} has no '='; write it as NAME=VALUE, such as {example}=us-west-2"
             )
-        yield name.strip(), value
+        if name.strip() in found:
+            raise InvalidInputError(f"{what} {name.strip()} is given twice; give it once")
+        found[name.strip()] = value
+    return found
 
 
-def _unknown_option(name: str) -> InvalidInputError:
-    near = difflib.get_close_matches(name, _PREFIXES, n=1, cutoff=0.3)
-    guess = near[0] if near else _STORAGE
-    return InvalidInputError(
-        f"--option {name!r} does not exist; did you mean {guess!r}? Options of the storage begin"
-        " with 'storage.', those of virtual chunks are 'virtual.authorize' and"
-        " 'virtual.storage.*'",
-        option=name,
-    )
+def location_at(repository: str, given: Sequence[str] | None) -> Location:
+    """Return the location of a repository, with its options."""
+    from icechunk_format.options.location import location_of
+
+    return location_of(parse_options(repository, given))
 
 
 def parse_past(text: str, *, argument: str) -> datetime:

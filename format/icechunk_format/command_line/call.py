@@ -31,10 +31,11 @@ class Call:
 
     def __init__(self, repository: str, option: list[str] | None, *, as_json: bool) -> None:
         from icechunk_format.command_line.views.screen import Screen
+        from icechunk_format.options.location import location_of
 
         self.screen = Screen(as_json=as_json)
-        self.options = parse_options(option)
-        self.location = self.options.location(repository)
+        self.options = parse_options(repository, option)
+        self.location = location_of(self.options)
 
     @functools.cached_property
     def repository(self) -> Repository:

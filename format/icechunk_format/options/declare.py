@@ -10,7 +10,6 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from keyword import iskeyword
 from typing import Any, Final, Literal
@@ -18,7 +17,22 @@ from typing import Any, Final, Literal
 from icechunk_format.options import metadata_tables as declared
 from icechunk_format.options.values import Parser, parse_text, type_text
 
-Use = Literal["read", "write"]
+Call = Literal[
+    "read",
+    "readStream",
+    "sample",
+    "zonal",
+    "mirror",
+    "mirrored",
+    "verify",
+    "maintenance",
+    "write",
+    "writeStream",
+    "virtualize",
+]
+"""A call that takes options: one of Spark's, a function of `icechunk_spark`, or its maintenance."""
+
+WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 
 LAYOUTS: Final = ("cells", "chunks", "refs", "summary")
 
@@ -52,6 +66,10 @@ class Option:
     """One line that says what the option does."""
     write_help: str = ""
     """The same line for writing, where it differs."""
+    calls: tuple[Call, ...] = ("read", "readStream")
+    """The calls that take the option."""
+    has_keyword: bool = True
+    """Whether the option is a keyword of the functions of its calls."""
     parse: Parser
     default_text: str
     """The default in words for people; empty where there is none."""
@@ -62,8 +80,6 @@ class Option:
     """The metadata tables for which the option means something."""
     attribute: str = ""
     """The field of `ReadRequest` and `WriteRequest` that takes the value."""
-    uses: tuple[Use, ...] = ()
-    """The classes that have the field."""
 
     @property
     def is_prefix(self) -> bool:
@@ -113,11 +129,7 @@ def option_of(cls: type, attribute: str) -> Any:
     )
 
 
-def declared_options(classes: Mapping[Use, type]) -> tuple[Option, ...]:
-    """Return the options that the fields of some dataclasses declare, each once."""
-    found: dict[str, Option] = {}
-    for use, cls in classes.items():
-        for item in fields(cls):
-            known = found.get(item.name, item.metadata[_DECLARED])
-            found[item.name] = replace(known, attribute=item.name, uses=(*known.uses, use))
-    return tuple(found.values())
+def declared_options(*classes: type) -> tuple[Option, ...]:
+    """Return the options that the fields of dataclasses declare, each once."""
+    declared = {item.name: item.metadata[_DECLARED] for cls in classes for item in fields(cls)}
+    return tuple(replace(option, attribute=name) for name, option in declared.items())

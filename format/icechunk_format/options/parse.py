@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.declare import (
+    WRITING,
+    Call,
     Option,
-    Use,
     declared_options,
     fold_name,
     is_snapshot_id,
@@ -33,7 +34,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import listed, refused
 from icechunk_format.options.write import WriteRequest
 
-OPTIONS: Final = declared_options({"read": ReadRequest, "write": WriteRequest})
+OPTIONS: Final = declared_options(ReadRequest, WriteRequest)
 
 #: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
@@ -80,39 +81,48 @@ _STORAGE_WORDS: Final = frozenset(
     }
 )
 
-#: Options that only streams take, by their documented names.
-STREAM_OPTIONS: Final = (
-    "startingFrom",
-    "maxSnapshotsPerTrigger",
-    "maxChunksPerTrigger",
-    "rewriteManifestsEvery",
-)
+# Advice about options that a call does not take.
+_ADVICE: Final[dict[Call, str]] = {
+    "read": "leave it out, or read changes up to a snapshot with option 'changesSince'",
+    "readStream": "a stream follows a branch, from where option 'startingFrom' specifies",
+    "write": "leave it out, and call icechunk_spark.maintenance.rewrite_manifests after the write",
+    "writeStream": "leave it out, since Spark numbers the batches of a stream",
+    "mirror": "a copy has the cells of the newest snapshot of the argument branch; older copied"
+    " snapshots are read with icechunk_spark.mirrored",
+    "mirrored": "a copy has the cells that mirror selected",
+    "virtualize": "arrays are as the files have them",
+}
+_MOST_SHOWN: Final = 20
 
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
 
-def parse_read_options(
-    options: Mapping[str, Any], *, is_stream: bool | None = False
-) -> ReadRequest:
-    """Parse and check the options of one load.
+def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
+    """Parse and check the options of one read.
 
     Parameters
     ----------
     options
-        As Spark hands them over: names in any spelling, values as text.
-    is_stream
-        Whether the load is a stream; None where nobody knows yet.
+        Names in any spelling, values as Spark passes them; the path among them.
+    calls
+        The call that takes the options, by default ``read``; several if it is not known yet.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, is not an option of reading, has a bad value, is given twice,
-        excludes another one, or means nothing for the layout or the metadata table.
+        An option is unknown, is not for the call, has a bad value, is given twice, excludes
+        another one, or means nothing for the layout or the metadata table.
     """
+    calls = calls or ("read",)
     refuse_catalog_table(options)
-    given = collect_options(options, use="read")
+    given = collect_options(options, *calls)
     _check_exclusive(given)
-    path, table = split_path(require_path(given, options, use="read"))
+    path, table = split_path(require_path(given, options))
+    if table is not None and "table" not in _known_names(calls):
+        raise InvalidInputError(
+            f"the path names the metadata table '{table}': give the repository's, {path!r}",
+            option="path",
+        )
     if table is not None and given.get("table", table) != table:
         raise InvalidInputError(
             f"the path names the metadata table '{table}', but option 'table' names"
@@ -120,23 +130,23 @@ def parse_read_options(
             option="table",
         )
     values = by_attribute(given)
-    parsed = ReadRequest(**values | {"path": path, "table": table or given.get("table")})
-    if parsed.table is None:
-        check_layout(given, parsed.layout)
-        if is_stream is not None:
-            _check_changes(given, is_stream=is_stream)
+    request = ReadRequest(**values | {"path": path, "table": table or given.get("table")})
+    if request.table is None:
+        check_layout(given, request.layout)
+        if calls == ("read",) and "changesSince" not in given:
+            _refuse_without_changes(given)
     else:
-        _check_table(given, parsed.table)
-    return parsed
+        _check_table(given, request.table)
+    return request
 
 
-def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
+def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
     """Return the given options by documented name, parsed; families come as dictionaries.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, is not meant for `use`, has a bad value, or is given twice.
+        An option is unknown, is not for any of `calls`, has a bad value, or is given twice.
     """
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}
@@ -144,10 +154,11 @@ def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
         folded = fold_name(spelling)
         if folded in SPARK_OPTIONS or spelling.startswith(("__", *_SPARK_PREFIXES)):
             continue
-        option, suffix = _find(spelling, folded, use)
-        if use not in option.uses:
-            own, other = ("reading", "writing") if use == "read" else ("writing", "reading")
-            raise refused(option.name, f"is for {other}, not for {own}: leave it out")
+        option, suffix = _find(spelling, folded, calls)
+        if option.name == "snapshot" and folded == "versionasof" and not is_snapshot_id(text):
+            option = _BY_FOLDED_NAME["tag"]
+        if not set(calls) & set(option.calls):
+            raise _meaningless(option, calls[0])
         if option.is_prefix:
             family = given.setdefault(option.name, {})
             if suffix in family:
@@ -158,8 +169,6 @@ def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
                 )
             family[suffix] = text
             continue
-        if option.name == "snapshot" and fold_name(spelling) == "versionasof":
-            option = option if is_snapshot_id(text) else _BY_FOLDED_NAME["tag"]
         if option.name in given:
             raise InvalidInputError(
                 f"options '{spelled[option.name]}' and '{spelling}' are the same option"
@@ -171,7 +180,22 @@ def collect_options(options: Mapping[str, Any], *, use: Use) -> dict[str, Any]:
     return given
 
 
-def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
+def _meaningless(option: Option, call: Call) -> InvalidInputError:
+    is_near = (call in WRITING) == bool(set(option.calls) & set(WRITING))
+    hints = [f"it is for {listed(option.calls)}"]
+    names = [name for name in _known_names([call]) if name != "path"]
+    if is_near and call in _ADVICE:
+        hints.append(_ADVICE[call])
+    elif len(names) <= _MOST_SHOWN:
+        hints.append(f"{call} takes {listed(names)}")
+    return refused(option.name, f"means nothing for {call}: {'; '.join(hints)}", call=call)
+
+
+def _known_names(calls: Sequence[Call]) -> list[str]:
+    return [option.name for option in OPTIONS if set(calls) & set(option.calls)]
+
+
+def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, str]:
     """Return the option that `spelling` names, and what follows the prefix of a family."""
     exact = _BY_FOLDED_NAME.get(folded.replace(".", ""))
     if exact is not None:
@@ -198,13 +222,13 @@ def _find(spelling: str, folded: str, use: Use) -> tuple[Option, str]:
             option=spelling,
             nearest="storage.*",
         )
-    known = [name for option in OPTIONS if use in option.uses for name in option.spellings]
+    names = _known_names(calls)
+    known = [name for option in OPTIONS if option.name in names for name in option.spellings]
     by_folded = {fold_name(name): name for name in known}
     nearest = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
     hint = f"did you mean '{by_folded[nearest[0]]}'? " if nearest else ""
     raise InvalidInputError(
-        f"unknown option '{spelling}': {hint}Known options are"
-        f" {', '.join(option.name for option in OPTIONS if use in option.uses)}",
+        f"unknown option '{spelling}': {hint}Known options are {', '.join(names)}",
         option=spelling,
         nearest=by_folded[nearest[0]] if nearest else None,
     )
@@ -243,35 +267,15 @@ def check_layout(given: Mapping[str, Any], layout: str) -> None:
             raise refused(option.name, problem, layout=layout)
 
 
-def _check_changes(given: Mapping[str, Any], *, is_stream: bool) -> None:
-    """Refuse options of changes where a read has none, and of streams where there is none."""
-    if is_stream:
-        _refuse(
-            given,
-            ("changesSince", "changesBy", "tag", "snapshot", "asOf"),
-            "means nothing for a stream, which follows a branch: option 'startingFrom' says where"
-            " it begins",
-        )
-        return
-    _refuse(
-        given,
-        STREAM_OPTIONS,
-        "is for spark.readStream: leave it out, or read changes up to a version with option"
-        " 'changesSince'",
-    )
-    if "changesSince" not in given:
-        _refuse(
-            given,
-            ("changesBy", "changeColumns", "onHistoryChange"),
-            "is about changes: give option 'changesSince' as well, with the version since which"
-            " rows changed",
-        )
-
-
-def _refuse(given: Mapping[str, Any], names: Iterable[str], problem: str) -> None:
-    found = next((name for name in names if name in given), None)
-    if found is not None:
-        raise refused(found, problem)
+def _refuse_without_changes(given: Mapping[str, Any]) -> None:
+    """Refuse options of changes in a read of all rows."""
+    for name in ("changesBy", "changeColumns", "onHistoryChange"):
+        if name in given:
+            raise refused(
+                name,
+                "is about changes: give option 'changesSince' as well, with the version since"
+                " which rows changed",
+            )
 
 
 def _check_table(given: Mapping[str, Any], table: str) -> None:

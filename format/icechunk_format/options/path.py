@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.declare import METADATA_TABLES, Use, fold_name
+from icechunk_format.options.declare import METADATA_TABLES, fold_name
 from icechunk_format.options.values import refused
 
 
@@ -30,7 +30,9 @@ def refuse_catalog_table(options: Mapping[str, str]) -> None:
         )
 
 
-def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: Use) -> str:
+def require_path(
+    given: Mapping[str, Any], options: Mapping[str, str], *, is_write: bool = False
+) -> str:
     """Return the one path, from ``path`` or from the JSON list that ``load([...])`` makes."""
     paths: list[Any] = [given["path"]] if "path" in given else []
     for name, text in options.items():
@@ -45,11 +47,11 @@ def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: U
     if paths:
         advice = (
             "one load reads one repository: load each path by itself and union the DataFrames"
-            if use == "read"
+            if not is_write
             else "one write fills one repository: write to each path by itself"
         )
         raise InvalidInputError(f"{len(paths)} paths were given, and {advice}", paths=len(paths))
-    if use == "write":
+    if is_write:
         raise refused(
             "path",
             "is missing: write df.write.format('icechunk').save(path), and of a stream"
@@ -61,17 +63,6 @@ def require_path(given: Mapping[str, Any], options: Mapping[str, str], *, use: U
         " VIEW v USING icechunk OPTIONS (path '...'); Spark drops the options of a CREATE TABLE ..."
         " USING icechunk, so tables of the catalog cannot be read",
     )
-
-
-def repository_path(path: object) -> str:
-    """Return a path that may name no metadata table."""
-    root, table = split_path(str(path))
-    if table is not None:
-        raise InvalidInputError(
-            f"the path names the metadata table '{table}': give the repository's, {root!r}",
-            option="path",
-        )
-    return root
 
 
 def split_path(path: str) -> tuple[str, str | None]:

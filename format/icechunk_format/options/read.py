@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from icechunk_format.options import metadata_tables as declared
-from icechunk_format.options.declare import LAYOUTS, METADATA_TABLES, option
+from icechunk_format.options.declare import LAYOUTS, METADATA_TABLES, WRITING, Call, option
 from icechunk_format.options.values import (
     Choice,
     parse_boolean,
@@ -25,7 +25,13 @@ from icechunk_format.options.values import (
 _VALUES: Final = ("cells", "chunks", "summary")
 _TABULAR: Final = ("cells", "summary")
 _of_changing = partial(option, layouts=("cells", "chunks", "refs"))
-_most_of_a_batch = partial(_of_changing, parse=parse_positive_int, default_text="no limit")
+_of_a_stream = partial(_of_changing, calls=("readStream",))
+_most_of_a_batch = partial(_of_a_stream, parse=parse_positive_int, default_text="no limit")
+
+_EVERY_CALL: Final[tuple[Call, ...]] = get_args(Call)
+_SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", "mirror")
+_FETCHING: Final[tuple[Call, ...]] = (*_SELECTING, "verify", *WRITING)
+_WITH_HISTORY: Final[tuple[Call, ...]] = ("read", "sample", "zonal", "mirrored")
 
 # The tables about one version, and those of them about its nodes.
 _TABLES: Final = declared.METADATA_TABLES.values()
@@ -41,6 +47,8 @@ class ReadRequest:
 
     path: str = option(
         "path",
+        calls=tuple(call for call in _EVERY_CALL if call != "mirrored"),
+        has_keyword=False,
         type_text="URL or local path",
         help="Root of the repository: a local path, `file://`, `s3://`, `gs://`, `az://`,"
         " `abfs://`, `http(s)://` (read only), or any URL that fsspec opens."
@@ -49,6 +57,7 @@ class ReadRequest:
     )
     branch: str | None = option(
         "branch",
+        calls=("read", "readStream", "sample", "zonal", *WRITING),
         type_text="name",
         default_text="`main`",
         help="Branch whose newest snapshot is read.",
@@ -57,12 +66,14 @@ class ReadRequest:
     )
     tag: str | None = option(
         "tag",
+        calls=_WITH_HISTORY,
         type_text="name",
         help="Tag to read. `versionAsOf` takes one, too.",
         tables=_OF_VERSION,
     )
     snapshot: str | None = option(
         "snapshot",
+        calls=_WITH_HISTORY,
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
         help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not"
@@ -71,6 +82,7 @@ class ReadRequest:
     )
     as_of: datetime | None = option(  # noqa: RUF009 - a field
         "asOf",
+        calls=_WITH_HISTORY,
         type_text="ISO-8601 instant",
         aliases=("timestampAsOf", "as-of-timestamp"),
         parse=parse_timestamp,
@@ -80,6 +92,7 @@ class ReadRequest:
     )
     storage_client: Literal["auto", "obstore", "fsspec"] = option(
         "storage.client",
+        calls=_EVERY_CALL,
         parse=Choice("auto", "obstore", "fsspec"),
         default="auto",
         help="Client for the object store; `auto` takes obstore for s3, gs, az and http,"
@@ -88,6 +101,7 @@ class ReadRequest:
     )
     storage_options: Mapping[str, str] = option(
         "storage.*",
+        calls=_EVERY_CALL,
         help="Settings of the store in fsspec's words: `storage.key`, `storage.secret`,"
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
@@ -95,6 +109,7 @@ class ReadRequest:
     )
     virtual_authorize: tuple[str, ...] = option(
         "virtual.authorize",
+        calls=_FETCHING,
         type_text="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
@@ -106,11 +121,13 @@ class ReadRequest:
     )
     virtual_storage_options: Mapping[str, str] = option(
         "virtual.storage.*",
+        calls=_FETCHING,
         help="Settings of the stores that hold virtual chunks, in the words of `storage.*`.",
         layouts=_VALUES,
     )
     layout: Literal["cells", "chunks", "refs", "summary"] = option(
         "layout",
+        calls=("read", "readStream", "mirror", "write", "writeStream"),
         parse=Choice(*LAYOUTS),
         default="cells",
         help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
@@ -120,6 +137,7 @@ class ReadRequest:
     )
     group: str | None = option(
         "group",
+        calls=(*_SELECTING, *WRITING),
         type_text="node path",
         default_text="the root, or the only group with arrays",
         help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
@@ -129,12 +147,14 @@ class ReadRequest:
     )
     variables: tuple[str, ...] | None = option(
         "variables",
+        calls=_SELECTING,
         parse=parse_names,
         default_text="all on the largest set of dimensions",
         help="Variables to read. Fewer columns are the surest way to a faster read.",
     )
     coords: tuple[str, ...] = option(
         "coords",
+        calls=("read", "readStream", "mirror"),
         parse=parse_names,
         default=(),
         help="Further coordinates to add as columns, such as a 2-D latitude.",
@@ -142,6 +162,7 @@ class ReadRequest:
     )
     decode_cf: bool = option(
         "decodeCf",
+        calls=_SELECTING,
         parse=parse_boolean,
         default=True,
         help="Decodes times, scale factors, offsets and missing values by the CF conventions;"
@@ -150,6 +171,7 @@ class ReadRequest:
     )
     missing_chunks: Literal["fill", "skip"] = option(
         "missingChunks",
+        calls=("read", "readStream", "sample", "mirror"),
         parse=Choice("fill", "skip"),
         default="fill",
         help="Whether cells of chunks that were never written hold the fill value or are left out.",
@@ -157,6 +179,7 @@ class ReadRequest:
     )
     timestamp_type: Literal["ntz", "utc"] = option(
         "timestampType",
+        calls=_SELECTING,
         parse=Choice("ntz", "utc"),
         default="ntz",
         help="Type of decoded times: TIMESTAMP_NTZ, or with `utc` TIMESTAMP.",
@@ -164,6 +187,7 @@ class ReadRequest:
     )
     decoded: bool = option(
         "decoded",
+        calls=("read", "readStream", "write", "writeStream"),
         parse=parse_boolean,
         default=True,
         help="With `layout=chunks`: whether `data` holds the decoded array (C order, little"
@@ -180,12 +204,14 @@ class ReadRequest:
     )
     where: str | None = option(
         "where",
+        calls=("read", "readStream", "zonal", "mirror"),
         type_text="SQL boolean expression",
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
     )
     sel: str | Mapping[str, Any] | None = option(
         "sel",
+        calls=_SELECTING,
         type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
         parse=parse_selection,
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
@@ -193,18 +219,21 @@ class ReadRequest:
     )
     sel_method: Literal["exact", "nearest"] = option(
         "sel.method",
+        calls=_SELECTING,
         parse=Choice("exact", "nearest"),
         default="exact",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     )
     isel: str | Mapping[str, Any] | None = option(
         "isel",
+        calls=_SELECTING,
         type_text="positions, such as `time=0:24; latitude=10`",
         parse=parse_selection,
         help="Selects by position along dimensions, as Python slices do.",
     )
     rows_per_partition: int | None = option(
         "rowsPerPartition",
+        calls=("read", "readStream", "mirror"),
         parse=parse_positive_int,
         default_text="`4000000`, and more for very many rows",
         help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
@@ -213,6 +242,7 @@ class ReadRequest:
     )
     read_ahead_bytes: int = option(
         "readAheadBytes",
+        calls=_SELECTING,
         type_text="size, such as `64m`",
         parse=parse_byte_size,
         default=64 * 2**20,
@@ -229,6 +259,7 @@ class ReadRequest:
     )
     from_version: str | None = option(
         "from",
+        calls=("read",),
         type_text="branch, tag or snapshot id",
         default_text="the snapshot before `to`",
         help="With the metadata table `changes`: the older version.",
@@ -237,6 +268,7 @@ class ReadRequest:
     )
     to_version: str | None = option(
         "to",
+        calls=("read",),
         type_text="branch, tag or snapshot id",
         default_text="`main`",
         help="With the metadata table `changes`: the newer version.",
@@ -245,12 +277,14 @@ class ReadRequest:
     )
     changes_since: str | None = _of_changing(
         "changesSince",
+        calls=("read",),
         type_text="branch, tag or snapshot id",
         help="Reads only what changed since this version: rows that were written, and with"
         " `changeColumns` those that were deleted.",
     )
     changes_by: Literal["version", "snapshot"] = _of_changing(
         "changesBy",
+        calls=("read",),
         parse=Choice("version", "snapshot"),
         default="version",
         help="Whether changes are those between two versions, each row at most once, or those of"
@@ -271,7 +305,7 @@ class ReadRequest:
         " amended) or has expired: `fail` is an error; `restart` reads the differences of the two,"
         " or all rows if the older one is gone.",
     )
-    starting_from: str | None = _of_changing(
+    starting_from: str | None = _of_a_stream(
         "startingFrom",
         type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO-8601 instant",
         default_text="`earliest`",

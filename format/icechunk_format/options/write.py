@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from icechunk_format.options.declare import option, option_of
+from icechunk_format.options.declare import WRITING, option, option_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import (
     Choice,
@@ -23,6 +24,9 @@ from icechunk_format.options.values import (
     parse_whole_number,
 )
 
+_option = partial(option, calls=("write", "writeStream"))
+_of_a_commit = partial(option, calls=WRITING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
@@ -37,14 +41,14 @@ class WriteRequest:
     layout: Literal["cells", "chunks", "refs"] = option_of(ReadRequest, "layout")
     group: str | None = option_of(ReadRequest, "group")
     decoded: bool = option_of(ReadRequest, "decoded")
-    dims: tuple[str, ...] | None = option(
+    dims: tuple[str, ...] | None = _option(
         "dims",
         parse=parse_names,
         default_text="from the columns' metadata, or the existing group",
         help="Dimension columns, in the order of the axes; the other columns are variables.",
         layouts=("cells",),
     )
-    chunks: Mapping[str, int] | None = option(
+    chunks: Mapping[str, int] | None = _option(
         "chunks",
         type_text="sizes, such as `time=24,latitude=180`",
         parse=parse_sizes,
@@ -52,7 +56,7 @@ class WriteRequest:
         help="Chunk shape of new arrays, in elements per dimension.",
         layouts=("cells",),
     )
-    shards: Mapping[str, int] | None = option(
+    shards: Mapping[str, int] | None = _option(
         "shards",
         type_text="sizes, such as `time=240,latitude=720`",
         parse=parse_sizes,
@@ -60,7 +64,7 @@ class WriteRequest:
         help="Shard shape of new arrays: one object holds all `chunks` of a shard.",
         layouts=("cells",),
     )
-    order: Mapping[str, str] | None = option(
+    order: Mapping[str, str] | None = _option(
         "order",
         type_text="`ascending` or `descending` per dimension, such as `latitude=descending`",
         parse=parse_orders,
@@ -68,7 +72,7 @@ class WriteRequest:
         help="Order of the labels of new dimensions.",
         layouts=("cells",),
     )
-    encoding: Mapping[str, Mapping[str, Any]] | None = option(
+    encoding: Mapping[str, Mapping[str, Any]] | None = _option(
         "encoding",
         type_text="JSON object per variable",
         parse=parse_json_of_objects,
@@ -78,45 +82,45 @@ class WriteRequest:
         " `scale_factor`, `add_offset`, `_Unsigned`, `units`, `calendar`, `attributes`; in the"
         " layouts `chunks` and `refs` also `shape` and `dims`.",
     )
-    create_branch: bool = option(
+    create_branch: bool = _of_a_commit(
         "createBranch",
         parse=parse_boolean,
         default=False,
         help="Creates `branch` from the newest snapshot of `main` where it does not exist.",
     )
-    message: str | None = option(
+    message: str | None = _of_a_commit(
         "message",
         default_text="says what was written",
         help="Message of the commit.",
     )
-    metadata: Mapping[str, Any] | None = option(
+    metadata: Mapping[str, Any] | None = _of_a_commit(
         "metadata",
         type_text="JSON object",
         parse=parse_json_object,
         default_text="none",
         help="Properties of the snapshot, for programs.",
     )
-    on_conflict: Literal["rebase", "fail"] = option(
+    on_conflict: Literal["rebase", "fail"] = _of_a_commit(
         "onConflict",
         parse=Choice("rebase", "fail"),
         default="rebase",
         help="If the branch moved meanwhile: `rebase` puts the write on top of what others"
         " committed, `fail` gives up.",
     )
-    resolve: Literal["ours", "theirs"] | None = option(
+    resolve: Literal["ours", "theirs"] | None = _option(
         "resolve",
         parse=Choice("ours", "theirs"),
         default_text="an error",
         help="Whose values stay in cells (in `layout=chunks` and `refs`: chunks) that both wrote.",
     )
-    distribution: Literal["hash", "none"] = option(
+    distribution: Literal["hash", "none"] = _option(
         "distribution",
         parse=Choice("hash", "none"),
         default="hash",
         help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
         " lie together already (a chunk that two tasks met is an error).",
     )
-    min_density: float = option(
+    min_density: float = _option(
         "minDensity",
         type_text="number from 0 to 1",
         parse=parse_fraction,
@@ -125,17 +129,18 @@ class WriteRequest:
         " coordinates span: points and tracks are not grids.",
         layouts=("cells",),
     )
-    txn_app_id: str | None = option(
+    txn_app_id: str | None = _of_a_commit(
         "txnAppId",
         help="With `txnVersion`: a version that this application has committed already is skipped,"
         " so that a job can be run again.",
     )
     txn_version: int | None = option(
         "txnVersion",
+        calls=("write", "virtualize"),
         parse=parse_whole_number,
         help="Version of the application's work, see `txnAppId`.",
     )
-    spec_version: int = option(
+    spec_version: int = _of_a_commit(
         "specVersion",
         type_text="`2`, `1`",
         parse=parse_spec_version,
@@ -143,8 +148,9 @@ class WriteRequest:
         default_text="`2`",
         help="Version of the Icechunk specification for a repository that the write creates.",
     )
-    max_unplanned_bytes: int = option(
+    max_unplanned_bytes: int = _option(
         "maxUnplannedBytes",
+        has_keyword=False,
         type_text="size, such as `256m`",
         parse=parse_byte_size,
         default=256 * 2**20,
@@ -154,6 +160,7 @@ class WriteRequest:
     )
     rewrite_manifests_every: int | None = option(
         "rewriteManifestsEvery",
+        calls=("writeStream",),
         parse=parse_positive_int,
         default_text="never",
         help="Streams only: rewrites the manifests after each so many batches, since each commit"

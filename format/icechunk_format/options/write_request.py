@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.declare import Call
 from icechunk_format.options.parse import (
     by_attribute,
     check_layout,
     collect_options,
 )
 from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
-from icechunk_format.options.values import refused
 from icechunk_format.options.write import WriteRequest
 
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
@@ -49,25 +49,25 @@ def parse_mode(text: str | None) -> Mode:
     return mode
 
 
-def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteRequest:
+def parse_write_options(options: Mapping[str, str], call: Call = "write") -> WriteRequest:
     """Parse and check the options of one write.
 
     Parameters
     ----------
     options
         Names in any spelling, values as text; the path among them.
-    is_stream
-        Whether a stream is written.
+    call
+        The call that takes the options.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, is not an option of writing, has a bad value, is given twice, lacks
-        its companion, or means nothing for the layout.
+        An option is unknown, is not for the call, has a bad value, is given twice, lacks its
+        companion, or means nothing for the layout.
     """
     refuse_catalog_table(options)
-    given = collect_options(options, use="write")
-    path, table = split_path(require_path(given, options, use="write"))
+    given = collect_options(options, call)
+    path, table = split_path(require_path(given, options, is_write=True))
     if table is not None:
         raise InvalidInputError(
             f"the path names the metadata table '{table}', and metadata tables are only read:"
@@ -75,20 +75,12 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
             option="path",
         )
     request = WriteRequest(**by_attribute(given) | {"path": path})
-    if request.rewrite_manifests_every is not None and not is_stream:
-        raise refused(
-            "rewriteManifestsEvery",
-            "is for df.writeStream: leave it out, and call"
-            " icechunk_spark.maintenance.rewrite_manifests after the write",
-        )
     if given.get("layout") == "summary":
         raise InvalidInputError(
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
             option="layout",
         )
-    if is_stream and request.txn_version is not None:
-        raise refused("txnVersion", "is the number of the batch in a stream: leave it out")
-    if not is_stream and (request.txn_app_id is None) != (request.txn_version is None):
+    if call != "writeStream" and (request.txn_app_id is None) != (request.txn_version is None):
         missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
         raise InvalidInputError(
             f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",

@@ -338,23 +338,24 @@ def test_an_error_that_repeats_a_credential_is_masked(command, monkeypatch):
 
 def test_options_have_their_names_in_spark():
     found = parse_options(
+        "/data/repo",
         [
             "storage.region=us-west-2",
             "storage.endpoint_url=http://127.0.0.1:9000/?a=b",
             "Storage.Client=fsspec",
             "virtual.authorize=s3://a/, s3://b/",
             "virtual.storage.anon=true",
-        ]
+        ],
     )
-    assert found.storage == {
+    assert found.storage_options == {
         "region": "us-west-2",
         "endpoint_url": "http://127.0.0.1:9000/?a=b",
     }
-    assert (found.client, found.virtual) == ("fsspec", {"anon": "true"})
-    assert found.authorize == ("s3://a/", "s3://b/")
+    assert (found.storage_client, found.virtual_storage_options) == ("fsspec", {"anon": "true"})
+    assert found.virtual_authorize == ("s3://a/", "s3://b/")
     assert "us-west-2" not in repr(found)
     with pytest.raises(InvalidInputError, match="twice"):
-        parse_options(["storage.region=a", "storage.region=b"])
+        parse_options("/data/repo", ["storage.region=a", "storage.region=b"])
 
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -392,4 +393,4 @@ def test_writing_goes_to_disk(command, tmp_path):
     write_weather(str(tmp_path / "weather"))
     assert command("tag", "create", tmp_path / "weather", "v9").code == 0
     assert "v9" in Repository.open(str(tmp_path / "weather")).tags()
-    assert arguments.parse_options(None).location(str(tmp_path / "weather")).address.kind == "local"
+    assert arguments.location_at(str(tmp_path / "weather"), None).address.kind == "local"

@@ -48,7 +48,7 @@ class Sink:
 
     def __init__(self, place, monkeypatch, *, query="query-1", overwrite=False, **options):
         self.options = {"path": place, "dims": "time,x", "chunks": "time=1,x=2", **options}
-        self.request = parse_write_options(self.options, is_stream=True)
+        self.request = parse_write_options(self.options, "writeStream")
         self.mode = "overwrite" if overwrite else "append"
         self.patch = monkeypatch
         self.query = query
@@ -202,8 +202,9 @@ def test_planned_batches_stay_in_their_group_too(monkeypatch):
 
 
 def test_options_of_a_stream():
-    with pytest.raises(InvalidInputError, match="number of the batch"):
-        parse_write_options({"path": "/r", "txnAppId": "a", "txnVersion": "1"}, is_stream=True)
+    with pytest.raises(InvalidInputError) as caught:
+        parse_write_options({"path": "/r", "txnAppId": "a", "txnVersion": "1"}, "writeStream")
+    assert caught.value.facts == {"option": "txnVersion", "call": "writeStream"}
 
 
 class Faults:

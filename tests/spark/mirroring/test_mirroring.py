@@ -103,7 +103,7 @@ def test_selections_and_an_empty_copy(spark, grid):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tag": "v1"}, "follows a branch"),
+        ({"tag": "v1"}, "option 'tag' means nothing for mirror"),
         ({"layout": "chunks"}, "layout=chunks cannot be copied"),
         ({"variable": "wind"}, "did you mean 'variables'"),
         ({"target_options": {"a": 1}}, "must be a string"),

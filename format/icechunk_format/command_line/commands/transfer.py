@@ -15,6 +15,7 @@ from icechunk_format.command_line.arguments import (
     JsonOption,
     OptionOption,
     TagOption,
+    location_at,
     parse_options,
     parse_table_options,
 )
@@ -75,7 +76,7 @@ def copy(
     """
     from icechunk_format import maintenance
 
-    screen, destination = call.screen, parse_options(target_option).location(target)
+    screen, destination = call.screen, location_at(target, target_option)
     with screen.working("Copying") as progress:
         result = maintenance.copy(
             call.location,
@@ -111,7 +112,7 @@ def import_draft(
     """
     from icechunk_format import drafts
 
-    screen, destination = call.screen, parse_options(target_option).location(target)
+    screen, destination = call.screen, location_at(target, target_option)
     with screen.working("Reading the draft" if dry_run else "Importing") as progress:
         report = drafts.import_draft(call.location, destination, dry_run=dry_run, progress=progress)
     call.document(target=str(destination), **asdict(report))
@@ -179,8 +180,8 @@ def mirror(
         branch=branch,
         every_snapshot=every_snapshot,
         full=full,
-        authorize=call.options.authorize,
-        virtual_options=call.options.virtual or None,
+        authorize=call.options.virtual_authorize,
+        virtual_options=call.options.virtual_storage_options or None,
     )
     with screen.working("Copying") as progress:
         result = bring_up_to_date(request, in_process, progress)
@@ -211,9 +212,11 @@ def freshness(
     from icechunk_format.workflows.mirroring.versions import freshness as of_copy
 
     screen = Screen(as_json=as_json)
-    options = parse_options(option)
+    options = parse_options(target, option)
     table = DeltaTarget.of(target, parse_table_options(target_option))
-    found = of_copy(table, storage={"client": options.client, "options": options.storage})
+    found = of_copy(
+        table, storage={"client": options.storage_client, "options": options.storage_options}
+    )
     times = {
         "committed_at": iso_time(found.committed_at),
         "branch_committed_at": iso_time(found.branch_committed_at),

@@ -58,8 +58,8 @@ def verify(
             snapshot=snapshot,
             deep=deep,
             max_findings=max_findings,
-            authorized=call.options.authorize,
-            virtual_options=call.options.virtual,
+            authorized=call.options.virtual_authorize,
+            virtual_options=call.options.virtual_storage_options,
             progress=progress,
         )
     findings: list[dict[str, Any]] = table.to_pylist()
