@@ -60,7 +60,7 @@ def counted(folder: str, repository: str) -> dict[str, float]:
     def run(function: Any, tasks: Sequence[Any]) -> list[Any]:
         started = time.process_time()
         found = [function(task) for task in tasks]
-        name = "scan" if function.func.__name__ == "_scan" else "place"
+        name = "scan" if function.func.__name__ == "run_scan" else "place"
         spent[name] = time.process_time() - started
         answers.append(pickle.dumps(found))
         return found
@@ -76,7 +76,7 @@ def counted(folder: str, repository: str) -> dict[str, float]:
     with (
         RequestLog() as log,
         patch.object(scan, "is_near", lambda url: False),
-        patch.object(virtualize, "_PIECES_PER_CORE", 1),
+        patch.object(virtualize, "_SCANS_PER_CORE", 1),
     ):
         done = virtualize_files(archive, run, cores=1)
     reads = [(key, size) for key, size in log.reads if key.endswith(".nc")]

@@ -1,11 +1,9 @@
-"""Implements ``icechunk_spark.virtualize``: Spark runs the pieces of work on files.
+"""Implements ``icechunk_spark.virtualize``: Spark runs the tasks.
 
 Rules of this file
 ------------------
-1. Names of files travel as rows. The options of stores, which may be credentials, travel with the
-   functions instead, since rows show up in plans.
-2. Importing it is cheap, because `icechunk_spark` imports it: everything heavy is imported by the
-   first call.
+1. Rows show up in plans, so options of storage, which may be credentials, travel with the function.
+2. `icechunk_spark` imports this module, so the first call imports all that is heavy.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ def virtualize(
 ) -> VirtualizeResult[DataFrame]:
     """Make files of other formats one dataset, by references, in one commit.
 
-    No data are copied. Headers are parsed on executors with VirtualiZarr (``pip install
+    No data are copied. Executors parse headers with VirtualiZarr (``pip install
     'icechunk-spark[virtualize]'`` there, too). The same call with more files appends: files that
     the repository has are skipped, changed ones are referenced anew.
 
@@ -53,30 +51,30 @@ def virtualize(
         A pattern (``"s3://bucket/archive/**/*.nc"``), a folder, a list of these, or a DataFrame
         with a column ``url``, ``path``, ``file`` or ``location``, or a single column.
     path
-        Root of the repository; it is created where there is none.
+        Root of the repository; it is created if it does not exist.
     parser
         ``hdf`` (HDF5, NetCDF4), ``netcdf3``, ``zarr``, ``kerchunk_json``, ``kerchunk_parquet``,
         ``grib``, ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
         ``HDFParser(group="forecast")``. None looks at suffixes and first bytes.
     concat_dim
-        The dimension along which files follow one another, or several, slowest first. Files lie in
-        the order of its coordinate, or in that of the list where there is none. A dimension that
-        files do not have is added.
+        The dimension along which files are concatenated, or several, slowest first. Files are in
+        the order of its coordinate, or in that of the list if they have no coordinate. A dimension
+        that files do not have is added.
     template
-        Names of files, such as ``"{member}/{time:%Y%m%d}.nc"``, whose parts in braces give the
-        place along these dimensions; ``{name:d}`` is a number.
+        Names of files, such as ``"{member}/{time:%Y%m%d}.nc"``, whose parts in braces are keys
+        along these dimensions; ``{name:d}`` is a number.
     loadable
         Names of variables whose values are stored in the repository; None means the coordinates of
         dimensions. Times among them are converted to the units of the first file.
     on_mismatch
-        ``fail`` commits nothing where a file does not fit; ``skip`` leaves such files out.
+        ``fail`` commits nothing if a file cannot be part of the dataset; ``skip`` leaves it out.
     containers
-        Whether places of files may be added to the repository's virtual chunk containers, without
-        which no reader fetches a chunk. A container authorises nothing.
+        Whether virtual chunk containers for the files may be added to the repository's
+        configuration; readers fetch chunks below containers only, and must authorize them.
     **options
         Options of writing: ``group``, ``branch``, ``create_branch``, ``message``, ``metadata``,
         ``txn_app_id`` and ``txn_version``, ``on_conflict``, ``spec_version``, ``storage.*`` for the
-        repository, and ``virtual.storage.*`` for the store of the files.
+        repository, and ``virtual.storage.*`` for the storage of the files.
 
     Returns
     -------
@@ -86,15 +84,15 @@ def virtualize(
     Raises
     ------
     InvalidInputError
-        An option does not fit, or ``on_mismatch="fail"`` and a file does not. Then
-        ``error.facts["report"]`` is the report, a DataFrame.
+        An option cannot be used, or ``on_mismatch="fail"`` and a file cannot be part of the
+        dataset. Then ``error.facts["report"]`` is the report, a DataFrame.
     UnsupportedError
         VirtualiZarr is not installed.
     ConflictError
-        Others have changed the same arrays meanwhile, and ``on_conflict="fail"``; nothing was
-        committed. Otherwise files are placed anew, behind what others have added.
+        Other writers have changed the same arrays meanwhile, and ``on_conflict="fail"``; nothing
+        was committed. By default, files are arranged again together with theirs.
     CommitOutcomeUnknownError
-        The store did not say whether the commit landed.
+        The commit may have landed.
 
     Examples
     --------
@@ -108,10 +106,9 @@ def virtualize(
     request = replace(request, layout="refs")
     if on_mismatch not in ("fail", "skip"):
         raise InvalidInputError(
-            f"on_mismatch={on_mismatch!r} is not known; choose 'fail' or 'skip'",
+            f"on_mismatch={on_mismatch!r} is unknown; choose 'fail' or 'skip'",
             option="on_mismatch",
         )
-    # Heavy (Arrow, NumPy, the dataset layer): see rule 2.
     from icechunk_format.options.location import location_of
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
@@ -161,7 +158,7 @@ def _frame(spark: SparkSession, table: Any) -> DataFrame:
 
 
 def _names_of(files: Any) -> list[str]:
-    """Return the names that a user gives, as text."""
+    """Return the names that a user gives."""
     if isinstance(files, str):
         return [files]
     if hasattr(files, "columns") and hasattr(files, "select"):
@@ -169,7 +166,7 @@ def _names_of(files: Any) -> list[str]:
         if not named and len(files.columns) != 1:
             raise InvalidInputError(
                 f"files: the DataFrame has the columns {', '.join(files.columns)}; one of "
-                f"{', '.join(_URL_COLUMNS)} should hold the URLs of files",
+                f"{', '.join(_URL_COLUMNS)} must hold the URLs of files",
                 option="files",
             )
         column = named[0] if named else files.columns[0]

@@ -150,8 +150,9 @@ def test_a_file_whose_store_stays_down_is_a_row_and_comes_with_the_next_call(tmp
         how = {"virtual_options": options, "on_mismatch": "skip"}
         done = virtualize("s3://bucket/days/*.nc", tmp_path / "repository", **how)
         assert statuses(done) == {"0.nc": "taken", "1.nc": "refused", "2.nc": "taken"}
-        with pytest.raises(InvalidInputError, match="call again where a store failed"):
+        with pytest.raises(InvalidInputError, match="call again") as caught:
             virtualize("s3://bucket/days/*.nc", tmp_path / "x", virtual_options=options)
+        assert caught.value.facts["refused"] == 1
         server.deny = lambda method, path: False
         done = virtualize("s3://bucket/days/*.nc", tmp_path / "repository", **how)
         assert statuses(done) == {"0.nc": "known", "1.nc": "taken", "2.nc": "known"}
@@ -175,7 +176,7 @@ def test_blocks_that_files_have_alike_are_fetched_at_once(tmp_path, monkeypatch)
         options = {"anon": "true", "endpoint_url": server.url}
         how = {"virtual_options": options, "run": in_process}
         names = [f"s3://bucket/days/{number}.nc" for number in range(6)]
-        monkeypatch.setattr("icechunk_format.workflows.virtualizing.virtualize._PIECES_PER_CORE", 1)
+        monkeypatch.setattr("icechunk_format.workflows.virtualizing.virtualize._SCANS_PER_CORE", 1)
         late = []
         direct = scan.FileStore.get_range
 
@@ -202,7 +203,7 @@ def meeting(other):
     waiting = [other]
 
     def run(function, tasks):
-        if function.func.__name__ == "place_references" and waiting:
+        if function.func.__name__ == "run_references" and waiting:
             waiting.pop()()
         return in_process(function, tasks)
 
@@ -244,7 +245,7 @@ def test_of_two_runs_with_the_same_hours_the_later_is_refused_by_name(tmp_path):
     twin = tmp_path / "files" / "twin.nc"
     shutil.copy(files[1], twin)
     run = meeting(lambda: virtualize(files[1:2], tmp_path / "repository"))
-    with pytest.raises(InvalidInputError, match=r"twin.nc: .*same place .*with file.*/1.nc"):
+    with pytest.raises(InvalidInputError, match=r"twin.nc: .*same keys .*with file.*/1.nc"):
         virtualize([str(twin), files[2]], tmp_path / "repository", run=run)
     expected = concatenated(files[:2])["t2m"].values
     np.testing.assert_array_equal(values(tmp_path / "repository"), expected)

@@ -9,7 +9,9 @@ import pytest
 from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan, arrange
+from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
 
 pytest.importorskip("virtualizarr")
 pytestmark = pytest.mark.needs_reference
@@ -33,6 +35,23 @@ def test_a_number_in_names_is_a_number_however_large(tmp_path):
     [huge] = runs(tmp_path, [2**63])
     with pytest.raises(InvalidInputError, match="does not fit 64 bits"):
         virtualize(huge, tmp_path / "repository", template=template)
+
+
+@pytest.mark.parametrize("keys", [(0, 0), (0, 2)])
+def test_a_record_whose_files_overlap_is_damaged(keys):
+    spans = [
+        FileSpan(
+            file=SourceFile(url=f"file:///{number}.nc"),
+            first=(key,),
+            last=(key + 3,),
+            lengths=Along((4,)),
+            starts=Along((4 * number,)),
+            is_old=True,
+        )
+        for number, key in enumerate(keys)
+    ]
+    with pytest.raises(FormatError, match=r"1\.nc"):
+        arrange(spans, 1)
 
 
 @pytest.mark.parametrize("days", [["19691231", "19700101", "19700102"], ["15001225", "15001226"]])

@@ -226,7 +226,7 @@ def test_two_real_scenarios_become_one_dataset(tmp_path):
 def test_real_months_of_an_ocean_become_one_dataset(tmp_path):
     files = sorted(map(str, (FOLDER / "NEMO").glob("*.nc")))
     # The coordinate of all of them is 0, so that only their names tell the order.
-    with pytest.raises(InvalidInputError, match=r"same place as another file .* template="):
+    with pytest.raises(InvalidInputError, match=r"same keys as another file .* template="):
         virtualize(files, tmp_path / "refused", concat_dim="time_counter")
     template = "nemo_1m_{time_counter:%Y%m%d}-*_grid-T.nc"
     virtualize(files, tmp_path / "repository", template=template)

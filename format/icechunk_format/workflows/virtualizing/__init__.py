@@ -1,1 +1,1 @@
-"""Files of other formats as arrays of a repository, by references: scanned, compared, committed."""
+"""Makes files of other formats arrays of a repository, by references."""

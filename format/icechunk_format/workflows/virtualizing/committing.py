@@ -1,4 +1,4 @@
-"""Commits what a run has decided and placed: groups, arrays, references, containers, the record."""
+"""Commits the changes of a call: groups, arrays, references, containers and the record."""
 
 from __future__ import annotations
 
@@ -22,47 +22,30 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath
-from icechunk_format.workflows.virtualizing.placing.place import PlacedRefs
-from icechunk_format.workflows.virtualizing.placing.tasks import PlannedArray
 from icechunk_format.workflows.virtualizing.planning.record import ATTRIBUTE, RECORD, Record
+from icechunk_format.workflows.virtualizing.references.manifests import ReferencesReceipt
+from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray
 
 _FILES_PER_CHUNK: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a run commits.
-
-    Parameters
-    ----------
-    group
-        Where the arrays go.
-    groups
-        Groups of the files, by path below it, with their attributes; the root is ``""``.
-    placed
-        Manifests of the arrays.
-    record
-        What the group is made of afterwards.
-    is_first
-        Whether the group had no record before.
-    """
+    """The changes of a call."""
 
     group: NodePath
+    """The parent of the arrays."""
     groups: Mapping[str, Mapping[str, Any]]
+    """Attributes of groups by path below ``group``; its own path is ``""``."""
     arrays: Sequence[PlannedArray]
-    placed: Sequence[PlacedRefs]
+    receipts: Sequence[ReferencesReceipt]
     record: Record
     is_first: bool
+    """Whether the group had no record before."""
 
 
 def check_consent(wanted: set[str], covered: set[str], containers: bool) -> None:
-    """Refuse to add containers where the user does not want them.
-
-    Raises
-    ------
-    InvalidInputError
-        A place has no container.
-    """
+    """Raise InvalidInputError if a prefix needs a container and containers must not be added."""
     missing = sorted(wanted - covered)
     if missing and not containers:
         raise InvalidInputError(
@@ -84,14 +67,14 @@ def commit_changes(
     virtual_options: Mapping[str, str],
     message: str,
 ) -> SnapshotId:
-    """Commit on top of the version that the run was planned for.
+    """Commit on top of the snapshot that the call was planned for.
 
     Raises
     ------
     ConflictError
-        Others have changed the same arrays meanwhile; nothing was committed.
+        Other writers have changed the same arrays meanwhile; nothing was committed.
     CommitOutcomeUnknownError
-        The store did not say whether the commit landed.
+        The commit may have landed.
     StorageError, ReadOnlyError
         Nothing was committed.
     """
@@ -99,7 +82,7 @@ def commit_changes(
         repository.create_branch(options.branch, base)
     add_containers(
         repository,
-        {place for one in changes.placed for place in one.places},
+        {prefix for receipt in changes.receipts for prefix in receipt.prefixes},
         authorized=authorized,
         virtual_options=virtual_options,
     )
@@ -107,9 +90,9 @@ def commit_changes(
     _make_groups(session, changes)
     for array in changes.arrays:
         _change_array(session, array)
-    for one in changes.placed:
-        if one.manifests:
-            session.add_manifests(one.path, one.manifests)
+    for receipt in changes.receipts:
+        if receipt.manifests:
+            session.add_manifests(receipt.path, receipt.manifests)
     _write_record(session, changes.group, changes.record)
     commit = session.commit(
         options.message or message,
@@ -152,11 +135,11 @@ def _make_groups(session: WriteSession, changes: Changes) -> None:
 
 
 def _write_record(session: WriteSession, group: NodePath, record: Record) -> None:
-    """Replace the record of a group; chunks of files that stay the same are kept."""
+    """Replace the record of a group."""
     path = path_in(group, RECORD)
     attributes = {
         "description": "Files that the arrays of this group were made of; see virtualize",
-        ATTRIBUTE: record.to_json(),
+        ATTRIBUTE: record.layout.to_json(),
     }
     document = build_group_metadata(attributes=attributes, node_path=path).to_bytes()
     if session.node(path) is None:
@@ -178,7 +161,7 @@ def _write_record(session: WriteSession, group: NodePath, record: Record) -> Non
 def _put_array(
     session: WriteSession, metadata: ArrayMetadata, node_id: NodeId | None = None
 ) -> None:
-    """Create an array, or give it another shape."""
+    """Create an array, or change its shape."""
     path, document, shape = metadata.node_path, metadata.to_bytes(), metadata.shape
     counts = metadata.grid.num_chunks
     if session.node(path) is not None:
@@ -197,19 +180,19 @@ def _put_array(
 def _set_values(
     session: WriteSession, metadata: ArrayMetadata, values: NDArray[Any], first_changed: int = 0
 ) -> None:
-    """Store the values of an array, from the chunk of the first that changed."""
+    """Store the values of an array, from the chunk of the first changed one."""
     codecs, grid = metadata.chunk_codecs(), metadata.grid
-    places, payloads = [], []
-    for at in np.ndindex(*grid.num_chunks):
-        lower, upper = grid.box_of(at)
+    coords, payloads = [], []
+    for index in np.ndindex(*grid.num_chunks):
+        lower, upper = grid.box_of(index)
         if lower and upper[0] <= first_changed:
             continue
-        chunk = metadata.fill_array(grid.full_chunk_shape(at))
+        chunk = metadata.fill_array(grid.full_chunk_shape(index))
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
         box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
         chunk[tuple(slice(0, n) for n in sizes)] = values[box]
-        places.append(at)
+        coords.append(index)
         payloads.append(codecs.encode(chunk))
-    if places:
-        coords = np.array(places, np.int64).reshape(len(places), metadata.ndim)
-        session.set_chunks(metadata.node_path, coords, payloads)
+    if coords:
+        rows = np.array(coords, np.int64).reshape(len(coords), metadata.ndim)
+        session.set_chunks(metadata.node_path, rows, payloads)

@@ -1,4 +1,4 @@
-"""The report of a run: one row for each file, with what became of it and why."""
+"""The report of a call: one row for each file, with its status and the reason."""
 
 from __future__ import annotations
 
@@ -31,40 +31,30 @@ _MOST_SHOWN: Final = 10
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """What became of one file.
-
-    Parameters
-    ----------
-    status
-        ``taken``, ``known`` (the repository has it), ``refreshed`` (it has changed since), or
-        ``refused``.
-    array, difference, compared_with
-        Why it was refused: which array, what differs, and from which file; the array is None where
-        the file as a whole is meant.
-    note
-        What differs without harm, and gaps.
-    references
-        How many references were made.
-    """
+    """The status of one file."""
 
     file: str
     status: str = TAKEN
+    """``taken``, ``known`` (the repository has it), ``refreshed`` (it has changed), ``refused``."""
     array: str | None = None
+    """The array that caused the refusal."""
     difference: str | None = None
+    """The reason of the refusal."""
     compared_with: str | None = None
     note: str | None = None
+    """Harmless differences, and gaps."""
     references: int = 0
 
     def refuse(
         self, difference: str, *, array: str | None = None, other: str | None = None
     ) -> None:
-        """Note why the file is refused; the first reason counts."""
+        """Refuse the file; the first reason is kept."""
         if self.status != REFUSED:
             self.status, self.array, self.difference = REFUSED, array, difference
             self.compared_with, self.references = other, 0
 
     def add_note(self, text: str) -> None:
-        """Note what does no harm."""
+        """Add a note that does not refuse the file."""
         self.note = text if self.note is None else f"{self.note}; {text}"
 
 
@@ -74,7 +64,7 @@ def report_table(rows: Iterable[Row]) -> pa.Table:
 
 
 def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
-    """Return the error of a run with ``on_mismatch="fail"`` whose files do not all fit."""
+    """Return the error of a call with ``on_mismatch="fail"`` and refused files."""
     refused = [row for row in rows if row.status == REFUSED]
     lines = [_line(row) for row in refused[:_MOST_SHOWN]]
     if len(refused) > _MOST_SHOWN:
@@ -85,7 +75,7 @@ def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
                 f"{len(refused):,} of {len(rows):,} files cannot be part of the dataset, and "
                 "nothing was committed:",
                 *lines,
-                "repair these files or take them out, or call again where a store failed; or "
+                "repair or remove these files, or call again if a storage failed; or "
                 "leave them out with on_mismatch='skip'. "
                 'error.facts["report"] has a row for each file',
             ]
@@ -96,6 +86,6 @@ def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
 
 
 def _line(row: Row) -> str:
-    where = "" if row.array is None else f" array {row.array!r}:"
+    array = "" if row.array is None else f" array {row.array!r}:"
     other = "" if row.compared_with is None else f" (compared with {row.compared_with})"
-    return f"  {row.file}:{where} {row.difference}{other}"
+    return f"  {row.file}:{array} {row.difference}{other}"

@@ -1,4 +1,4 @@
-"""``VirtualizeResult``: what became of a call of ``virtualize``; cheap to import."""
+"""The result of ``virtualize``, in a module that is cheap to import."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Report = TypeVar("Report")
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualizeResult(Generic[Report]):
-    """What became of a call of ``virtualize``.
+    """The result of a call of ``virtualize``.
 
     Parameters
     ----------
     snapshot_id
-        The version of the branch afterwards; None where there is no repository.
+        The snapshot of the branch after the call; None if the repository does not exist.
     files_added
         Files whose references were committed, changed ones included.
     files_skipped
-        Files that the repository had already, or that were refused.
+        Files that the repository already had, and refused files.
     references
-        References that were made.
+        References that were committed.
     places
         URL prefixes for the option ``virtual.authorize`` of readers.
     report

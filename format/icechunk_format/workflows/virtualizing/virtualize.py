@@ -1,15 +1,13 @@
-"""Makes files one dataset: lists, scans, decides, places references, and commits once.
-
-The work on files is handed to a function that runs pieces of it, in this process or with Spark.
+"""Makes files one dataset: lists, scans, plans, writes references, and commits once.
 
 Rules of this file
 ------------------
-1. The driver holds what is small: headers, places and counts of files, values of coordinates.
-   References go from task to task through staged objects, which are deleted at the end.
-2. Nothing is committed, and no configuration changed, before all files are decided and placed.
-   Where others have changed the same arrays meanwhile, files are decided and placed anew, as if the
-   call had come after theirs; nothing is parsed again.
-3. Staged objects are never part of a version, so they may be deleted in every outcome.
+1. The driver holds small data: headers, spans and counts of files, values of coordinates. Tasks
+   pass references to each other in staged objects, which are deleted at the end.
+2. Nothing is committed, and no configuration changed, before all files are planned and all
+   references written. If other writers have changed the same arrays meanwhile, the call is planned
+   again on top of their commit; nothing is parsed again.
+3. Staged objects are not part of a snapshot, so they may be deleted in every outcome.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
@@ -31,6 +29,7 @@ from icechunk_format.dataset.writing.chunks.containers import (
 )
 from icechunk_format.dataset.writing.columns.checks import check_new_place
 from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import find_committed
 from icechunk_format.errors import (
@@ -43,6 +42,8 @@ from icechunk_format.repository.chunks.container_options import check_virtual_op
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import MAX_ATTEMPTS
+from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.object_keys import STAGING
@@ -50,24 +51,29 @@ from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.workflows.running import Run
 from icechunk_format.workflows.virtualizing.committing import Changes, check_consent, commit_changes
-from icechunk_format.workflows.virtualizing.placing.arrays import Builder
-from icechunk_format.workflows.virtualizing.placing.place import (
-    PlaceContext,
-    PlacedRefs,
-    place_references,
-)
-from icechunk_format.workflows.virtualizing.placing.tasks import place_tasks
-from icechunk_format.workflows.virtualizing.planning.plan import Decider, new_record
+from icechunk_format.workflows.virtualizing.planning.plan import ArchivePlanner
 from icechunk_format.workflows.virtualizing.planning.record import Record, read_record
+from icechunk_format.workflows.virtualizing.references.arrays import ArraysPlanner
+from icechunk_format.workflows.virtualizing.references.manifests import (
+    ReferencesContext,
+    run_references,
+)
+from icechunk_format.workflows.virtualizing.references.tasks import plan_references
 from icechunk_format.workflows.virtualizing.report import (
     KNOWN,
     REFUSED,
+    Row,
     refusal,
     report_table,
 )
 from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 from icechunk_format.workflows.virtualizing.scanning.parse import Parser, check_parser
-from icechunk_format.workflows.virtualizing.scanning.scan import ScanContext, merged, scan_files
+from icechunk_format.workflows.virtualizing.scanning.scan import (
+    ScanContext,
+    ScannedFile,
+    finish_scan,
+    run_scan,
+)
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileAccess,
     SourceFile,
@@ -77,115 +83,67 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template
-    from icechunk_format.workflows.virtualizing.scanning.headers import Header
-    from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
 
-_MOST_FILES_PER_PIECE: Final = 200
-_PIECES_PER_CORE: Final = 8
+_MOST_FILES_PER_TASK: Final = 200
+_SCANS_PER_CORE: Final = 8
 _TASKS_PER_CORE: Final = 2
-# Each lost race means that another commit landed.
-_MOST_RACES: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What is to be virtualized, and how.
-
-    Parameters
-    ----------
-    names
-        Paths, URLs and patterns of files.
-    dims
-        Concatenated dimensions, slowest first.
-    containers
-        Whether virtual chunk containers may be added to the repository's configuration.
-    options
-        Of the write: group, branch, message, transaction.
-    authorize, virtual_options
-        Where files may be read from beside those that are named, and how.
-    """
+    """The request: files, and the group that they become part of."""
 
     location: Location
     names: Sequence[str]
+    """Paths, URLs and patterns of files."""
     options: WriteOptions
     dims: tuple[str, ...] = ()
+    """Concatenated dimensions, slowest first."""
     template: Template | None = None
     loadable: tuple[str, ...] | None = None
     parser: str | Parser | None = None
     on_mismatch: Literal["fail", "skip"] = "fail"
     containers: bool = True
+    """Whether virtual chunk containers may be added to the repository's configuration."""
     authorize: tuple[str, ...] = ()
+    """Prefixes of files that may be read, besides those of ``names``."""
     virtual_options: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scan:
-    """What the scan has found, and by which rules of a record (``_rules``)."""
-
-    pieces: list[ScannedPiece]
-    headers: list[Header]
-    rules: tuple[Any, ...] | None
-
-    def holds_for(self, record: Record | None) -> bool:
-        """Mark files that the repository has by now; whether nothing has to be scanned anew."""
-        if self.rules != _rules(record):
-            return False
-        known = _known(record)
-        for scanned in (file for piece in self.pieces for file in piece.files):
-            own = known.get(scanned.file.url)
-            is_in = own is not None and own.is_same(scanned.file)
-            if scanned.is_known and not is_in:
-                return False
-            scanned.is_known = is_in
-        return True
 
 
 def virtualize_files(
     archive: Archive, run: Run, *, cores: int = 1, progress: ProgressOption = None
 ) -> VirtualizeResult[pa.Table]:
-    """Make files part of a repository, in one commit.
-
-    Parameters
-    ----------
-    archive
-        What is to be done.
-    run
-        Runs pieces of work.
-    cores
-        How many pieces run at once.
-    progress
-        Is told how many files are scanned, and how many pieces of arrays are placed.
+    """Make files part of a repository, in one commit; `cores` tasks run at once.
 
     Raises
     ------
     InvalidInputError
-        The options do not fit, or ``on_mismatch="fail"`` and a file does not; nothing was
-        committed. The fact ``report`` has a row for each file then.
+        An option cannot be used, or ``on_mismatch="fail"`` and a file cannot be part of the
+        dataset; nothing was committed. The fact ``report`` has a row for each file then.
     ConflictError
-        Others have changed the same arrays meanwhile, and ``on_conflict="fail"``, or too often;
-        nothing was committed.
+        Other writers have changed the same arrays meanwhile, and ``on_conflict="fail"``, or too
+        often; nothing was committed.
     CommitOutcomeUnknownError
-        The store did not say whether the commit landed.
+        The commit may have landed.
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
-    return _Run(archive, run, cores, progress).result()
+    return _Call(archive, run, max(1, cores), progress).result()
 
 
-class _Run:
+class _Call:
     def __init__(self, archive: Archive, run: Run, cores: int, progress: ProgressOption) -> None:
         self._archive, self._run, self._progress = archive, run, progress
-        self._cores = max(1, cores)
-        # Readers compare whole seconds; what was written within this one has not changed.
+        self._cores = cores
+        # Readers compare whole seconds, so objects written within this second count as unchanged.
         self._now = int(time.time()) + 1
         self._folder = f"{STAGING}{secrets.token_hex(16)}"
         check_virtual_options(archive.virtual_options, archive.authorize)
         self._group = parse_node_path("/" + (archive.options.group or "").strip("/"))
-        self._storage = open_storage(archive.location)
-        self._open()
+        self._read_base()
 
-    def _open(self) -> None:
-        """Read what the repository has now."""
+    def _read_base(self) -> None:
+        """Read the current state of the repository."""
         location, options = self._archive.location, self._archive.options
         self._base: Snapshot | None = None
         self._record: Record | None = None
@@ -194,14 +152,13 @@ class _Run:
             check_new_place(location, options)
             return
         missing = branch_missing(repository, options)
-        base = repository.resolve(branch="main" if missing else options.branch)
-        self._base = repository.snapshot(base)
-        self._record = read_record(
-            self._storage, self._base, self._group, ChunkSource(location=location)
+        base = self._base = repository.snapshot(
+            repository.resolve(branch="main" if missing else options.branch)
         )
+        self._record = read_record(self._destination(()), base, self._group)
         arrays = []
-        if self._base.node(self._group) is not None:
-            nodes = self._base.children(self._group)
+        if base.node(self._group) is not None:
+            nodes = base.children(self._group)
             arrays = sorted(str(node.path) for node in nodes if node.array is not None)
         if arrays and self._record is None:
             raise AlreadyExistsError(
@@ -212,221 +169,202 @@ class _Run:
             )
 
     def result(self) -> VirtualizeResult[pa.Table]:
-        """Do all of it; again from the plan on where others were faster."""
+        """Return the result; a lost race repeats all but the scan."""
+        options = self._archive.options
         files = list_files(self._archive.names, self._archive.virtual_options)
-        scan: _Scan | None = None
+        scanned: list[ScannedFile] | None = None
+        scan_rules: tuple[object, ...] | None = None
         try:
-            for lost in range(_MOST_RACES + 1):
-                done = self._done_before()
-                if done is not None:
-                    return self._nothing(done, report_table([]), 0, files)
-                places = self._places(files)
-                if scan is None or not scan.holds_for(self._record):
-                    scan = self._scanned(files)
+            for lost in range(MAX_ATTEMPTS + 1):
+                if self._repository is not None:
+                    done = find_committed(self._repository, options)
+                    if done is not None:
+                        return self._result(done.snapshot_id, [], files)
+                prefixes = self._new_prefixes(files)
+                if scanned is None or scan_rules != self._scan_rules() or not self._mark(scanned):
+                    scanned, scan_rules = self._scan(files), self._scan_rules()
                 was_new = self._repository is None
                 try:
-                    return self._finished(scan, files, places)
+                    return self._commit(scanned, files, prefixes)
                 except (ConflictError, AlreadyExistsError) as error:
                     is_race = isinstance(error, ConflictError) or was_new
-                    is_asked = self._archive.options.on_conflict == "rebase"
-                    if not (is_race and is_asked and lost < _MOST_RACES):
+                    if not (is_race and options.on_conflict == "rebase" and lost < MAX_ATTEMPTS):
                         raise
-                self._open()
+                self._read_base()
             raise AssertionError("the last race raises")
         finally:
             self._delete_staged()
 
-    def _done_before(self) -> SnapshotId | None:
-        if self._repository is None:
-            return None
-        done = find_committed(self._repository, self._archive.options)
-        return None if done is None else done.snapshot_id
-
-    def _finished(
-        self, scan: _Scan, files: Sequence[SourceFile], places: tuple[str, ...]
+    def _commit(
+        self, scanned: Sequence[ScannedFile], files: Sequence[SourceFile], prefixes: tuple[str, ...]
     ) -> VirtualizeResult[pa.Table]:
-        archive, base = self._archive, None if self._base is None else self._base.id
-        pieces, headers = scan.pieces, scan.headers
-        decided = Decider(
-            pieces=pieces,
-            headers=headers,
+        """Plan the files, write their references, and commit."""
+        archive, base = self._archive, self._base
+        plan = ArchivePlanner(
+            files=scanned,
             dims=archive.dims,
             template=archive.template,
             loadable=archive.loadable,
             record=self._record,
-        ).decide()
-        if decided.is_refused and archive.on_mismatch == "fail":
-            raise refusal(decided.rows, report_table(decided.rows))
-        source = self._source(places)
-        builder = Builder(
-            decided=decided,
-            pieces=pieces,
-            headers=headers,
-            snapshot=self._base,
+        ).plan()
+        if plan.is_refused and archive.on_mismatch == "fail":
+            raise refusal(plan.rows, report_table(plan.rows))
+        destination = self._destination(prefixes)
+        planner = ArraysPlanner(
+            plan=plan,
+            snapshot=base,
             group=self._group,
-            storage=self._storage,
-            source=source,
+            destination=destination,
             dates=frozenset() if archive.template is None else archive.template.dates,
         )
-        arrays = builder.arrays()
-        table = report_table(decided.rows)
-        if not decided.taken:
-            return self._nothing(base, table, len(decided.rows), files)
-        tasks = place_tasks(arrays, pieces, _TASKS_PER_CORE * self._cores)
-        place = PlaceContext(
-            location=archive.location,
-            source=source,
-            manifest_format=self._format(),
-            base=base,
-            now=self._now,
+        arrays = planner.arrays()
+        if not plan.taken:
+            return self._result(None if base is None else base.id, plan.rows, files)
+        tasks = plan_references(arrays, _TASKS_PER_CORE * self._cores)
+        context = ReferencesContext(destination=destination, now=self._now)
+        running = self._run(partial(run_references, context), tasks)
+        receipts = list(counted(running, self._progress, "Placing references", len(tasks)))
+        found = {prefix for receipt in receipts for prefix in receipt.prefixes}
+        check_consent(found, set(prefixes), archive.containers)
+        repository = self._repository or Repository.create(
+            archive.location, spec_version=archive.options.spec_version, check_clean_root=False
         )
-        answers = self._run(partial(place_references, place), tasks)
-        placed = list(counted(answers, self._progress, "Placing references", len(tasks)))
-        wanted = {found for one in placed for found in one.places}
-        check_consent(wanted, set(places), archive.containers)
-        changes = Changes(
-            group=self._group,
-            groups=builder.groups(),
-            arrays=arrays,
-            placed=placed,
-            record=new_record(decided),
-            is_first=self._record is None,
-        )
-        snapshot_id = self._committed(changes, places, len(decided.taken))
-        number = Counter(row.status for row in decided.rows)
-        return VirtualizeResult(
-            snapshot_id=snapshot_id,
-            files_added=len(decided.taken),
-            files_skipped=number[KNOWN] + number[REFUSED],
-            references=sum(r.num_chunk_refs for one in placed for r in one.manifests),
-            places=self._readable_places(placed, files),
-            report=table,
-        )
-
-    def _committed(self, changes: Changes, places: tuple[str, ...], count: int) -> SnapshotId:
-        archive, repository, base = self._archive, self._repository, self._base
-        if repository is None:
-            repository = Repository.create(
-                archive.location,
-                spec_version=archive.options.spec_version,
-                check_clean_root=False,
-            )
-        if base is None:
-            base = repository.snapshot(repository.resolve(branch="main"))
-        return commit_changes(
+        count = len(plan.taken)
+        snapshot_id = commit_changes(
             repository,
-            base.id,
-            changes,
+            repository.resolve(branch="main") if base is None else base.id,
+            Changes(
+                group=self._group,
+                groups=planner.groups(),
+                arrays=arrays,
+                receipts=receipts,
+                record=Record(layout=plan.layout, files=plan.files),
+                is_first=self._record is None,
+            ),
             archive.options,
-            authorized=(*archive.authorize, *places),
+            authorized=(*archive.authorize, *prefixes),
             virtual_options=archive.virtual_options,
             message=f"Virtualize {count:,} file{'' if count == 1 else 's'}",
         )
+        references = sum(m.num_chunk_refs for receipt in receipts for m in receipt.manifests)
+        return self._result(snapshot_id, plan.rows, files, found, count, references)
 
-    def _nothing(
-        self, base: SnapshotId | None, table: pa.Table, skipped: int, files: Sequence[SourceFile]
+    def _result(
+        self,
+        snapshot_id: SnapshotId | None,
+        rows: Sequence[Row],
+        files: Sequence[SourceFile],
+        prefixes: Iterable[str] = (),
+        added: int = 0,
+        references: int = 0,
     ) -> VirtualizeResult[pa.Table]:
+        urls, found = _urls(files), set(prefixes)
+        for container in self._containers():
+            if len(outside_of(urls, [container])) < len(urls):
+                found.add(container.url_prefix)
+        number = Counter(row.status for row in rows)
         return VirtualizeResult(
-            snapshot_id=base,
-            files_added=0,
-            files_skipped=skipped,
-            references=0,
-            places=self._readable_places([], files),
-            report=table,
+            snapshot_id=snapshot_id,
+            files_added=added,
+            files_skipped=number[KNOWN] + number[REFUSED] if added else len(rows),
+            references=references,
+            places=tuple(sorted(found)),
+            report=report_table(rows),
         )
 
-    # -- before -----------------------------------------------------------------------------
+    # -- the repository -----------------------------------------------------------------------
 
-    def _containers(self) -> tuple[Any, ...]:
+    def _containers(self) -> tuple[VirtualChunkContainer, ...]:
         if self._repository is None:
             return ()
         return tuple(self._repository.config.virtual_chunk_containers)
 
-    def _format(self) -> ManifestFormat:
-        if self._repository is None:
-            return ManifestFormat(spec_version=self._archive.options.spec_version)
-        return ManifestFormat(
-            spec_version=self._repository.spec_version, config=self._repository.config
+    def _destination(self, prefixes: tuple[str, ...]) -> Destination:
+        archive, repository = self._archive, self._repository
+        if repository is None:
+            manifest_format = ManifestFormat(spec_version=archive.options.spec_version)
+        else:
+            manifest_format = ManifestFormat(
+                spec_version=repository.spec_version, config=repository.config
+            )
+        return Destination(
+            location=archive.location,
+            base=None if self._base is None else self._base.id,
+            manifest_format=manifest_format,
+            chunk_source=ChunkSource(
+                location=archive.location,
+                containers=self._containers(),
+                authorized=(*archive.authorize, *prefixes),
+                virtual_options=archive.virtual_options,
+            ),
         )
 
-    def _places(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
-        """Return the places that need a container, or refuse to add one."""
+    def _new_prefixes(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
+        """Return the prefixes that need a container, or refuse to add one."""
         usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
         found = tuple(sorted(places_of(outside))) if len(outside) else ()
-        for place in found:
-            check_prefix(place)
+        for prefix in found:
+            check_prefix(prefix)
         check_consent(set(found), set(), self._archive.containers)
         return found
 
-    def _source(self, places: tuple[str, ...]) -> ChunkSource:
-        return ChunkSource(
-            location=self._archive.location,
-            containers=self._containers(),
-            authorized=(*self._archive.authorize, *places),
-            virtual_options=self._archive.virtual_options,
-        )
+    # -- the scan -----------------------------------------------------------------------------
 
-    def _scanned(self, files: Sequence[SourceFile]) -> _Scan:
-        archive, record = self._archive, self._record
-        places = [place.removeprefix("file://") for place in places_of(_urls(files))]
+    def _scan_rules(self) -> tuple[object, ...] | None:
+        """Return the parts of the record that a scan depends on."""
+        layout = None if self._record is None else self._record.layout
+        return None if layout is None else (layout.dims, layout.loaded)
+
+    def _known(self) -> dict[str, SourceFile]:
+        spans = [] if self._record is None else self._record.files
+        return {span.file.url: span.file for span in spans}
+
+    def _mark(self, scanned: Sequence[ScannedFile]) -> bool:
+        """Mark files that the repository has by now; return False if one must be scanned again."""
+        known = self._known()
+        for item in scanned:
+            own = known.get(item.file.url)
+            is_known = own is not None and own.is_same(item.file)
+            if item.is_known and not is_known:
+                return False
+            item.is_known = is_known
+        return True
+
+    def _scan(self, files: Sequence[SourceFile]) -> list[ScannedFile]:
+        archive, known = self._archive, self._known()
+        layout = None if self._record is None else self._record.layout
+        prefixes = [prefix.removeprefix("file://") for prefix in places_of(_urls(files))]
         context = ScanContext(
             location=archive.location,
             access=FileAccess(
-                places=(*archive.authorize, *map(url_of, places)),
+                prefixes=(*archive.authorize, *map(url_of, prefixes)),
                 containers=self._containers(),
                 options=archive.virtual_options,
             ),
             parser=check_parser(archive.parser),
-            dims=archive.dims or (record.dims if record else ()),
-            loadable=archive.loadable if record is None else record.loaded,
+            dims=archive.dims or (() if layout is None else layout.dims),
+            loadable=archive.loadable if layout is None else tuple(sorted(layout.loaded)),
             folder=self._folder,
         )
-        known = _known(record)
-        wanted = -(-len(files) // (_PIECES_PER_CORE * self._cores))
-        size = max(1, min(_MOST_FILES_PER_PIECE, wanted))
-        starts = range(0, len(files), size)
-        work = [(n, [(file, known.get(file.url)) for file in files[n : n + size]]) for n in starts]
-        found = {}
+        wanted = -(-len(files) // (_SCANS_PER_CORE * self._cores))
+        size = max(1, min(_MOST_FILES_PER_TASK, wanted))
+        listed = [(number, file, known.get(file.url)) for number, file in enumerate(files)]
+        tasks = [listed[start : start + size] for start in range(0, len(listed), size)]
+        receipts = []
         with phase(self._progress, "Scanning files", len(files)) as advance:
-            for number, scanned in self._run(partial(_scan, context), work):
-                found[number] = scanned
-                advance(len(files[number : number + size]))
-        pieces = [piece for number in starts for piece in found[number]]
-        return _Scan(pieces=pieces, headers=merged(pieces), rules=_rules(record))
-
-    # -- after ------------------------------------------------------------------------------
-
-    def _readable_places(
-        self, placed: Sequence[PlacedRefs], files: Sequence[SourceFile]
-    ) -> tuple[str, ...]:
-        found = {place for one in placed for place in one.places}
-        urls = _urls(files)
-        for container in self._containers():
-            if len(outside_of(urls, [container])) < len(urls):
-                found.add(container.url_prefix)
-        return tuple(sorted(found))
+            for receipt in self._run(partial(run_scan, context), tasks):
+                receipts.append(receipt)
+                advance(len(receipt))
+        return finish_scan(receipts)
 
     def _delete_staged(self) -> None:
+        storage = open_storage(self._archive.location)
         try:
-            keys = [info.key for info in self._storage.list(f"{self._folder}/")]
-            self._storage.delete_many(keys)
+            storage.delete_many([info.key for info in storage.list(f"{self._folder}/")])
         except StorageError:
-            return  # what stays is no part of any version
+            return  # remaining objects are not part of a snapshot
 
 
 def _urls(files: Sequence[SourceFile]) -> pa.Array:
     return pa.array([file.url for file in files], pa.string())
-
-
-def _known(record: Record | None) -> dict[str, SourceFile]:
-    return {} if record is None else {placed.file.url: placed.file for placed in record.files}
-
-
-def _rules(record: Record | None) -> tuple[Any, ...] | None:
-    return None if record is None else (record.dims, record.loaded)
-
-
-def _scan(context: ScanContext, work: tuple[int, Any]) -> tuple[int, Any]:
-    number, piece = work
-    return number, scan_files(context, piece)

@@ -1,1 +1,1 @@
-"""Decides which files fit together, and where each of them lies."""
+"""Plans which files fit together, and the span of each."""

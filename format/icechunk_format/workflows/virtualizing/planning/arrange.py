@@ -1,14 +1,14 @@
-"""Arranges files along the concatenated dimensions: keys, order, and the place of each file.
+"""Arranges files along the concatenated dimensions: sorts their keys, and adds up their lengths.
 
 Each file has a key along each dimension: the time in its name, the first value of its coordinate,
-or its number in the list. Keys are sorted, and the lengths of the files add up to their places.
+or its number in the list.
 
 Rules of this file
 ------------------
 1. Times are microseconds of their calendar, so that files with different units compare.
-2. Files that the repository has take part, so that new ones come where they belong.
-3. A file that overlaps another, or comes twice, is refused; the one that was there first stays.
-4. Keys and their order are a file's; lengths, and so places, are those of each group.
+2. Files of the repository are arranged together with new ones.
+3. A file that overlaps another one is refused; the one of the repository, or the first, stays.
+4. A file has one key along a dimension; its groups may differ in lengths, and so in starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf.times import parse_time_units
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A number for each concatenated dimension: of a file, and of its groups that differ."""
+    """A number for each concatenated dimension, of a file and of its groups that differ."""
 
     own: tuple[int, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -42,42 +42,34 @@ class Along:
         return self.groups.get(group, self.own)
 
     def at(self, path: str) -> tuple[int, ...]:
-        """Return the numbers of the group that an array is in."""
+        """Return the numbers of an array's group."""
         return self.of(path.rpartition("/")[0]) if self.groups else self.own
 
 
 @dataclass(slots=True, kw_only=True)
-class Placed:
-    """A file among the others.
-
-    Parameters
-    ----------
-    first, last
-        Along each dimension: its key, and the last one that it covers.
-    lengths
-        Elements along each dimension.
-    starts
-        Its first element along each dimension; ``arrange`` sets it.
-    is_old
-        Whether the repository has it.
-    """
+class FileSpan:
+    """The elements of a file along the concatenated dimensions."""
 
     file: SourceFile
     first: tuple[Any, ...]
+    """The first key along each dimension, which is the key of the file."""
     last: tuple[Any, ...]
     lengths: Along
     starts: Along = field(default_factory=Along)
+    """Its first element along each dimension; set by ``arrange``."""
     is_old: bool = False
+    """Whether the repository has it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Arranged:
-    """All files in their places, in row-major order, and those that have none."""
+    """All files in row-major order of their starts, and those that are refused."""
 
-    files: list[Placed]
+    files: list[FileSpan]
     sizes: Along
-    refused: list[tuple[Placed, str, SourceFile | None]]
-    notes: list[tuple[Placed, str]] = field(default_factory=list)
+    refused: dict[str, tuple[str, str | None]]
+    """By URL: the problem, and the URL of the other file."""
+    notes: list[tuple[FileSpan, str]]
 
 
 def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple[Any, Any]:
@@ -97,7 +89,7 @@ def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple
 
 
 def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> NDArray[Any]:
-    """Return values that compare across files: times as microseconds, texts as they are."""
+    """Return values that compare across files: times as microseconds, all strings as ``str``."""
     flat = values.reshape(-1)
     units = metadata.attributes.get("units")
     if isinstance(units, str) and " since " in units and flat.dtype.kind in "iuf":
@@ -116,46 +108,43 @@ def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) 
     return flat.astype(flat.dtype.newbyteorder("="))
 
 
-def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
-    """Give files their places.
+def arrange(files: Sequence[FileSpan], ndim: int) -> Arranged:
+    """Set the starts of files: those of the repository first, then in the order of the list.
 
-    Parameters
-    ----------
-    files
-        With keys and lengths; those of the repository first, then in the order of the list.
-    ndim
-        How many dimensions are concatenated.
+    Raises
+    ------
+    FormatError
+        Files of the repository overlap.
     """
-    refused: list[tuple[Placed, str, SourceFile | None]] = []
-    notes: list[tuple[Placed, str]] = []
-    cells: dict[tuple[Any, ...], Placed] = {}
-    axes: list[dict[Any, Placed]] = [{} for _ in range(ndim)]
-    groups = sorted({group for placed in files for group in placed.lengths.groups})
+    refused: dict[str, tuple[str, str | None]] = {}
+    notes: list[tuple[FileSpan, str]] = []
+    cells: dict[tuple[Any, ...], FileSpan] = {}
+    axes: list[dict[Any, FileSpan]] = [{} for _ in range(ndim)]
+    groups = sorted({group for span in files for group in span.lengths.groups})
 
-    def lengths(placed: Placed, axis: int) -> list[int]:
-        found = placed.lengths
+    def lengths(span: FileSpan, axis: int) -> list[int]:
+        found = span.lengths
         return [found.own[axis], *(found.of(group)[axis] for group in groups)]
 
-    for placed in files:
-        other = cells.get(placed.first)
-        problem = None if other is None else "has the same place as another file"
+    for span in files:
+        other = cells.get(span.first)
+        problem = None if other is None else "has the same keys as another file"
         for axis in range(ndim):
-            mate = axes[axis].get(placed.first[axis])
+            mate = axes[axis].get(span.first[axis])
             if (
                 problem is None
                 and mate is not None
                 and (
-                    lengths(mate, axis) != lengths(placed, axis)
-                    or mate.last[axis] != placed.last[axis]
+                    lengths(mate, axis) != lengths(span, axis) or mate.last[axis] != span.last[axis]
                 )
             ):
-                problem, other = "covers another stretch of the dimension from the same start", mate
+                problem, other = "covers another range of the dimension from the same start", mate
         if problem is not None:
-            refused.append((placed, problem, None if other is None else other.file))
+            _refuse(refused, span, problem, other)
             continue
-        cells[placed.first] = placed
+        cells[span.first] = span
         for axis in range(ndim):
-            axes[axis].setdefault(placed.first[axis], placed)
+            axes[axis].setdefault(span.first[axis], span)
     starts: list[dict[Any, list[int]]] = []
     sizes: list[list[int]] = []
     dropped: list[set[Any]] = []
@@ -173,44 +162,42 @@ def arrange(files: Sequence[Placed], ndim: int) -> Arranged:
         own, *others = zip(*numbers, strict=True) if ndim else [()] * (1 + len(groups))
         return Along(own, dict(zip(groups, others, strict=True)))
 
-    stay: list[Placed] = []
-    named = {id(item[0]) for item in refused}
-    for placed in cells.values():
-        if any(placed.first[axis] in dropped[axis] for axis in range(ndim)):
-            if id(placed) not in named:
-                refused.append((placed, "overlaps another file", None))
+    stay: list[FileSpan] = []
+    for span in cells.values():
+        if any(span.first[axis] in dropped[axis] for axis in range(ndim)):
+            _refuse(refused, span, "overlaps another file")
             continue
-        placed.starts = along([starts[axis][placed.first[axis]] for axis in range(ndim)])
-        stay.append(placed)
-    stay.sort(key=lambda placed: placed.starts.own)
+        span.starts = along([starts[axis][span.first[axis]] for axis in range(ndim)])
+        stay.append(span)
+    stay.sort(key=lambda span: span.starts.own)
     return Arranged(files=stay, sizes=along(sizes), refused=refused, notes=notes)
 
 
 def _in_order(
-    members: dict[Any, Placed],
+    members: dict[Any, FileSpan],
     axis: int,
-    refused: list[tuple[Placed, str, SourceFile | None]],
-    notes: list[tuple[Placed, str]],
+    refused: dict[str, tuple[str, str | None]],
+    notes: list[tuple[FileSpan, str]],
 ) -> tuple[list[Any], set[Any]]:
-    """Return keys in order, without those of new files that overlap others; and these."""
+    """Return keys in order, without those of refused files; and these."""
     falls = _falls(members, axis)
     kept: list[Any] = []
     lost: set[Any] = set()
     for key in sorted(members, reverse=falls):
-        placed = members[key]
+        span = members[key]
         while kept:
             before = members[kept[-1]]
             end = before.last[axis]
             is_over = end <= key if falls else end >= key
             if not is_over:
                 break
-            # What the repository has stays; of two new files, the earlier.
-            if placed.is_old and not before.is_old:
+            # The file of the repository stays; of two new files, the earlier.
+            if span.is_old and not before.is_old:
                 lost.add(kept.pop())
-                refused.append((before, "overlaps another file", placed.file))
+                _refuse(refused, before, "overlaps another file", span)
                 continue
             lost.add(key)
-            refused.append((placed, "overlaps another file", before.file))
+            _refuse(refused, span, "overlaps another file", before)
             break
         if key not in lost:
             kept.append(key)
@@ -218,19 +205,37 @@ def _in_order(
     return kept, lost
 
 
-def _falls(members: dict[Any, Placed], axis: int) -> bool:
-    for placed in members.values():
-        if placed.lengths.own[axis] > 1 and placed.first[axis] != placed.last[axis]:
-            return bool(placed.last[axis] < placed.first[axis])
-    old = [placed for placed in members.values() if placed.is_old and placed.starts.own]
+def _refuse(
+    refused: dict[str, tuple[str, str | None]],
+    span: FileSpan,
+    problem: str,
+    other: FileSpan | None = None,
+) -> None:
+    """Note the first problem of a file."""
+    url, other_url = span.file.url, None if other is None else other.file.url
+    if span.is_old:
+        raise FormatError(
+            f"the record of files is damaged: {url} {problem}"
+            f"{f' ({other_url})' if other_url else ''}; write to another group",
+            object_key=url,
+            file_type="record of files",
+        )
+    refused.setdefault(url, (problem, other_url))
+
+
+def _falls(members: dict[Any, FileSpan], axis: int) -> bool:
+    for span in members.values():
+        if span.lengths.own[axis] > 1 and span.first[axis] != span.last[axis]:
+            return bool(span.last[axis] < span.first[axis])
+    old = [span for span in members.values() if span.is_old and span.starts.own]
     if len(old) > 1:
-        old.sort(key=lambda placed: placed.starts.own[axis])
+        old.sort(key=lambda span: span.starts.own[axis])
         return bool(old[-1].first[axis] < old[0].first[axis])
     return False
 
 
-def _note_gaps(files: list[Placed], axis: int, notes: list[tuple[Placed, str]]) -> None:
-    """Note where files lie farther apart than their steps, or than most files do."""
+def _note_gaps(files: list[FileSpan], axis: int, notes: list[tuple[FileSpan, str]]) -> None:
+    """Note gaps between files that are wider than the steps in files, or than most gaps."""
     numbers = [(f.first[axis], f.last[axis], f.lengths.own[axis]) for f in files]
     if not all(isinstance(n, int | float) for ends in numbers for n in ends):
         return
@@ -243,4 +248,4 @@ def _note_gaps(files: list[Placed], axis: int, notes: list[tuple[Placed, str]]) 
     for file, gap in zip(files[1:], gaps, strict=True):
         if gap > usual * 1.5:
             missing = max(1, round(gap / usual) - 1)
-            notes.append((file, f"a gap lies before it: {missing} steps are missing"))
+            notes.append((file, f"a gap is before it: {missing} steps are missing"))

@@ -1,14 +1,14 @@
-"""Compares the headers of files: what keeps a file from being one dataset with the others.
+"""Compares the headers of files with that of a dataset.
 
 Rules of this file
 ------------------
-1. Files are compared with a model: the arrays of the repository, or the header that most of the
-   files have, so that one odd file does not refuse all others.
-2. What decides how stored numbers are read has to agree: data type, codecs, chunk shape, fill
-   value, dimensions, and the attributes of ``MEANING``. Other attributes may differ; those of the
-   model are kept, and the report says so.
+1. The model is the header of the repository, or the most frequent one, so that one odd file does
+   not refuse all others.
+2. Everything that affects the values must be equal: data type, codecs, chunk shape, fill value,
+   dimensions, and the attributes of ``MEANING``. Other attributes may differ; those of the model
+   are kept, and the report notes the difference.
 3. Lengths may differ along concatenated dimensions only.
-4. Times that are stored are converted, so that their units and their type may differ.
+4. Stored times are converted, so that their units and their type may differ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MEANING: Final = (
     "flag_meanings",
     "grid_mapping",
 )
-"""Attributes without which numbers mean something else."""
+"""Attributes that affect the meaning of values."""
 
 _ATTRIBUTE: Final = "the attribute "
 _CONVERTED: Final = ("_FillValue", "missing_value")
@@ -52,7 +52,7 @@ _OF_WRITING: Final = ("level", "clevel", "acceleration")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs between a file and the model."""
+    """A difference between a file and the model."""
 
     array: str | None
     what: str
@@ -66,23 +66,18 @@ def differences(
     dims: Iterable[str],
     stored: Collection[str] = (),
 ) -> list[Difference]:
-    """Return what differs, the fatal first.
+    """Return the differences, fatal ones first.
 
-    Parameters
-    ----------
-    dims
-        Concatenated dimensions.
-    stored
-        Arrays whose values are stored: chunks and codecs do not matter, times are converted.
+    Chunks and codecs of `stored` arrays do not matter, and their times are converted.
     """
-    mine, theirs = dict(header.arrays), dict(model.arrays)
-    missing, added = theirs.keys() - mine.keys(), mine.keys() - theirs.keys()
+    arrays, others = dict(header.arrays), dict(model.arrays)
+    missing, added = others.keys() - arrays.keys(), arrays.keys() - others.keys()
     found = [Difference(array=path, what="the array is missing") for path in missing]
     found += [Difference(array=path, what="no other file has this array") for path in added]
     own_times, times = header.times(), model.times()
-    for path in sorted(mine.keys() & theirs.keys()):
-        own = own_times.get(path) or metadata_of(mine[path], path)
-        other = times.get(path) or metadata_of(theirs[path], path)
+    for path in sorted(arrays.keys() & others.keys()):
+        own = own_times.get(path) or metadata_of(arrays[path], path)
+        other = times.get(path) or metadata_of(others[path], path)
         if own.raw != other.raw:
             found += _of_arrays(path, own, other, set(dims), path in stored)
     own_groups, groups = dict(header.groups), dict(model.groups)
@@ -95,7 +90,7 @@ def differences(
 
 
 def kind_of(header: Header, *, dims: Iterable[str], stored: Collection[str]) -> str:
-    """Return the same text for headers without fatal differences."""
+    """Return a string that is equal for headers without fatal differences."""
     times, concatenated = header.times(), set(dims)
     arrays = {
         path: _meaning(times.get(path) or document, concatenated, path in stored)
@@ -108,11 +103,11 @@ def _of_arrays(
     path: str, own: ArrayMetadata, other: ArrayMetadata, dims: set[str], is_stored: bool
 ) -> list[Difference]:
     found: list[Difference] = []
-    mine, theirs = (_meaning(document, dims, is_stored) for document in (own, other))
-    for name, value in mine.items():
-        if name not in theirs or theirs[name] == value:
+    meaning, wanted = (_meaning(document, dims, is_stored) for document in (own, other))
+    for name, value in meaning.items():
+        if name not in wanted or wanted[name] == value:
             continue
-        advice, shown = "", [value, theirs[name]]
+        advice, shown = "", [value, wanted[name]]
         if name.startswith(_ATTRIBUTE):
             key = name.removeprefix(_ATTRIBUTE)
             shown = [document.attributes.get(key) for document in (own, other)]
@@ -136,7 +131,7 @@ def _of_arrays(
 
 
 def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[str, Any]:
-    """Return what has to agree, by the name that a report gives it."""
+    """Return all properties that must be equal, by their names in the report."""
     raw, attributes = document.raw, document.attributes
     is_time = " since " in str(attributes.get("units"))
     is_converted = is_stored and is_time and not attributes.keys() & set(_PACKING)
@@ -166,7 +161,7 @@ def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[s
 
 
 def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
-    """Whether chunks can be cut along the first axis: it is concatenated, nothing is encoded."""
+    """Return True if chunks can be cut along the first axis: concatenated, and not encoded."""
     names = document.get("dimension_names") or [None]
     is_plain = [codec.get("name") for codec in document["codecs"]] == ["bytes"]
     chunks = _chunks(document)
@@ -174,7 +169,7 @@ def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
 
 
 def _decoding(codecs: Any) -> Any:
-    """Return codecs without what only matters when chunks are written."""
+    """Return codecs without settings that matter for writing only."""
     if isinstance(codecs, dict):
         return {k: _decoding(v) for k, v in codecs.items() if k not in _OF_WRITING}
     return [_decoding(codec) for codec in codecs] if isinstance(codecs, list) else codecs
@@ -185,8 +180,8 @@ def _chunks(document: dict[str, Any]) -> Any:
     return grid.get("configuration", {}).get("chunk_shape", grid)
 
 
-def _unequal(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    return [k for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]
+def _unequal(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return [k for k in sorted(one.keys() | other.keys()) if one.get(k) != other.get(k)]
 
 
 def _shown(value: Any) -> str:

@@ -1,11 +1,11 @@
-"""Decides which files are taken, and where each lies, from what the scan has found.
+"""Plans which files are taken, and the span of each, from the scanned files.
 
 Algorithm
 ---------
-1. The model is the header of the repository's record, or the one that most files have.
+1. The model is the header of the repository's record, or the most frequent one.
 2. Files are compared with it; values that they share are compared by digests.
-3. Keys and lengths along the concatenated dimensions come from names, coordinates or the order of
-   the list, and give each file its place.
+3. Names, coordinates or the order of the list give keys along the concatenated dimensions; keys and
+   lengths give the span of each file.
 4. Files that break the chunk grid are refused, and the others are arranged again.
 """
 
@@ -22,7 +22,7 @@ from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.workflows.virtualizing.planning.arrange import (
     Along,
-    Placed,
+    FileSpan,
     arrange,
     key_range,
 )
@@ -32,19 +32,16 @@ from icechunk_format.workflows.virtualizing.planning.chunk_grid import (
     refuse_uncut,
 )
 from icechunk_format.workflows.virtualizing.planning.compare import differences, kind_of
-from icechunk_format.workflows.virtualizing.planning.members import Decided, Layout, Member
-from icechunk_format.workflows.virtualizing.planning.record import Record
+from icechunk_format.workflows.virtualizing.planning.members import ArchivePlan, Member
+from icechunk_format.workflows.virtualizing.planning.record import Layout, Record
 from icechunk_format.workflows.virtualizing.planning.times import (
     converted_times,
     is_coded_alike,
     widened,
 )
 from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.workflows.virtualizing.scanning.headers import (
-    Header,
-    loaded_paths,
-)
-from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
+from icechunk_format.workflows.virtualizing.scanning.headers import Header, loaded_paths
+from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile
 from icechunk_format.workflows.virtualizing.scanning.values import digest_of
 
 if TYPE_CHECKING:
@@ -52,133 +49,108 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Decider:
-    """Decides which files are taken.
+class ArchivePlanner:
+    """Plans which files are taken; ``plan`` is called once."""
 
-    Parameters
-    ----------
-    pieces, headers
-        What the scan has found; see ``merged``.
-    dims
-        The concatenated dimensions, slowest first; none for a single file.
-    record
-        What the group was made of, where it has arrays.
-    """
-
-    pieces: Sequence[ScannedPiece]
-    headers: Sequence[Header]
+    files: Sequence[ScannedFile]
     dims: tuple[str, ...]
+    """The concatenated dimensions, slowest first; empty for a single file."""
     template: Template | None
     loadable: tuple[str, ...] | None
     record: Record | None
+    """The files that the group was made of; None if it has no arrays."""
     members: list[Member] = field(default_factory=list)
 
-    def decide(self) -> Decided:
-        """Decide it.
+    def plan(self) -> ArchivePlan:
+        """Return the plan.
 
         Raises
         ------
         InvalidInputError
-            No file can be used at all, or the options do not fit the record.
+            Not one file can be used, or the options contradict the record.
+        FormatError
+            The record is damaged.
         """
         rows: list[Row] = []
-        for number, piece in enumerate(self.pieces):
-            for scanned in piece.files:
-                row = Row(file=scanned.file.url)
-                rows.append(row)
-                if scanned.is_known:
-                    row.status = KNOWN
-                elif scanned.problem is not None:
-                    row.refuse(scanned.problem, array=scanned.array)
-                else:
-                    self.members.append(Member(row=row, scanned=scanned, piece=number))
+        for scanned in self.files:
+            row = Row(file=scanned.file.url)
+            rows.append(row)
+            if scanned.is_known:
+                row.status = KNOWN
+            elif scanned.problem is not None:
+                row.refuse(scanned.problem, array=scanned.array)
+            else:
+                self.members.append(Member(row=row, scanned=scanned))
         layout, model_file = self._layout(rows)
-        digests = self._compare(layout, model_file)
-        layout = self._place(layout)
+        layout = self._compare(layout, model_file)
+        layout = self._set_keys(layout)
         old = [] if self.record is None else self.record.files
-        by_url = {placed.file.url: placed for placed in old}
-        old_starts = {url: placed.starts for url, placed in by_url.items()}
+        by_url = {span.file.url: span for span in old}
+        old_starts = {url: span.starts for url, span in by_url.items()}
         self._refresh(by_url)
         while True:
-            members = [m for m in self.members if m.row.status != REFUSED and m.placed is not None]
-            fresh = [m.placed for m in members if not m.is_changed and m.placed is not None]
-            grown = {m.placed.file.url for m in members if m.placed is not None and m.has_grown}
-            stay = [placed for placed in old if placed.file.url not in grown]
-            found = arrange([*stay, *fresh], len(layout.dims))
-            of_placed = {id(member.placed): member for member in members}
-            for placed, problem, other in found.refused:
-                member = of_placed.get(id(placed))
-                if member is not None:
-                    where = None if other is None else other.url
-                    along = ", ".join(layout.dims)
-                    text = f"{problem} along {along}"
-                    if self.template is None:
-                        text += "; if its coordinate is wrong, give places by template="
-                    member.row.refuse(text, other=where)
-            splits = chunk_splits(layout, members, self.headers, self.record)
-            is_wrong = refuse_uncut(members, self.headers, splits)
+            members = [m for m in self.members if m.row.status != REFUSED and m.span is not None]
+            fresh = {m.scanned.file.url: m for m in members if not m.is_changed}
+            new = [m.span for m in fresh.values() if m.span is not None]
+            stay = [s for s in old if s.file.url not in fresh]
+            found = arrange([*stay, *new], len(layout.dims))
+            for url, (problem, other) in found.refused.items():
+                text = f"{problem} along {', '.join(layout.dims)}"
+                if self.template is None:
+                    text += "; if its coordinate is wrong, give its position by template="
+                fresh[url].row.refuse(text, other=other)
+            splits = chunk_splits(layout, members, is_first=self.record is None)
+            is_wrong = refuse_uncut(members, splits)
             is_wrong |= refuse_misaligned(layout, found.files, members, splits)
-            if found.refused or is_wrong:
-                continue
-            break
-        for placed, note in found.notes:
-            noted = of_placed.get(id(placed))
-            if noted is not None:
-                noted.row.add_note(note)
+            if not found.refused and not is_wrong:
+                break
+        for span, note in found.notes:
+            if not span.is_old:
+                fresh[span.file.url].row.add_note(note)
         for member in members:
-            if member.is_changed and member.placed is not None:
-                member.placed.starts = by_url[member.placed.file.url].starts
-        return Decided(
-            layout=layout,
+            if member.is_changed:
+                member.span = by_url[member.scanned.file.url]
+        return ArchivePlan(
+            layout=replace(layout, splits=splits),
             rows=rows,
             taken=members,
             files=found.files,
             sizes=found.sizes,
             old_starts=old_starts,
-            splits=splits,
-            digests=digests,
         )
 
     # -- the model --------------------------------------------------------------------------
 
     def _layout(self, rows: list[Row]) -> tuple[Layout, Member | None]:
         if self.record is not None:
-            given = self.record
+            given = self.record.layout
             if self.dims and set(self.dims) != set(given.dims):
                 raise InvalidInputError(
                     f"the group was concatenated along {', '.join(given.dims) or 'nothing'}, and "
                     f"now along {', '.join(self.dims)}; name the same dimensions",
                     option="concat_dim",
                 )
-            layout = Layout(
-                dims=given.dims,
-                new_dims=given.new_dims,
-                model=given.model,
-                loaded=frozenset(given.loaded),
-                spread=frozenset(given.spread),
-            )
-            return layout, None
+            return given, None
         full = [
             member
             for member in self.members
-            if _empty_dim(self.headers[member.scanned.header], self.dims) is None
+            if _empty_dim(member.scanned.header, self.dims) is None
         ]
         full = full or self.members
         if not full:
             return Layout(dims=self.dims), None
-        kinds = [self._kind(header) for header in self.headers]
+        kinds = {header: self._kind(header) for header in self._headers()}
         [(kind, _)] = Counter(kinds[m.scanned.header] for m in full).most_common(1)
         alike = [m.scanned.header for m in full if kinds[m.scanned.header] == kind]
-        [(number, _)] = Counter(alike).most_common(1)
-        model_file = next(m for m in full if m.scanned.header == number)
-        model = self.headers[number]
+        [(model, _)] = Counter(alike).most_common(1)
+        model_file = next(m for m in full if m.scanned.header == model)
         documents = model.documents()
         inside = {dim for d in documents.values() for dim in d.dimension_names or ()}
         if not self.dims and len(rows) > 1:
             raise InvalidInputError(
-                f"{len(rows):,} files are named, and no dimension along which they follow one "
-                f"another; give concat_dim=, one of {', '.join(sorted(map(str, inside)))} or a new "
-                "one, or a template=",
+                f"{len(rows):,} files are named, but not the dimension along which they are "
+                f"concatenated; give concat_dim=, one of {', '.join(sorted(map(str, inside)))} or "
+                "a new one, or a template=",
                 option="concat_dim",
             )
         new_dims = tuple(dim for dim in self.dims if dim not in inside)
@@ -186,8 +158,8 @@ class Decider:
             like = get_close_matches(dim, map(str, inside - set(self.dims)), n=1, cutoff=0.7)
             if like and self.template is None:
                 raise InvalidInputError(
-                    f"concat_dim={dim!r}: no file has this dimension, and {like[0]!r} is written "
-                    f"much like it; give concat_dim={like[0]!r}, or a new dimension another name",
+                    f"concat_dim={dim!r}: no file has this dimension, and {like[0]!r} is similar; "
+                    f"give concat_dim={like[0]!r}, or a new dimension another name",
                     option="concat_dim",
                 )
         loaded = loaded_paths(documents, self.loadable) | self._other_times(model)
@@ -200,6 +172,9 @@ class Decider:
         )
         return layout, model_file
 
+    def _headers(self) -> list[Header]:
+        return list(dict.fromkeys(member.scanned.header for member in self.members))
+
     def _kind(self, header: Header) -> str:
         documents = header.documents()
         scalars = {path for path in header.times() if documents[path].ndim == 0}
@@ -207,9 +182,9 @@ class Decider:
         return kind_of(header, dims=self.dims, stored=stored)
 
     def _other_times(self, model: Header) -> set[str]:
-        """Return scalar times that files store in several ways, so that they are converted."""
+        """Return scalar times whose units or types differ, so that they are converted."""
         found = set()
-        for header in self.headers:
+        for header in self._headers():
             times = header.times()
             for path, document in model.times().items():
                 own = times.get(path)
@@ -228,31 +203,36 @@ class Decider:
         return found
 
     def _digest(self, member: Member, path: str, model: Header) -> bytes | None:
-        """Return the digest of values of a file as the model stores them: of instants for times."""
-        digest = member.scanned.digests.get(path)
-        own = self.headers[member.scanned.header].times().get(path)
+        """Return the digest of a file's values, converted to the model's units for times."""
+        digest, values = member.scanned.digests.get(path), member.scanned.values.get(path)
+        own = member.scanned.header.times().get(path)
         wanted = model.times().get(path)
-        values = None if digest is None else self.pieces[member.piece].constants.get(digest)
-        if values is None or own is None or wanted is None or is_coded_alike(own, wanted):
+        values = member.scanned.values.get(path)
+        if (
+            digest is None
+            or values is None
+            or own is None
+            or wanted is None
+            or is_coded_alike(own, wanted)
+        ):
             return digest
         try:
             return digest_of(converted_times(values, own, wanted, path))
-        except IcechunkError:  # another calendar, or an instant that the model cannot hold
+        except IcechunkError:  # another calendar, or a time that the model cannot hold
             return b""
 
     # -- comparisons ------------------------------------------------------------------------
 
-    def _compare(self, layout: Layout, model_file: Member | None) -> dict[str, str]:
+    def _compare(self, layout: Layout, model_file: Member | None) -> Layout:
+        """Refuse files that differ from the model; return the layout with digests."""
         by_header = {
-            number: differences(header, layout.model, dims=layout.dims, stored=layout.stored)
-            for number, header in enumerate(self.headers)
+            header: differences(header, layout.model, dims=layout.dims, stored=layout.stored)
+            for header in self._headers()
         }
         other = None if model_file is None else model_file.scanned.file.url
-        where = other or "the repository"
-        digests: dict[str, str] = {}
-        if self.record is not None:
-            digests = dict(self.record.digests)
-        elif model_file is not None:
+        model_name = other or "the repository"
+        digests = layout.digests
+        if model_file is not None:
             digests = {
                 path: digest.hex()
                 for path, digest in model_file.scanned.digests.items()
@@ -260,14 +240,14 @@ class Decider:
             }
         for member in self.members:
             # Parsers leave coordinates without values out, so nothing is compared then.
-            dim = _empty_dim(self.headers[member.scanned.header], layout.dims)
+            dim = _empty_dim(member.scanned.header, layout.dims)
             if dim is not None:
                 member.row.add_note(f"it has no steps along {dim}")
                 member.is_empty = True
                 continue
             for item in by_header[member.scanned.header]:
                 if item.is_fatal:
-                    member.row.refuse(item.what, array=item.array, other=where)
+                    member.row.refuse(item.what, array=item.array, other=model_name)
                 else:
                     named = item.what if item.array is None else f"{item.array}: {item.what}"
                     member.row.add_note(named)
@@ -284,38 +264,35 @@ class Decider:
                         "its values differ, and the array does not have the dimension "
                         f"{' or '.join(layout.dims)}",
                         array=path,
-                        other=where,
+                        other=model_name,
                     )
-        return digests
+        return replace(layout, digests=digests)
 
-    # -- places -----------------------------------------------------------------------------
+    # -- keys -------------------------------------------------------------------------------
 
-    def _place(self, layout: Layout) -> Layout:
-        """Give files their keys; return the layout with types that hold all converted times."""
+    def _set_keys(self, layout: Layout) -> Layout:
+        """Set the keys of files; return the layout with types that hold all converted times."""
         number = 0 if self.record is None else len(self.record.files)
         wide: dict[str, ArrayMetadata] = {}
         for member in self.members:
             if member.row.status == REFUSED or member.is_empty:
                 continue
-            header = self.headers[member.scanned.header]
             try:
-                member.placed = self._placed(layout, member, header, number)
-                self._widen(layout, member, header, wide)
+                member.span = self._span(layout, member, number)
+                self._widen(layout, member, wide)
             except IcechunkError as error:
                 member.row.refuse(error.message)
                 continue
             number += 1
         return layout.with_documents(wide) if wide else layout
 
-    def _widen(
-        self, layout: Layout, member: Member, header: Header, wide: dict[str, ArrayMetadata]
-    ) -> None:
-        """Note which arrays need a wider type for the times of a file."""
-        own = header.times()
+    def _widen(self, layout: Layout, member: Member, wide: dict[str, ArrayMetadata]) -> None:
+        """Collect arrays that need a wider type for the times of a file."""
+        own = member.scanned.header.times()
         for path, wanted in layout.model.times().items():
             if path not in layout.stored or is_coded_alike(own[path], wanted):
                 continue
-            values = member.values_of(path, self.pieces)
+            values = member.scanned.values[path]
             try:
                 converted_times(values, own[path], wanted, path)
             except IcechunkError:
@@ -325,14 +302,9 @@ class Decider:
                 converted_times(values, own[path], other, path)
                 wide[path] = widened(layout.documents[path])
 
-    def _placed(
-        self,
-        layout: Layout,
-        member: Member,
-        header: Header,
-        number: int,
-    ) -> Placed:
-        scanned, documents = member.scanned, header.documents()
+    def _span(self, layout: Layout, member: Member, number: int) -> FileSpan:
+        scanned = member.scanned
+        documents = scanned.header.documents()
         named = {} if self.template is None else self.template.keys(scanned.file.url)
         first: list[Any] = []
         last: list[Any] = []
@@ -340,50 +312,34 @@ class Decider:
             if dim in named:
                 keys = (named[dim], named[dim])
             else:
-                keys = self._keys_of(dim, documents, member) or (number, number)
+                keys = _keys_of(dim, documents, scanned) or (number, number)
             old = [] if self.record is None else self.record.files[:1]
             if any(isinstance(f.first[axis], str) != isinstance(keys[0], str) for f in old):
                 raise InvalidInputError(
-                    f"its place along {dim!r} is {keys[0]!r}, and files of the repository have "
+                    f"its key along {dim!r} is {keys[0]!r}, and files of the repository have "
                     f"{old[0].first[axis]!r}; give the template= that was given for these"
                 )
             first.append(keys[0])
             last.append(keys[1])
-        return Placed(
+        return FileSpan(
             file=scanned.file,
             first=tuple(first),
             last=tuple(last),
-            lengths=_lengths(header, layout.dims),
+            lengths=_lengths(scanned.header, layout.dims),
         )
 
-    def _keys_of(
-        self, dim: str, documents: Mapping[str, ArrayMetadata], member: Member
-    ) -> tuple[Any, Any] | None:
-        """Return the first and last value of a coordinate of a file; None where it has none."""
-        for path, document in documents.items():
-            if path.rpartition("/")[2] != dim:
-                continue
-            if document.dimension_names == (dim,) and path in member.scanned.values:
-                return key_range(member.scanned.values[path], document, dim)
-            if document.ndim == 0 and path in member.scanned.digests:
-                constants = self.pieces[member.piece].constants
-                values = constants[member.scanned.digests[path]].reshape(1)
-                return key_range(values, document, dim)
-        return None
-
-    def _refresh(self, by_url: Mapping[str, Placed]) -> None:
-        """Give changed files the places that they had."""
+    def _refresh(self, by_url: Mapping[str, FileSpan]) -> None:
+        """Mark files of which the repository has another state."""
         for member in self.members:
-            before = by_url.get(member.scanned.file.url)
+            before, span = by_url.get(member.scanned.file.url), member.span
             if before is None or member.row.status == REFUSED:
                 continue
-            placed = member.placed
-            where = (before.first, before.last, before.lengths)
-            if placed is not None and (placed.first, placed.last, placed.lengths) == where:
+            keys = (before.first, before.last, before.lengths)
+            if span is not None and (span.first, span.last, span.lengths) == keys:
                 member.is_changed = True
-                # The record gets its new size, tag and time.
-                before.file = placed.file
-            elif placed is not None and _has_grown(placed, before):
+                # The record gets the new size, tag and time.
+                before.file = span.file
+            elif span is not None and _has_grown(span, before):
                 member.has_grown = True
             else:
                 member.row.refuse(
@@ -394,24 +350,29 @@ class Decider:
             member.row.status = REFRESHED
 
 
-def _has_grown(placed: Placed, before: Placed) -> bool:
-    """Whether a file begins as before, and is longer along one dimension."""
-    now, then = placed.lengths, before.lengths
+def _keys_of(
+    dim: str, documents: Mapping[str, ArrayMetadata], scanned: ScannedFile
+) -> tuple[Any, Any] | None:
+    """Return the first and last value of a coordinate of a file; None if it has no coordinate."""
+    for path, document in documents.items():
+        is_key = document.dimension_names == (dim,) or document.ndim == 0
+        if path.rpartition("/")[2] == dim and is_key and path in scanned.values:
+            return key_range(scanned.values[path], document, dim)
+    return None
+
+
+def _has_grown(span: FileSpan, before: FileSpan) -> bool:
+    """Return True if a file has the same start as before, and is longer along one dimension."""
+    now, then = span.lengths, before.lengths
     pairs = [(now.of(g), then.of(g)) for g in {*now.groups, *then.groups}]
     longer = [[a - b for a, b in zip(*pair, strict=True)] for pair in [(now.own, then.own), *pairs]]
     grown = [any(row) for row in zip(*longer, strict=True)]
-    return placed.first == before.first and min(map(min, longer)) >= 0 and sum(grown) == 1
+    return span.first == before.first and min(map(min, longer)) >= 0 and sum(grown) == 1
 
 
 @lru_cache(maxsize=4096)
 def _lengths(header: Header, dims: tuple[str, ...]) -> Along:
-    """Return the lengths of concatenated dimensions: of the first group that has them, and others.
-
-    Raises
-    ------
-    InvalidInputError
-        A dimension has two lengths in one group, or no steps in one of them.
-    """
+    """Return the lengths of concatenated dimensions: of the first group, and of others."""
     own: dict[str, int] = {}
     groups: dict[str, dict[str, int]] = {}
     for path, document in header.documents().items():
@@ -440,18 +401,3 @@ def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
         for dim, size in zip(document.dimension_names or (), document.shape, strict=False):
             sizes.setdefault(dim, set()).add(size)
     return next((dim for dim in dims if sizes.get(dim) == {0}), None)
-
-
-def new_record(decided: Decided) -> Record:
-    """Return the record of the group after the commit."""
-    layout = decided.layout
-    return Record(
-        dims=layout.dims,
-        new_dims=layout.new_dims,
-        model=replace(layout.model, volatile={}),
-        loaded=tuple(sorted(layout.loaded)),
-        spread=tuple(sorted(layout.spread)),
-        digests=decided.digests,
-        splits=dict(decided.splits),
-        files=decided.files,
-    )

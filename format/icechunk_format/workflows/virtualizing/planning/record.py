@@ -1,15 +1,15 @@
-"""Keeps which files a group was made of, in the repository itself: the group ``virtualized_files``.
+"""Records the files of a group in the repository: the group ``virtualized_files``.
 
-The record is made of ordinary arrays on the dimension ``file``, so that every version has its own,
-and copies, rewrites, collections and other libraries keep it. What files have in common is an
-attribute of the group.
+The record consists of ordinary arrays on the dimension ``file``, so that every snapshot has its
+own, and copies, rewrites, garbage collection and other libraries keep it. The layout of the arrays
+is an attribute of the group.
 
 ==================  ==================================================================
 array               of each file
 ==================  ==================================================================
 ``location``        its URL
 ``size``            bytes
-``etag``            entity tag of the store, or empty
+``etag``            entity tag of the storage, or empty
 ``modified``        seconds since 1970, rounded up
 ``DIM_start``       first element along a concatenated dimension
 ``DIM_length``      elements along it
@@ -21,106 +21,151 @@ array               of each file
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_group_metadata
+from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import FormatError
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.node_path import NodePath, name
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.storage.protocol import Storage
-from icechunk_format.workflows.virtualizing.planning.arrange import Along, Placed
-from icechunk_format.workflows.virtualizing.scanning.headers import Header
+from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan
+from icechunk_format.workflows.virtualizing.scanning.headers import Header, coordinate_paths
 from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
 
 RECORD: Final = "virtualized_files"
 ATTRIBUTE: Final = "virtualized"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What a group was made of.
-
-    Parameters
-    ----------
-    dims
-        The concatenated dimensions.
-    new_dims
-        Those of them that files do not have, and arrays got.
-    model
-        The header that files are compared with.
-    loaded
-        Arrays whose values are stored.
-    spread
-        Scalars of files that became arrays along the dimension.
-    digests
-        Of values that all files share, as hexadecimal text.
-    splits
-        Arrays whose chunks were cut along the first axis, and the length they were cut to.
-    files
-        In their places.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How arrays of files become arrays of the repository: the head of a record."""
 
     dims: tuple[str, ...]
-    new_dims: tuple[str, ...]
-    model: Header
-    loaded: tuple[str, ...]
-    spread: tuple[str, ...]
-    digests: dict[str, str]
-    splits: dict[str, int] = field(default_factory=dict)
-    files: list[Placed] = field(default_factory=list)
+    """The concatenated dimensions, slowest first."""
+    new_dims: tuple[str, ...] = ()
+    """Concatenated dimensions that files do not have."""
+    model: Header = field(default_factory=Header)
+    """The header that files are compared with."""
+    loaded: frozenset[str] = frozenset()
+    """Arrays whose values are stored."""
+    spread: frozenset[str] = frozenset()
+    """Scalars that become arrays along the first dimension."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Digests of values that all files share, in hexadecimal."""
+    splits: Mapping[str, int] = field(default_factory=dict)
+    """Arrays whose chunks are cut along the first axis, and the length of the cut chunks."""
+
+    @cached_property
+    def documents(self) -> Mapping[str, ArrayMetadata]:
+        """The arrays of the model by path."""
+        return self.model.documents()
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """The arrays whose values are stored; all others are references."""
+        return frozenset(
+            path
+            for path, document in self.documents.items()
+            if path in self.loaded or (document.ndim == 0 and self.added_dims(path))
+        )
+
+    def with_documents(self, documents: Mapping[str, ArrayMetadata]) -> Layout:
+        """Return the layout with other metadata of some arrays."""
+        arrays = dict(self.model.arrays)
+        arrays |= {p: json.dumps(own.raw, sort_keys=True) for p, own in documents.items()}
+        return replace(self, model=replace(self.model, arrays=tuple(sorted(arrays.items()))))
+
+    def added_dims(self, path: str) -> tuple[str, ...]:
+        """Return the dimensions that are added before those of an array."""
+        document = self.documents[path]
+        if document.ndim == 0:
+            name = path.rpartition("/")[2]
+            if name in self.new_dims:
+                return (name,)
+            return self.dims[:1] if path in self.spread else ()
+        is_data = path not in coordinate_paths(self.documents)
+        has_own = bool(self.own_dims(path))
+        is_concatenated = has_own or not (set(self.dims) - set(self.new_dims))
+        return self.new_dims if is_data and is_concatenated else ()
+
+    def own_dims(self, path: str) -> tuple[str, ...]:
+        """Return the concatenated dimensions that an array has in files."""
+        return tuple(d for d in self.documents[path].dimension_names or () if d in self.dims)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what files have in common."""
+        """Return the layout as the attribute of a record."""
         return {
             "dims": list(self.dims),
             "new_dims": list(self.new_dims),
             "arrays": dict(self.model.arrays),
             "groups": dict(self.model.groups),
-            "loaded": list(self.loaded),
-            "spread": list(self.spread),
-            "digests": self.digests,
-            "splits": self.splits,
+            "loaded": sorted(self.loaded),
+            "spread": sorted(self.spread),
+            "digests": dict(self.digests),
+            "splits": dict(self.splits),
         }
+
+
+def _parse_layout(given: Any) -> Layout:
+    """Return a layout from ``to_json``; errors are those of Python."""
+    return Layout(
+        dims=tuple(given["dims"]),
+        new_dims=tuple(given["new_dims"]),
+        model=Header(arrays=_sorted_pairs(given["arrays"]), groups=_sorted_pairs(given["groups"])),
+        loaded=frozenset(given["loaded"]),
+        spread=frozenset(given["spread"]),
+        digests=dict(given["digests"]),
+        splits=dict(given["splits"]),
+    )
+
+
+def _sorted_pairs(given: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((str(k), str(v)) for k, v in given.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The files of a group, sorted by their starts, and their layout."""
+
+    layout: Layout
+    files: list[FileSpan] = field(default_factory=list)
 
     def columns(self) -> dict[str, tuple[str, list[Any]]]:
         """Return the data type and the values of each array of the record."""
         files = self.files
         columns: dict[str, tuple[str, list[Any]]] = {
-            "location": ("string", [placed.file.url for placed in files]),
-            "etag": ("string", [placed.file.etag or "" for placed in files]),
-            "size": ("int64", [placed.file.size or 0 for placed in files]),
-            "modified": ("int64", [placed.file.modified or 0 for placed in files]),
+            "location": ("string", [span.file.url for span in files]),
+            "etag": ("string", [span.file.etag or "" for span in files]),
+            "size": ("int64", [span.file.size or 0 for span in files]),
+            "modified": ("int64", [span.file.modified or 0 for span in files]),
         }
-        for axis, dim in enumerate(self.dims):
-            columns[f"{dim}_start"] = ("int64", [placed.starts.own[axis] for placed in files])
-            columns[f"{dim}_length"] = ("int64", [placed.lengths.own[axis] for placed in files])
+        for axis, dim in enumerate(self.layout.dims):
+            columns[f"{dim}_start"] = ("int64", [span.starts.own[axis] for span in files])
+            columns[f"{dim}_length"] = ("int64", [span.lengths.own[axis] for span in files])
             columns[f"{dim}_keys"] = (
                 "string",
-                [json.dumps([placed.first[axis], placed.last[axis]]) for placed in files],
+                [json.dumps([span.first[axis], span.last[axis]]) for span in files],
             )
-        if any(placed.starts.groups for placed in files):
-            places = [
+        if any(span.starts.groups for span in files):
+            groups = [
                 {
-                    group: [starts, placed.lengths.of(group)]
-                    for group, starts in placed.starts.groups.items()
+                    group: [starts, span.lengths.of(group)]
+                    for group, starts in span.starts.groups.items()
                 }
-                for placed in files
+                for span in files
             ]
-            columns["group_places"] = ("string", list(map(json.dumps, places)))
+            columns["group_places"] = ("string", list(map(json.dumps, groups)))
         return columns
 
 
-def read_record(
-    storage: Storage, snapshot: Snapshot, group: NodePath, source: ChunkSource
-) -> Record | None:
-    """Return the record of a group; None where it has none.
+def read_record(destination: Destination, snapshot: Snapshot, group: NodePath) -> Record | None:
+    """Return the record of a group; None if the group has no record.
 
     Raises
     ------
@@ -132,53 +177,15 @@ def read_record(
         return None
     path = str(node.path)
     attributes = parse_group_metadata(node.user_data, node_path=path).attributes
-    said: Any = attributes.get(ATTRIBUTE)
     try:
-        record = Record(
-            dims=tuple(said["dims"]),
-            new_dims=tuple(said["new_dims"]),
-            model=Header(
-                arrays=tuple(sorted((str(k), str(v)) for k, v in said["arrays"].items())),
-                groups=tuple(sorted((str(k), str(v)) for k, v in said["groups"].items())),
-            ),
-            loaded=tuple(said["loaded"]),
-            spread=tuple(said["spread"]),
-            digests=dict(said["digests"]),
-            splits=dict(said["splits"]),
-        )
+        layout = _parse_layout(attributes.get(ATTRIBUTE))
         columns: dict[str, NDArray[Any]] = {}
         for child in snapshot.children(node.path):
             if child.array is not None:
-                variable = Variable(child)
-                reader = ArrayReader(
-                    storage=storage, snapshot=snapshot, variable=variable, chunk_source=source
-                )
-                columns[variable.name] = reader.read_box([0], list(variable.shape))
-        for row in range(len(columns["location"])):
-            keys = [json.loads(columns[f"{dim}_keys"][row]) for dim in record.dims]
-            own = {
-                key: tuple(int(columns[f"{dim}_{key}"][row]) for dim in record.dims)
-                for key in ("start", "length")
-            }
-            places = json.loads(columns["group_places"][row]) if "group_places" in columns else {}
-            lengths = {group: tuple(place[1]) for group, place in places.items()}
-            record.files.append(
-                Placed(
-                    file=SourceFile(
-                        url=str(columns["location"][row]),
-                        size=int(columns["size"][row]),
-                        etag=str(columns["etag"][row]) or None,
-                        modified=int(columns["modified"][row]),
-                    ),
-                    first=tuple(key[0] for key in keys),
-                    last=tuple(key[1] for key in keys),
-                    lengths=Along(
-                        own["length"], {g: n for g, n in lengths.items() if n != own["length"]}
-                    ),
-                    starts=Along(own["start"], {g: tuple(p[0]) for g, p in places.items()}),
-                    is_old=True,
-                )
-            )
+                reader = destination.reader(snapshot, child)
+                columns[name(child.path)] = reader.read_box([0], list(child.array.shape))
+        rows = range(len(columns["location"]))
+        return Record(layout=layout, files=[_file_span(layout.dims, columns, row) for row in rows])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise FormatError(
             f"the record of files is damaged: {error}; write to another group",
@@ -186,4 +193,26 @@ def read_record(
             file_type="group",
             field=ATTRIBUTE,
         ) from error
-    return record
+
+
+def _file_span(dims: Sequence[str], columns: Mapping[str, NDArray[Any]], row: int) -> FileSpan:
+    def integers(kind: str) -> tuple[int, ...]:
+        return tuple(int(columns[f"{dim}_{kind}"][row]) for dim in dims)
+
+    keys = [json.loads(columns[f"{dim}_keys"][row]) for dim in dims]
+    groups = json.loads(columns["group_places"][row]) if "group_places" in columns else {}
+    own = integers("length")
+    lengths = {group: tuple(length) for group, (_, length) in groups.items()}
+    return FileSpan(
+        file=SourceFile(
+            url=str(columns["location"][row]),
+            size=int(columns["size"][row]),
+            etag=str(columns["etag"][row]) or None,
+            modified=int(columns["modified"][row]),
+        ),
+        first=tuple(key[0] for key in keys),
+        last=tuple(key[1] for key in keys),
+        lengths=Along(own, {group: n for group, n in lengths.items() if n != own}),
+        starts=Along(integers("start"), {g: tuple(start) for g, (start, _) in groups.items()}),
+        is_old=True,
+    )

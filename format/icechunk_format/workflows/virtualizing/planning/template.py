@@ -1,4 +1,4 @@
-"""Templates of file names, whose parts in braces say where a file lies along dimensions."""
+"""Templates of file names, whose parts in braces are keys along dimensions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """Finds keys in the names of files; made by ``parse_template``."""
+    """Finds keys in names of files; made by ``parse_template``."""
 
     text: str
     pattern: str
@@ -48,13 +48,7 @@ class Template:
         return frozenset(dim for dim, form in self.formats.items() if "%" in form)
 
     def keys(self, url: str) -> dict[str, Any]:
-        """Return the key of a file by dimension: text, an integer, or microseconds since 1970.
-
-        Raises
-        ------
-        InvalidInputError
-            The name of the file does not fit.
-        """
+        """Return the keys of a file by dimension: strings, integers, or microseconds since 1970."""
         found = re.fullmatch(self.pattern, unquote(url))
         if found is None:
             raise InvalidInputError(f"its name does not fit the template {self.text!r}")
@@ -67,23 +61,19 @@ class Template:
                     raise InvalidInputError(f"the number {text} in its name does not fit 64 bits")
             elif form:
                 try:
-                    instant = datetime.datetime.strptime(text, form)
+                    date = datetime.datetime.strptime(text, form)
                 except ValueError as error:
-                    raise InvalidInputError(f"{text!r} in its name is no date: {error}") from None
-                keys[dim] = (instant - _EPOCH) // datetime.timedelta(microseconds=1)
+                    raise InvalidInputError(
+                        f"{text!r} in its name is not a date: {error}"
+                    ) from None
+                keys[dim] = (date - _EPOCH) // datetime.timedelta(microseconds=1)
             else:
                 keys[dim] = text
         return keys
 
 
 def parse_template(text: str) -> Template:
-    """Read a template such as ``"{member}/{time:%Y%m%d}.nc"``.
-
-    Raises
-    ------
-    InvalidInputError
-        It names no dimension, one twice, or has an unknown format.
-    """
+    """Parse a template such as ``"{member}/{time:%Y%m%d}.nc"``, or raise InvalidInputError."""
     parts: list[str] = [r"(?:.*/)?"]
     formats: dict[str, str] = {}
     at = 0
@@ -92,12 +82,12 @@ def parse_template(text: str) -> Template:
         at = found.end()
         dim, form = found[1], found[2] or ""
         if dim in formats:
-            raise _bad_template(text, f"{dim!r} comes twice")
+            raise _bad_template(text, f"{dim!r} is named twice")
         formats[dim] = form
         parts.append(f"(?P<{dim}>{_expression(text, form)})")
     rest = text[at:]
     if not formats or "{" in rest or "}" in rest:
-        raise _bad_template(text, "it should name dimensions in braces")
+        raise _bad_template(text, "it must name dimensions in braces")
     parts.append(re.escape(rest).replace(r"\*", "[^/]*"))
     return Template(text=text, pattern="".join(parts), formats=formats)
 
@@ -113,14 +103,14 @@ def _expression(text: str, form: str) -> str:
     for literal, letter in re.findall(r"([^%]*)(?:%(.))?", form):
         parts.append(re.escape(literal))
         if letter and letter not in _DIRECTIVES:
-            raise _bad_template(text, f"%{letter} is not known; {', '.join(_DIRECTIVES)} are")
+            raise _bad_template(text, f"%{letter} is unknown; choose from {', '.join(_DIRECTIVES)}")
         parts.append(_DIRECTIVES.get(letter, ""))
     return "".join(parts)
 
 
 def _bad_template(text: str, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"template={text!r}: {why}; write it like '{{member}}/{{time:%Y%m%d}}.nc', with * for what "
-        "does not matter",
+        f"template={text!r}: {why}; write it like '{{member}}/{{time:%Y%m%d}}.nc', with * for the "
+        "parts that do not matter",
         option="template",
     )

@@ -1,10 +1,10 @@
-"""Converts times of files to the units and the type of the arrays that they become part of.
+"""Converts times of files to the units and the type of the repository's arrays.
 
 Rules of this file
 ------------------
-1. A converted time reads as the instant that it is in its file, or it is refused: to the
-   microsecond, and to the millisecond where it is stored as float64.
-2. Calendars are not mixed, except the two Gregorian ones since the reform of 1582: they agree then.
+1. A converted time is equal to the time in its file, or refused: to the microsecond, and to the
+   millisecond if it is stored as float64.
+2. Calendars are not mixed, except the two Gregorian ones, which are equal since the reform of 1582.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from icechunk_format.errors import InvalidInputError
 
 
 def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Return True if equal numbers of two arrays of times are equal instants."""
+    """Return True if equal numbers of two arrays are equal times."""
     keys = ("units", "calendar", "_FillValue", "missing_value")
     own, others = document.attributes, other.attributes
     is_same = all(own.get(key) == others.get(key) for key in keys)
@@ -38,35 +38,33 @@ def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:
 def converted_times(
     values: NDArray[Any], document: ArrayMetadata, wanted: ArrayMetadata, name: str
 ) -> NDArray[Any]:
-    """Return times of a file as another array stores them; see ``times_of`` for both arrays.
+    """Return times of a file as another array stores them; both arrays are of ``times_of``.
 
     Raises
     ------
-    InvalidInputError
-        The other array has another calendar, or cannot hold an instant.
-    UnsupportedError
-        A time is out of range, or finer than a microsecond.
+    InvalidInputError, UnsupportedError
+        The other array cannot hold a time, or has another calendar.
     """
     if is_coded_alike(document, wanted):
         return values
-    instants, valid, own = _instants(values, document, name)
+    microseconds, valid, own = _microseconds(values, document, name)
     scale, dtype = _scale(wanted, name), wanted.data_type.numpy
     refused = f"its times cannot be converted to {wanted.attributes['units']!r} in {dtype}"
     if own.calendar != scale.calendar:
-        is_old = instants < GREGORIAN_REFORM * MICROSECONDS_PER_DAY
+        is_old = microseconds < GREGORIAN_REFORM * MICROSECONDS_PER_DAY
         if not {own.calendar, scale.calendar} <= GREGORIAN_CALENDARS or (is_old & valid).any():
             raise InvalidInputError(
                 f"{refused}: their calendar is {own.calendar!r}, and {scale.calendar!r} elsewhere"
             )
     counted = dtype if dtype.kind == "f" else np.dtype(np.int64)
     try:
-        found = stored_times(instants, valid, scale, counted, name=name).astype(dtype)
+        found = stored_times(microseconds, valid, scale, counted, name=name).astype(dtype)
     except InvalidInputError as error:
         raise InvalidInputError(f"{refused}: {error.message}") from error
     if not valid.all():
         found[~valid] = _absent(wanted, name)
-    again, still_valid, _ = _instants(found, wanted, name)
-    is_near = np.abs(again - instants) <= (1000 if dtype == np.float64 else 0)
+    again, still_valid, _ = _microseconds(found, wanted, name)
+    is_near = np.abs(again - microseconds) <= (1000 if dtype == np.float64 else 0)
     if (valid != still_valid).any() or not (is_near | ~valid).all():
         raise InvalidInputError(f"{refused}, which does not hold them")
     return found.reshape(values.shape)
@@ -80,14 +78,14 @@ def widened(document: ArrayMetadata) -> ArrayMetadata:
     return parse_array_metadata(dump_document(raw), node_path=document.node_path)
 
 
-def _instants(
+def _microseconds(
     values: NDArray[Any], document: ArrayMetadata, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], TimeScale]:
-    """Return microseconds, and where they are present."""
+    """Return microseconds, a mask of those that are present, and the scale."""
     scale, flat = _scale(document, name), values.reshape(-1)
     present = ~np.isin(flat, _missing(document, name))
-    instants, valid = scale.microseconds(flat, present, name=name)
-    return instants, present if valid is None else valid, scale
+    found, valid = scale.microseconds(flat, present, name=name)
+    return found, present if valid is None else valid, scale
 
 
 def _scale(document: ArrayMetadata, name: str) -> TimeScale:
@@ -106,6 +104,6 @@ def _absent(document: ArrayMetadata, name: str) -> Any:
     found = [*_missing(document, name), *([np.nan] if dtype.kind == "f" else [])]
     if not found and dtype != np.int64:
         raise InvalidInputError(
-            f"some of its times are missing, which {dtype} without _FillValue cannot say"
+            f"some of its times are missing, which {dtype} without _FillValue cannot represent"
         )
     return found[0] if found else NOT_A_TIME

@@ -1,1 +1,1 @@
-"""Lists, opens and parses files, and returns what is small of them."""
+"""Lists, opens and parses files; the receipts are small."""

@@ -1,9 +1,7 @@
-"""What the files of an archive have in common: their arrays and groups, without their values.
+"""Headers of files: their arrays and groups, without values.
 
-Rules of this file
-------------------
-1. Attributes that differ from file to file and say nothing of the values are kept apart, so that
-   files with equal headers share one ``Header``.
+Attributes that differ from file to file without a meaning for values are kept apart, so that many
+files share one ``Header``.
 """
 
 from __future__ import annotations
@@ -48,28 +46,26 @@ VOLATILE: Final = frozenset(
         "_ncproperties",
     ]
 )
-"""Attributes, in lower case, that differ from file to file and say nothing of the values."""
+"""Attributes, in lower case, that differ from file to file without a meaning for values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What files have in common: their groups and arrays, without attributes that always differ.
-
-    ``volatile`` has these attributes of the first file, and does not count in comparisons.
-    """
+    """Groups and arrays of a file, without volatile attributes."""
 
     arrays: tuple[tuple[str, str], ...] = ()
     """Path and ``zarr.json`` of each array, sorted by path."""
     groups: tuple[tuple[str, str], ...] = ()
     """Path and attributes of each group; the root is ``""``."""
     volatile: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """Volatile attributes of the first file, by path."""
 
     def documents(self) -> dict[str, ArrayMetadata]:
         """Return the arrays by path."""
         return {path: metadata_of(text, path) for path, text in self.arrays}
 
     def times(self) -> Mapping[str, ArrayMetadata]:
-        """Return the arrays of times by path; see ``times_of``."""
+        """Return the arrays of times by path, as ``times_of``."""
         return _times_in(self.arrays)
 
 
@@ -89,7 +85,7 @@ def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]
 
 @lru_cache(maxsize=4096)
 def _without_volatile(text: str) -> tuple[str, dict[str, Any]]:
-    """Return a ``zarr.json`` without attributes that always differ, and these."""
+    """Return a ``zarr.json`` without volatile attributes, and these."""
     document = json.loads(text)
     document["attributes"], volatile = _apart(document.get("attributes") or {})
     return json.dumps(document, sort_keys=True), volatile
@@ -101,7 +97,7 @@ def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
-    """Return which arrays describe others: coordinates, bounds, grid mappings."""
+    """Return the arrays that describe others: coordinates, bounds, grid mappings."""
     found = set()
     for path, document in documents.items():
         folder = path.rpartition("/")[0]
@@ -116,12 +112,9 @@ def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
 def loaded_paths(
     documents: Mapping[str, ArrayMetadata], loadable: Collection[str] | None
 ) -> set[str]:
-    """Return which arrays are stored in the repository itself: bounds of times with the times.
+    """Return the arrays whose values are stored; bounds of times are stored with the times.
 
-    Parameters
-    ----------
-    loadable
-        Their names or paths; None means the coordinates of dimensions.
+    `loadable` has names or paths; None means the coordinates of dimensions.
     """
     found = set()
     for path, document in documents.items():
@@ -132,7 +125,7 @@ def loaded_paths(
 
 
 def times_of(documents: Mapping[str, ArrayMetadata]) -> dict[str, ArrayMetadata]:
-    """Return the arrays that hold times; bounds have the units and calendar of their times."""
+    """Return the arrays of times; bounds get the units and calendar of their times."""
     found = {path: own for path, own in documents.items() if _is_time(own)}
     for path, document in list(found.items()):
         units = {k: v for k, v in document.attributes.items() if k in ("units", "calendar")}
@@ -147,7 +140,7 @@ def _is_time(document: ArrayMetadata) -> bool:
 
 
 def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
-    """Return where the bounds of times would be."""
+    """Return the paths that attributes name as bounds of times."""
     if not _is_time(document):
         return set()
     named = [document.attributes.get(key) for key in ("bounds", "climatology")]
@@ -156,7 +149,7 @@ def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def metadata_of(text: str, path: str) -> ArrayMetadata:
-    """Return a parsed ``zarr.json``; those of many files are the same."""
+    """Return a parsed ``zarr.json``; many files share one."""
     return parse_array_metadata(text.encode(), node_path="/" + path)
 
 

@@ -1,12 +1,12 @@
-"""Parses one file with a parser of VirtualiZarr; the only module that imports it.
+"""Parses one file with a parser of VirtualiZarr, which only this module imports.
 
-What a parser returns becomes columns at once: the ``zarr.json`` of each array, and its references.
+The result has the ``zarr.json`` of each array, and its references as columns.
 
 Rules of this file
 ------------------
 1. VirtualiZarr is imported by the first file that is parsed, on executors.
-2. A parser is a callable ``(url, registry) -> ManifestStore``. Ours is chosen by name, or by the
-   suffix and the first bytes of the file.
+2. A parser is a callable ``(url, registry) -> ManifestStore``; the option names one, or the suffix
+   and the first bytes of the file do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CLASSES: Final = {
     "fits": "virtualizarr.parsers.FITSParser",
     "grib": "gribberish.virtualizarr.GribberishParser",
 }
-# What parsers import when they are called, and the extra of VirtualiZarr that brings it.
+# Packages that parsers import when they are called, and the extra of VirtualiZarr with each.
 _NEEDED: Final = {
     "hdf": ("h5py", "hdf"),
     "zarr": ("arro3", "zarr"),
@@ -75,48 +75,30 @@ _INSTALL: Final = "pip install 'icechunk-spark[virtualize]' on the driver and on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedArray:
-    """An array of a file, and where its chunks lie.
-
-    Parameters
-    ----------
-    path
-        Below the root of the file, without a leading ``/``.
-    text
-        Its ``zarr.json``, with sorted keys, so that equal ones are parsed once.
-    coords
-        int64, shape (n, ndim): places in its chunk grid.
-    offsets, lengths
-        int64, shape (n,): bytes.
-    locations
-        URL of each reference; None where all lie in the file itself.
-    inline
-        Encoded bytes of references that are no places in a file, None for the others; None where
-        there are no such references.
-    """
+    """An array of a file, and its references."""
 
     path: str
+    """Below the root of the file, without a leading ``/``."""
     text: str
+    """Its ``zarr.json``, with sorted keys, so that equal ones are parsed once."""
     coords: NDArray[np.int64]
+    """Chunk indices, shape (n, ndim)."""
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     locations: list[str] | None = None
+    """URL of each reference; None if all are in the file itself."""
     inline: list[bytes | None] | None = None
+    """Encoded chunks of inline references, None for others; None if all are in files."""
 
 
 def check_parser(parser: str | Parser | None) -> str | Parser | None:
-    """Return a parser as executors take it.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no parser of that name.
-    """
+    """Return a parser or its name in ``_CLASSES``, or raise InvalidInputError."""
     if parser is None or callable(parser):
         return parser
     name = str(parser).lower()
     if name not in PARSERS:
         raise InvalidInputError(
-            f"parser={parser!r} is not known; choose one of {', '.join(PARSERS)}, give a callable "
+            f"parser={parser!r} is unknown; choose one of {', '.join(PARSERS)}, give a callable "
             "(url, registry) -> ManifestStore, or leave it out to choose by the files",
             option="parser",
         )
@@ -131,12 +113,12 @@ def parse_file(
     Raises
     ------
     Exception
-        Whatever the parser raises: the caller reports it as what is wrong with the file.
+        Any error of the parser, which the caller reports as the problem of the file.
     UnsupportedError
-        No parser is known for the file, or VirtualiZarr is not installed.
+        The format of the file is unknown, or VirtualiZarr is not installed.
     """
     registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
-    name = parser if isinstance(parser, str) else _kind(file, store, is_asked=parser is None)
+    name = parser if isinstance(parser, str) else _kind(file, store, is_needed=parser is None)
     chosen = parser if callable(parser) else _parser_named(name)
     with contextlib.ExitStack() as stack:
         url = file.url
@@ -161,8 +143,8 @@ def parse_file(
     return sorted(arrays, key=lambda array: array.path), groups
 
 
-def _kind(file: SourceFile, store: FileStore, *, is_asked: bool) -> str:
-    """Return the format of a file; where nobody asks for it, it may be unknown."""
+def _kind(file: SourceFile, store: FileStore, *, is_needed: bool) -> str:
+    """Return the format of a file; an unknown one is an error only if a parser must be chosen."""
     for suffix, kind in _SUFFIXES.items():
         if file.url.rstrip("/").lower().endswith(suffix):
             return kind
@@ -174,14 +156,14 @@ def _kind(file: SourceFile, store: FileStore, *, is_asked: bool) -> str:
     for magic, kind in _MAGIC:
         if first.startswith(magic):
             return kind
-    # A user block may stand before the contents of an HDF5 file.
+    # An HDF5 file may begin with a user block.
     if any(first[at : at + 8] == _MAGIC[0][0] for at in (512, 1024, 2048, 4096, 8192)):
         return "hdf"
-    if not is_asked:
+    if not is_needed:
         return ""
     raise UnsupportedError(
-        f"its first bytes, {first[:8]!r}, are those of no known format (HDF5 or NetCDF4, NetCDF3, "
-        "FITS, GRIB, Zarr, Kerchunk); name the format with parser="
+        f"its first bytes, {first[:8]!r}, are not those of a known format (HDF5 or NetCDF4, "
+        "NetCDF3, FITS, GRIB, Zarr, Kerchunk); name the format with parser="
     )
 
 
@@ -194,8 +176,8 @@ def _parser_named(name: str) -> Parser:
             f"pip install 'virtualizarr[{extra}]' on the driver and on the executors",
             package=module,
         )
-    place, _, class_name = _CLASSES[name].rpartition(".")
-    parser: Parser = getattr(_imported(place), class_name)()
+    module_name, _, class_name = _CLASSES[name].rpartition(".")
+    parser: Parser = getattr(_imported(module_name), class_name)()
     return parser
 
 
@@ -211,7 +193,7 @@ def _imported(name: str) -> Any:
 
 
 def _object_store(url: str, opener: FileOpener) -> Any:
-    """Return obstore's own client, for parsers that list folders or read through obstore."""
+    """Return a client of obstore, for parsers that list folders or read through obstore."""
     if url.startswith("file://"):
         return _imported("obstore.store").LocalStore()
     location, _ = opener.find(url)
@@ -221,9 +203,9 @@ def _object_store(url: str, opener: FileOpener) -> Any:
 
 @contextlib.contextmanager
 def _local_copy(file: SourceFile, opener: FileOpener) -> Iterator[str]:
-    """Return the URL of a folder on the local disk with the objects of a folder elsewhere.
+    """Return the URL of a local copy of a folder.
 
-    The parser of Kerchunk Parquet reads through fsspec, which knows none of our options.
+    The parser of Kerchunk Parquet reads through fsspec, without the options of the storage.
     """
     if file.url.startswith("file://"):
         yield file.url
@@ -234,7 +216,7 @@ def _local_copy(file: SourceFile, opener: FileOpener) -> Iterator[str]:
         for info in storage.list(prefix):
             path = Path(folder, info.key[len(prefix) :]).resolve()
             if not path.is_relative_to(Path(folder).resolve()):
-                raise UnsupportedError(f"object {info.key!r} lies outside of its folder")
+                raise UnsupportedError(f"object {info.key!r} is outside of its folder")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(storage.get(info.key).data)
         yield Path(folder).resolve().as_uri()
@@ -247,9 +229,9 @@ def _is_zarr_v2(file: SourceFile, opener: FileOpener) -> bool:
 
 @lru_cache(maxsize=4096)
 def _with_missing_value(text: str) -> str:
-    """Say by an attribute which value is missing, as Zarr v2 says by the fill value alone.
+    """Add the attribute ``_FillValue``: in Zarr v2, the fill value alone marks missing values.
 
-    VirtualiZarr makes 0 or NaN of a fill value that is null, so these two say nothing.
+    VirtualiZarr replaces a fill value of null by 0 or NaN, so these two are left out.
     """
     document = json.loads(text)
     fill, attributes = document["fill_value"], document.setdefault("attributes", {})
@@ -275,7 +257,7 @@ def _walk(
 
 
 def _array(path: str, array: Any, url: str) -> ParsedArray:
-    # References say where chunks lie, so names of chunks mean nothing any more.
+    # Chunks are found by references, so their names do not matter.
     document = {**array.metadata.to_dict(), "chunk_key_encoding": _ANY_ENCODING}
     manifest = array.manifest
     grid = manifest.shape_chunk_grid
@@ -288,7 +270,7 @@ def _array(path: str, array: Any, url: str) -> ParsedArray:
     inlined = getattr(manifest, "_inlined", {})
     inline: list[bytes | None] | None = None
     if inlined:
-        inline = [inlined.get(tuple(at)) for at in coords.tolist()]
+        inline = [inlined.get(tuple(index)) for index in coords.tolist()]
     is_own = (named == url) | (named == _INLINED)
     return ParsedArray(
         path=path,

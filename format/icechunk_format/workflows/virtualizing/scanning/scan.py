@@ -1,12 +1,12 @@
-"""Scans files on executors: parses them, stages their references, and returns what is small.
+"""Scans files on executors: parses them, stages their references, and returns small receipts.
 
-A piece of work is a few hundred files. The references of its files go into one staged object, one
-Arrow stream for each array, from which other tasks make manifests (``place``). The driver gets a
-``ScannedPiece``: headers, each distinct one once, counts, and values of small coordinates.
+A task has a few hundred files. The references of its files are staged in one object, with one Arrow
+stream for each array, from which other tasks make manifests (``references``). The driver receives
+headers, counts, and values of small coordinates.
 
 Rules of this file
 ------------------
-1. A file that cannot be used is an answer, whatever its parser raises; a task fails only where the
+1. A file that cannot be used is a receipt, whatever its parser raises; a task fails only if the
    repository cannot be written.
 2. Values of variables without the concatenated dimension are read, and compared by a digest.
 3. Staged objects have random names below ``staging/``, outside the prefixes of the format.
@@ -42,7 +42,7 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileStore,
     SourceFile,
     is_folder,
-    looked_at,
+    with_state,
 )
 from icechunk_format.workflows.virtualizing.scanning.values import digest_of, read_values
 
@@ -50,134 +50,145 @@ from icechunk_format.workflows.virtualizing.scanning.values import digest_of, re
 _MOST_COMPARED: Final = 64 * 2**20
 _MOST_LOADED: Final = 64 * 2**20
 _OPEN_AT_ONCE: Final = 16
-# Blocks of 1 MiB that a task holds, and those of one file that are fetched before it is parsed.
+# Blocks of 1 MiB in memory of a task, and those of one file that are fetched before it is parsed.
 _MOST_BLOCKS: Final = 128
 _MOST_BLOCKS_OF_A_FILE: Final = 32
-# References that a task holds before it stages them.
+# References in memory of a task before they are staged.
 _MOST_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A staged object with the references of many files."""
+
+    key: str
+    streams: dict[str, tuple[int, int]]
+    """By array: the bytes of its stream in the object."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ScannedFile:
-    """What the driver knows of a file."""
+    """The receipt of one file: small, but for the values of coordinates."""
 
+    number: int
+    """Its index in the listing."""
     file: SourceFile
     problem: str | None = None
     array: str | None = None
-    """The array that the problem is about."""
+    """The array that has the problem."""
     is_known: bool = False
-    header: int = -1
-    """Place in ``ScannedPiece.headers``."""
+    """Whether the repository has this state of the file."""
+    header: Header = field(default_factory=Header)
+    stage: Stage | None = None
+    """The object with its references."""
     counts: list[int] = field(default_factory=list)
     """References of each array of the header."""
     starts: list[int] = field(default_factory=list)
     """First row of each array in its staged stream."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Values of loaded arrays that belong to this file alone."""
+    """Values of loaded arrays, of keys and of scalars."""
     digests: dict[str, bytes] = field(default_factory=dict)
-    """Of the values of arrays that files have in common; keys of ``ScannedPiece.constants``."""
+    """Digests of the values that were read."""
     uncompared: dict[str, int] = field(default_factory=dict)
     """Arrays too large to be read for a comparison, and their bytes."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ScannedPiece:
-    """The answer of one task."""
-
-    files: list[ScannedFile]
-    headers: list[Header]
-    constants: dict[bytes, NDArray[Any]]
-    key: str | None = None
-    """The staged object; None where no file had references."""
-    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By array: the bytes of its stream in the object."""
+ScanTask = Sequence[tuple[int, SourceFile, SourceFile | None]]
+"""Files with their numbers, and the states that the repository has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanContext:
-    """What all tasks of a scan share.
-
-    Parameters
-    ----------
-    dims
-        The concatenated dimensions.
-    loadable
-        Names of arrays whose values are stored in the repository; see ``loaded_paths``.
-    """
+    """The arguments that all tasks of a scan share."""
 
     location: Location
     access: FileAccess
     parser: str | Parser | None
     dims: tuple[str, ...]
+    """The concatenated dimensions."""
     loadable: tuple[str, ...] | None
+    """Names of arrays whose values are stored; see ``loaded_paths``."""
     folder: str
 
 
-def scan_files(context: ScanContext, piece: Sequence[tuple[SourceFile, Any]]) -> list[ScannedPiece]:
-    """Scan files, each with what the repository knows of it (a ``SourceFile``, or None).
+def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
+    """Scan files on an executor.
 
-    Files of many references make several answers, so that memory is bounded.
+    References are staged in several objects if there are many, so that memory is bounded.
 
     Raises
     ------
     StorageError, ReadOnlyError
         The references could not be staged.
     """
-    answers: list[ScannedPiece] = []
+    receipts: list[ScannedFile] = []
     scanner = _Scanner(context)
     opener = FileOpener(context.access)
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
-        waiting, blocks, count = list(piece), [0], 1
+        waiting, blocks, count = list(task), [0], 1
         while waiting:
             group, waiting = waiting[:count], waiting[count:]
             opened: Iterable[tuple[FileStore | None, ScannedFile]]
-            if all(is_near(file.url) for file, _ in group):
+            if all(is_near(file.url) for _, file, _ in group):
                 opened = map(partial(_opened, opener, [0]), group)
             else:
                 opened = threads.map(partial(_opened, opener, blocks), group)
-            for store, answer in opened:
-                done = answer if store is None else scanner.scan(answer.file, store, opener)
-                scanner.answers.append(done)
-                if store is not None and done.problem is None:
-                    blocks = [0, *sorted(store.touched - {0})][:_MOST_BLOCKS_OF_A_FILE]
-                    count = min(_OPEN_AT_ONCE, _MOST_BLOCKS // len(blocks))
+            for store, scanned in opened:
+                scanner.scanned.append(scanned)
+                if store is not None:
+                    scanner.scan(scanned, store, opener)
+                    if scanned.problem is None:
+                        blocks = [0, *sorted(store.touched - {0})][:_MOST_BLOCKS_OF_A_FILE]
+                        count = min(_OPEN_AT_ONCE, _MOST_BLOCKS // len(blocks))
                 if scanner.rows >= _MOST_ROWS:
-                    answers.append(scanner.finish())
+                    receipts += scanner.finish()
                     scanner = _Scanner(context)
-    return [*answers, scanner.finish()]
+    return receipts + scanner.finish()
+
+
+def finish_scan(receipts: Iterable[list[ScannedFile]]) -> list[ScannedFile]:
+    """Return all files in the order of the listing; equal headers and values become one object."""
+    headers: dict[Header, Header] = {}
+    values: dict[bytes, NDArray[Any]] = {}
+    files = sorted((file for receipt in receipts for file in receipt), key=lambda f: f.number)
+    for file in files:
+        file.header = headers.setdefault(file.header, file.header)
+        for path, own in file.values.items():
+            file.values[path] = values.setdefault(file.digests[path], own)
+    return files
 
 
 def is_near(url: str) -> bool:
-    """Whether a file is answered for at once, so that threads would only cost time."""
+    """Return True if a file is local, so that threads would only cost time."""
     return url.startswith("file:")
 
 
 def _opened(
-    opener: FileOpener, blocks: Sequence[int], item: tuple[SourceFile, SourceFile | None]
+    opener: FileOpener, blocks: Sequence[int], item: tuple[int, SourceFile, SourceFile | None]
 ) -> tuple[FileStore | None, ScannedFile]:
-    """Look at a file and fetch blocks of it, unless the repository has this state of it."""
-    file, known = item
+    """Open a file and fetch blocks of it, unless the repository has this state of it."""
+    number, file, known = item
     try:
         storage, key = opener.open(file.url)
         if file.size is None:
-            file = looked_at(file, storage, key)
+            file = with_state(file, storage, key)
         if known is not None and known.is_same(file):
-            return None, ScannedFile(file=file, is_known=True)
+            return None, ScannedFile(number=number, file=file, is_known=True)
         store = FileStore(storage, key, file)
         if not is_folder(file.url):
             store.fetch(blocks)
     except Exception as error:  # a file that cannot be opened is a row of the report
-        return None, ScannedFile(file=file, problem=text_of(error))
-    return store, ScannedFile(file=file)
+        return None, ScannedFile(number=number, file=file, problem=message_of(error))
+    return store, ScannedFile(number=number, file=file)
 
 
-def text_of(error: BaseException) -> str:
-    """Return an error on one line, with its class where that says more."""
+def message_of(error: BaseException) -> str:
+    """Return an error on one line, with its class unless it is one of this project."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = "; ".join(lines) or "no reason was given"
     if isinstance(error, IcechunkError):
         return text
-    if "truncated file" in text:  # what the HDF5 library says among other things
+    if "truncated file" in text:  # part of a long message of the HDF5 library
         return f"the file is truncated: {text}"[:600]
     return f"{type(error).__name__}: {text}"[:600]
 
@@ -185,47 +196,46 @@ def text_of(error: BaseException) -> str:
 class _Scanner:
     def __init__(self, context: ScanContext) -> None:
         self._context = context
-        self.answers: list[ScannedFile] = []
-        self._headers: dict[Header, int] = {}
-        self._constants: dict[bytes, NDArray[Any]] = {}
+        self.scanned: list[ScannedFile] = []
+        self._headers: dict[Header, Header] = {}
+        self._values: dict[bytes, NDArray[Any]] = {}
         self._rows: dict[str, list[pa.RecordBatch]] = {}
         self._totals: dict[str, int] = {}
 
     @property
     def rows(self) -> int:
-        """How many references wait to be staged."""
+        """The number of references to be staged."""
         return sum(self._totals.values())
 
-    def scan(self, file: SourceFile, store: FileStore, opener: FileOpener) -> ScannedFile:
-        """Parse one file and note its references."""
-        answer = ScannedFile(file=file)
+    def scan(self, scanned: ScannedFile, store: FileStore, opener: FileOpener) -> None:
+        """Parse a file and collect its references; add the result to its receipt."""
+        file = scanned.file
         try:
             arrays, groups = parse_file(file, store, self._context.parser, opener)
             for array in arrays:
-                answer.array = array.path
-                self._check_extent(array, file)
+                scanned.array = array.path
+                _check_extent(array, file)
             header = header_of(arrays, groups)
-            self._values(answer, arrays, store, opener)
-            answer.array = None
-            answer.header = self._headers.setdefault(header, len(self._headers))
+            self._read_values(scanned, arrays, store, opener)
+            scanned.array = None
+            scanned.header = self._headers.setdefault(header, header)
         except UnsupportedError as error:
             if error.facts.get("package"):
                 raise
-            answer.problem = text_of(error)
-            return answer
-        except Exception as error:  # parsers are of others, and raise anything on broken files
-            answer.problem = text_of(error)
-            return answer
-        answer.counts = [len(array.coords) for array in arrays]
-        answer.starts = [self._totals.get(array.path, 0) for array in arrays]
+            scanned.problem = message_of(error)
+            return
+        except Exception as error:  # libraries raise anything on broken files
+            scanned.problem = message_of(error)
+            return
+        scanned.counts = [len(array.coords) for array in arrays]
+        scanned.starts = [self._totals.get(array.path, 0) for array in arrays]
         for array in arrays:
             if len(array.coords):
                 self._rows.setdefault(array.path, []).append(_batch(array))
                 self._totals[array.path] = self._totals.get(array.path, 0) + len(array.coords)
-        return answer
 
-    def finish(self) -> ScannedPiece:
-        """Stage the references."""
+    def finish(self) -> list[ScannedFile]:
+        """Stage the references, and return the receipts."""
         streams: dict[str, tuple[int, int]] = {}
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -235,47 +245,30 @@ class _Scanner:
             with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
                 stream.write_table(table.combine_chunks())
             streams[path] = (start, sink.tell())
-        key = None
         if streams:
             key = f"{self._context.folder}/{secrets.token_hex(16)}.arrow"
             data = sink.getvalue().to_pybytes()
             open_storage(self._context.location).put_many([(key, data)])
-        return ScannedPiece(
-            files=self.answers,
-            headers=list(self._headers),
-            constants=self._constants,
-            key=key,
-            streams=streams,
-        )
+            stage = Stage(key, streams)
+            for scanned in self.scanned:
+                scanned.stage = stage
+        return self.scanned
 
-    def _check_extent(self, array: ParsedArray, file: SourceFile) -> None:
-        if array.locations is not None or file.size is None or not len(array.coords):
-            return
-        ends = array.offsets + array.lengths
-        if array.inline is not None:
-            ends = ends[np.array([data is None for data in array.inline])]
-        last = int(np.max(ends, initial=0))
-        if last > file.size:
-            raise UnsupportedError(
-                f"the file is truncated: it ends after {file.size:,} bytes, and chunks reach to "
-                f"byte {last:,}"
-            )
-
-    def _values(
+    def _read_values(
         self,
-        answer: ScannedFile,
+        scanned: ScannedFile,
         arrays: Sequence[ParsedArray],
         store: FileStore,
         opener: FileOpener,
     ) -> None:
-        """Read what is loaded, and what files must have in common."""
+        """Read values that are loaded, and those that files must have in common."""
         documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
         coordinates = coordinate_paths(documents)
         loaded = loaded_paths(documents, self._context.loadable)
         for array in arrays:
-            answer.array = array.path
+            scanned.array = array.path
             metadata = documents[array.path]
             own = set(metadata.dimension_names or ()) & dims
             is_loaded = array.path in loaded
@@ -291,17 +284,28 @@ class _Scanner:
                         f"it has {nbytes:,} bytes, and at most {_MOST_LOADED:,} of a file are "
                         "stored in the repository; leave it out of loadable="
                     )
-                answer.uncompared[array.path] = nbytes
+                scanned.uncompared[array.path] = nbytes
                 continue
             if not is_loaded and not self._context.dims:
                 continue
             values = read_values(array, metadata, store, opener)
-            if own:
-                answer.values[array.path] = values
-            digest = digest_of(values)
-            answer.digests[array.path] = digest
-            if (is_loaded or metadata.ndim == 0) and not own:
-                self._constants.setdefault(digest, values)
+            digest = scanned.digests[array.path] = digest_of(values)
+            if own or is_loaded or metadata.ndim == 0:
+                scanned.values[array.path] = self._values.setdefault(digest, values)
+
+
+def _check_extent(array: ParsedArray, file: SourceFile) -> None:
+    if array.locations is not None or file.size is None or not len(array.coords):
+        return
+    ends = array.offsets + array.lengths
+    if array.inline is not None:
+        ends = ends[np.array([data is None for data in array.inline])]
+    last = int(np.max(ends, initial=0))
+    if last > file.size:
+        raise UnsupportedError(
+            f"the file is truncated: it ends after {file.size:,} bytes, and chunks reach to "
+            f"byte {last:,}"
+        )
 
 
 def _batch(array: ParsedArray) -> pa.RecordBatch:
@@ -317,7 +321,7 @@ def _batch(array: ParsedArray) -> pa.RecordBatch:
 
 
 def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return batches with the same columns: what a batch lacks is NULL."""
+    """Return batches with the same columns; missing ones are NULL."""
     schema = pa.unify_schemas([batch.schema for batch in batches])
     if all(batch.schema.equals(schema) for batch in batches):
         return batches
@@ -333,15 +337,3 @@ def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         )
         for batch in batches
     ]
-
-
-def merged(pieces: Sequence[ScannedPiece]) -> list[Header]:
-    """Give the headers of all pieces one numbering, and return them; changes the pieces."""
-    numbers: dict[Header, int] = {}
-    for piece in pieces:
-        places = [numbers.setdefault(header, len(numbers)) for header in piece.headers]
-        for file in piece.files:
-            if file.header >= 0:
-                file.header = places[file.header]
-        piece.headers = []
-    return list(numbers)

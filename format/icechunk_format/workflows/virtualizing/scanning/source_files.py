@@ -1,14 +1,14 @@
-"""Lists the files that a user names, and opens them: by our storages, as VirtualiZarr reads.
+"""Lists the files that a user names, and opens them for the parsers of VirtualiZarr.
 
 Rules of this file
 ------------------
-1. A file is known by its URL, as it is stored in references: absolute, and percent-encoded where
-   its name has characters that no URL may have.
-2. Files are opened as virtual chunks are later: the same options, and nothing but what the user
+1. A file is identified by its URL in references: absolute, with characters that a URL cannot hold
+   percent-encoded.
+2. Files are opened like virtual chunks: with the same options, and below the prefixes that the user
    named.
-3. A parser reads through ``FileStore``, which keeps blocks that were fetched before. Files of an
-   archive are alike, so the blocks that one parser asked for are fetched at once for the next file:
-   a parser of HDF5 asks for one after the other, and each would cost a round trip.
+3. A parser reads through ``FileStore``, which keeps fetched blocks. Files of an archive are alike,
+   so the blocks that one parser read are fetched at once for the next file: a parser of HDF5 reads
+   one after another, and each would cost a round trip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAFE: Final = "/=+,~-_.:@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file, and what tells one state of it from another; None where not yet asked."""
+    """A file and its state; None for what was not fetched."""
 
     url: str
     size: int | None = None
@@ -47,7 +47,7 @@ class SourceFile:
     """Seconds since 1970, rounded up: readers compare whole seconds."""
 
     def is_same(self, other: SourceFile) -> bool:
-        """Whether both are the same state of the file."""
+        """Return True if both are the same state of the file."""
         if self.size != other.size:
             return False
         is_local = self.url.startswith("file:") and not is_folder(self.url)
@@ -58,9 +58,9 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAccess:
-    """How files are opened; picklable, and free of connections."""
+    """Prefixes and options for opening files; picklable."""
 
-    places: tuple[str, ...]
+    prefixes: tuple[str, ...]
     containers: tuple[VirtualChunkContainer, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -69,7 +69,7 @@ class FileOpener:
     """Opens files by their URLs."""
 
     def __init__(self, access: FileAccess) -> None:
-        self._resolver = VirtualResolver(access.containers, access.places, access.options)
+        self._resolver = VirtualResolver(access.containers, access.prefixes, access.options)
 
     def find(self, url: str) -> tuple[Location, str]:
         """Return the storage that holds a file, and its key there."""
@@ -82,35 +82,27 @@ class FileOpener:
         return open_storage(location), key
 
 
-def looked_at(file: SourceFile, storage: Storage, key: str) -> SourceFile:
-    """Return a file with its size, tag and time.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such file.
-    StorageError
-        The store failed.
-    """
+def with_state(file: SourceFile, storage: Storage, key: str) -> SourceFile:
+    """Return a file with its size, tag and time, or raise NotFoundError."""
     if is_folder(file.url):
         return _folder(file, storage.list(f"{key.rstrip('/')}/"))
     info = storage.head(key)
     if info is None:
-        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+        raise NotFoundError(f"file {shown(file.url)} does not exist", kind="file", url=file.url)
     return described(file.url, info)
 
 
 def _folder(file: SourceFile, infos: Iterable[ObjectInfo]) -> SourceFile:
-    """Return a folder that is one data set, with what tells its objects from those it had."""
+    """Return a folder that is one data set, with the state of all its objects."""
     size = modified = digest = 0
     for info in infos:
         own = described(info.key, info)
         state = f"{info.key}\n{own.size}\n{own.etag or own.modified}".encode()
-        # A sum, since stores list in any order.
+        # A sum, since storages list in any order.
         digest += int.from_bytes(hashlib.blake2b(state, digest_size=16).digest())
         size, modified = size + info.size, max(modified, own.modified or 0)
     if not digest:
-        raise NotFoundError(f"there is no file {shown(file.url)}", kind="file", url=file.url)
+        raise NotFoundError(f"file {shown(file.url)} does not exist", kind="file", url=file.url)
     return replace(file, size=size, modified=modified, etag=f"{digest % 2**128:032x}")
 
 
@@ -121,7 +113,7 @@ class FileStore:
         self._storage, self._key, self._file = storage, key, file
         self._blocks: dict[int, bytes] = {}
         self.touched: set[int] = set()
-        """Numbers of the blocks that were asked for."""
+        """Numbers of the blocks that were read."""
 
     @property
     def size(self) -> int:
@@ -129,7 +121,7 @@ class FileStore:
         return self._file.size or 0
 
     def fetch(self, blocks: Iterable[int]) -> None:
-        """Fetch blocks at once, neighbours by one request, and keep them; a file may have fewer."""
+        """Fetch blocks at once, adjacent ones by one request; a file may have fewer."""
         wanted = sorted({n for n in blocks if n * BLOCK < self.size} - self._blocks.keys())
         edges = [0, *(i for i in range(1, len(wanted)) if wanted[i] > wanted[i - 1] + 1)]
         runs = [wanted[a:b] for a, b in zip(edges, [*edges[1:], len(wanted)], strict=True) if a < b]
@@ -144,8 +136,8 @@ class FileStore:
             ]
         )
         for run, data in zip(runs, found, strict=True):
-            for place, number in enumerate(run):
-                self._blocks[number] = data[place * BLOCK : (place + 1) * BLOCK]
+            for index, number in enumerate(run):
+                self._blocks[number] = data[index * BLOCK : (index + 1) * BLOCK]
 
     def first_bytes(self) -> bytes:
         """Return the first block of the file."""
@@ -153,7 +145,7 @@ class FileStore:
         return self._blocks.get(0, b"")
 
     def head(self, path: str) -> dict[str, Any]:
-        """Return what is known of the file."""
+        """Return the metadata of the file."""
         return {"path": path, "size": self.size, "e_tag": self._file.etag, "version": None}
 
     def get(self, path: str, *, options: Any = None) -> _Answer:
@@ -167,7 +159,7 @@ class FileStore:
         stop = start + (length or 0) if end is None else end
         if stop > self.size:
             raise StorageError(
-                f"the file ends after {self.size:,} bytes, and bytes up to {stop:,} were asked for"
+                f"the file ends after {self.size:,} bytes, and bytes up to {stop:,} were requested"
             )
         blocks = range(start // BLOCK, -(-stop // BLOCK))
         self.touched.update(blocks)
@@ -194,7 +186,7 @@ class FileStore:
         ]
 
     async def head_async(self, path: str) -> dict[str, Any]:
-        """Return what is known of the file."""
+        """Return the metadata of the file."""
         return self.head(path)
 
     async def get_async(self, path: str, *, options: Any = None) -> _Answer:
@@ -221,7 +213,7 @@ class _Answer:
 
 
 def described(url: str, info: ObjectInfo) -> SourceFile:
-    """Return a file as a listing tells of it."""
+    """Return a file with its state in a listing."""
     modified = math.ceil(info.last_modified.timestamp())
     return SourceFile(url=url, size=info.size, etag=info.version.etag, modified=modified)
 
@@ -243,20 +235,8 @@ def url_of(text: str) -> str:
 def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceFile]:
     """Return the files that a user names, each once, in the order of names.
 
-    Parameters
-    ----------
-    names
-        Paths, URLs, folders that end with ``/``, and patterns with ``*``, ``?``, ``[...]`` and
-        ``**``.
-    options
-        Of the stores that hold them.
-
-    Raises
-    ------
-    InvalidInputError
-        A pattern or a folder has no file, or nothing is named.
-    StorageError
-        A store cannot be listed.
+    Names are paths, URLs, folders that end with ``/``, and patterns with ``*``, ``?``, ``[...]``
+    and ``**``. A pattern or folder without a file raises InvalidInputError.
     """
     found: dict[str, SourceFile] = {}
     for text in names:
@@ -269,13 +249,13 @@ def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceF
         found |= {file.url: file for file in matching}
         if not matching:
             raise InvalidInputError(
-                f"files: nothing matches {shown(text)!r}; check the folder and the pattern, as in "
-                "'s3://bucket/archive/**/*.nc'",
+                f"files: {shown(text)!r} does not match a file; check the folder and the pattern, "
+                "as in 's3://bucket/archive/**/*.nc'",
                 option="files",
             )
     if not found:
         raise InvalidInputError(
-            "files: nothing is named; give a pattern such as 's3://bucket/archive/*.nc', a list, "
+            "files: the list is empty; give a pattern such as 's3://bucket/archive/*.nc', a list, "
             "or a DataFrame with a column of URLs",
             option="files",
         )
@@ -294,9 +274,9 @@ def _matching(pattern: str, options: Mapping[str, str]) -> list[SourceFile]:
         pattern = "file://" + os.path.abspath(os.path.expanduser(pattern))
     head = pattern[: _WILD.search(pattern).start()].rpartition("/")[0] + "/"  # type: ignore[union-attr]
     root_url = url_of(head) if not head.startswith("file://") else url_of(head[7:]) + "/"
-    place = root_url if root_url.startswith("file://") else _bucket(root_url)
-    # A name that is no file lends the key of the folder.
-    opener = FileOpener(FileAccess(places=(place,), options=options))
+    prefix_url = root_url if root_url.startswith("file://") else _bucket(root_url)
+    # A name that need not exist resolves to a key below the folder.
+    opener = FileOpener(FileAccess(prefixes=(prefix_url,), options=options))
     location, key = opener.find(root_url.rstrip("/") + "/x")
     prefix = key[:-1]
     wanted = re.compile(_expression(pattern[len(head) :]))

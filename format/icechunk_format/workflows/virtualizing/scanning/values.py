@@ -1,4 +1,4 @@
-"""Reads the values of arrays of files, and compares them by digests."""
+"""Reads the values of arrays of files, and digests them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,10 @@ def _codecs_of(text: str, path: str) -> Any:
 def read_values(
     array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
 ) -> NDArray[Any]:
-    """Return the values of an array of a file.
-
-    Raises
-    ------
-    IcechunkError
-        The array uses what is not supported here, or its chunks cannot be fetched or decoded.
-    """
+    """Return the values of an array of a file."""
     codecs = _codecs_of(array.text, array.path)
     values = metadata.fill_array(metadata.shape)
-    for row, place in enumerate(array.coords.tolist()):
+    for row, index in enumerate(array.coords.tolist()):
         raw = None if array.inline is None else array.inline[row]
         if raw is None:
             start = int(array.offsets[row])
@@ -45,8 +39,8 @@ def read_values(
             else:
                 storage, key = opener.open(array.locations[row])
                 raw = storage.get(key, start=start, end=stop).data
-        lower, upper = metadata.grid.box_of(place)
-        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(place))
+        lower, upper = metadata.grid.box_of(index)
+        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(index))
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
         box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
         values[box] = chunk[tuple(slice(0, n) for n in sizes)]
@@ -54,7 +48,7 @@ def read_values(
 
 
 def digest_of(values: NDArray[Any]) -> bytes:
-    """Return what tells values from others."""
+    """Return a digest of dtype, shape and values."""
     found = hashlib.blake2b(f"{values.dtype} {values.shape}".encode(), digest_size=16)
     if values.dtype.hasobject:
         found.update(json.dumps(values.tolist(), default=str).encode())

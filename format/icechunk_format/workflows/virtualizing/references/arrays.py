@@ -1,12 +1,11 @@
-"""Makes the arrays of the repository from those of the files, and the tasks that fill them.
+"""Plans the arrays of the repository, with their values or their references.
 
 Rules of this file
 ------------------
-1. Arrays whose values are stored are assembled here, from small values that the scan returned; all
-   others are references, which the driver never sees.
-2. Tasks of one array have boxes that do not overlap, and about as many references each.
-3. Where files of the repository leave their places, their arrays are made anew: tasks take the
-   references over from the version before.
+1. Values of stored arrays are assembled here, from small values that the scan returned. References
+   of all others never pass through the driver.
+2. If files of the repository move to other starts, their arrays are made anew, with the references
+   of the base.
 """
 
 from __future__ import annotations
@@ -23,25 +22,20 @@ from icechunk_format.arrays.codecs.build import default_codecs
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination
 from icechunk_format.dataset.writing.plan import new_node_id
 from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.storage.protocol import Storage
-from icechunk_format.workflows.virtualizing.placing.place import MovedBox
-from icechunk_format.workflows.virtualizing.placing.tasks import PlannedArray, Segment
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
-from icechunk_format.workflows.virtualizing.scanning.headers import Header
-from icechunk_format.workflows.virtualizing.scanning.scan import ScannedPiece
+from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
+from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Along
-    from icechunk_format.workflows.virtualizing.planning.members import Decided, Member
+    from icechunk_format.workflows.virtualizing.planning.members import ArchivePlan, Member
 
 # Stored coordinates grow with each file; short chunks along that axis would be as many as files.
 _STORED_CHUNK: Final = 8_192
@@ -49,45 +43,35 @@ _DATES: Final = {"units": "microseconds since 1970-01-01", "calendar": "prolepti
 
 
 @dataclass(frozen=True, kw_only=True)
-class Builder:
-    """Makes the arrays of a decided run.
+class ArraysPlanner:
+    """Plans the arrays of a call."""
 
-    Parameters
-    ----------
-    snapshot
-        The version that the run starts from; None for a new repository.
-    group
-        Where the arrays go.
-    dates
-        Dimensions whose keys are dates in names of files.
-    """
-
-    decided: Decided
-    pieces: Sequence[ScannedPiece]
-    headers: Sequence[Header]
+    plan: ArchivePlan
     snapshot: Snapshot | None
+    """The base; None for a new repository."""
     group: NodePath
-    storage: Storage
-    source: ChunkSource
+    """The parent of the arrays."""
+    destination: Destination
     dates: frozenset[str] = frozenset()
+    """Dimensions whose keys are dates in names of files."""
 
     def arrays(self) -> list[PlannedArray]:
-        """Return the arrays that the run creates or changes.
+        """Return the arrays that the call creates or changes.
 
         Raises
         ------
         InvalidInputError
             Values of a file cannot be converted to the units of the others.
         """
-        if not self.decided.taken:
+        if not self.plan.taken:
             return []
-        found = [self._array(path) for path in self.decided.layout.documents]
+        found = [self._array(path) for path in self.plan.layout.documents]
         found += [self._coordinate(axis) for axis in self._named_axes()]
         return [array for array in found if array is not None]
 
     def groups(self) -> dict[str, dict[str, Any]]:
-        """Return the groups below the target with their attributes; the root is ``""``."""
-        model = self.decided.layout.model
+        """Return the attributes of groups by path below ``group``; its own path is ``""``."""
+        model = self.plan.layout.model
         return {
             path: {**json.loads(text), **model.volatile.get(f"{path}/", {})}
             for path, text in model.groups
@@ -96,7 +80,7 @@ class Builder:
     # -- one array --------------------------------------------------------------------------
 
     def _array(self, path: str) -> PlannedArray | None:
-        layout = self.decided.layout
+        layout = self.plan.layout
         document = layout.documents[path]
         added, own = layout.added_dims(path), layout.own_dims(path)
         is_moved = self._is_moved(path, added + own)
@@ -104,7 +88,7 @@ class Builder:
         if variable is not None and not added and not own:
             return None
         metadata = self._metadata(path, document, added)
-        is_stored = layout.is_stored(path)
+        is_stored = path in layout.stored
         is_new = variable is None or (is_moved and not is_stored)
         is_new |= variable is not None and variable.metadata.data_type != metadata.data_type
         planned = _planned(metadata, variable, is_new=is_new)
@@ -121,19 +105,19 @@ class Builder:
         return None if node is None or node.array is None else Variable(node)
 
     def _is_moved(self, path: str, dims: Sequence[str]) -> bool:
-        axes = [self.decided.layout.dims.index(dim) for dim in dims]
-        old = self.decided.old_starts
+        axes = [self.plan.layout.dims.index(dim) for dim in dims]
+        old = self.plan.old_starts
         return any(
-            any(placed.starts.at(path)[a] != old[placed.file.url].at(path)[a] for a in axes)
-            for placed in self.decided.files
-            if placed.file.url in old
+            any(span.starts.at(path)[a] != old[span.file.url].at(path)[a] for a in axes)
+            for span in self.plan.files
+            if span.file.url in old
         )
 
     def _size(self, path: str, dim: str) -> int:
-        return self.decided.sizes.at(path)[self.decided.layout.dims.index(dim)]
+        return self.plan.sizes.at(path)[self.plan.layout.dims.index(dim)]
 
     def _metadata(self, path: str, document: ArrayMetadata, added: Sequence[str]) -> ArrayMetadata:
-        layout = self.decided.layout
+        layout = self.plan.layout
         raw = dict(document.raw)
         attributes = {**document.attributes, **layout.model.volatile.get(path, {})}
         names = list(document.dimension_names or [None] * document.ndim)
@@ -142,10 +126,10 @@ class Builder:
             for name, size in zip(names, document.shape, strict=True)
         ]
         chunks = list(raw["chunk_grid"]["configuration"]["chunk_shape"])
-        if path in self.decided.splits:
-            chunks[0] = self.decided.splits[path]
+        if path in layout.splits:
+            chunks[0] = layout.splits[path]
         codecs = raw["codecs"]
-        if layout.is_stored(path):
+        if path in layout.stored:
             chunks = [
                 _STORED_CHUNK if name in layout.dims else max(1, size)
                 for name, size in zip(names, shape, strict=True)
@@ -153,7 +137,7 @@ class Builder:
             codecs = default_codecs(document.data_type)
         if added:
             shape = [self._size(path, dim) for dim in added] + shape
-            first = _STORED_CHUNK if layout.is_stored(path) else 1
+            first = _STORED_CHUNK if path in layout.stored else 1
             chunks = [first] * len(added) + chunks
             names = [*added, *names]
             codecs = [_deeper(codec, len(added), path) for codec in codecs]
@@ -178,7 +162,7 @@ class Builder:
     ) -> None:
         metadata = planned.target.metadata
         values = metadata.fill_array(metadata.shape)
-        dims = self.decided.layout.dims
+        dims = self.plan.layout.dims
         names = metadata.dimension_names or ()
         axes = {names.index(dim): dims.index(dim) for dim in (*added, *own)}
         lead = axes.get(0)
@@ -192,57 +176,51 @@ class Builder:
 
         before = None if variable is None else self._read(variable)
         changed = [] if before is None else [before.shape[0]]
-        fresh = {id(member.placed) for member in self.decided.taken}
-        for placed in self.decided.files:
-            if before is None or not placed.is_old or id(placed) in fresh:
+        for span in self.plan.files:
+            if before is None or not span.is_old:
                 continue
-            was, now = self.decided.old_starts[placed.file.url], placed.starts
-            values[part(now, placed.lengths)] = before[part(was, placed.lengths)]
+            was, now = self.plan.old_starts[span.file.url], span.starts
+            values[part(now, span.lengths)] = before[part(was, span.lengths)]
             if lead is not None and was.at(path)[lead] != now.at(path)[lead]:
                 changed.append(min(was.at(path)[lead], now.at(path)[lead]))
-        for member in self.decided.taken:
-            assert member.placed is not None
+        for member in self.plan.taken:
+            assert member.span is not None
             found = self._values_of(member, path)
-            box = part(member.placed.starts, member.placed.lengths)
+            box = part(member.span.starts, member.span.lengths)
             values[box] = found if own or not added else found.reshape(())
             if lead is not None:
-                changed.append(member.placed.starts.at(path)[lead])
+                changed.append(member.span.starts.at(path)[lead])
         planned.values = values
         planned.first_changed = 0 if planned.is_new else min(changed, default=0)
 
     def _read(self, variable: Variable) -> NDArray[Any]:
         assert self.snapshot is not None
-        reader = ArrayReader(
-            storage=self.storage,
-            snapshot=self.snapshot,
-            variable=variable,
-            chunk_source=self.source,
-        )
+        reader = self.destination.reader(self.snapshot, variable.node)
         return reader.read_box([0] * len(variable.shape), list(variable.shape))
 
     def _values_of(self, member: Member, path: str) -> NDArray[Any]:
         """Return the values of a file, in the units and the type of the array."""
-        values = member.values_of(path, self.pieces)
-        wanted = self.decided.layout.model.times().get(path)
+        values = member.scanned.values[path]
+        wanted = self.plan.layout.model.times().get(path)
         if wanted is None:
             return values
-        own = self.headers[member.scanned.header].times()[path]
+        own = member.scanned.header.times()[path]
         return converted_times(values, own, wanted, path)
 
     def _named_axes(self) -> list[int]:
-        """Return the new dimensions that have no coordinate in files: their keys become one."""
-        layout = self.decided.layout
+        """Return new dimensions without a coordinate in files, whose keys become the coordinate."""
+        layout = self.plan.layout
         return [
             axis
             for axis, dim in enumerate(layout.dims)
             if dim in layout.new_dims
             and dim not in layout.documents
-            and not all(type(placed.first[axis]) is float for placed in self.decided.files)
+            and not all(type(span.first[axis]) is float for span in self.plan.files)
         ]
 
     def _coordinate(self, axis: int) -> PlannedArray:
-        dim = self.decided.layout.dims[axis]
-        keys = {placed.starts.own[axis]: placed.first[axis] for placed in self.decided.files}
+        dim = self.plan.layout.dims[axis]
+        keys = {span.starts.own[axis]: span.first[axis] for span in self.plan.files}
         is_text = all(isinstance(key, str) for key in keys.values())
         attributes: Mapping[str, Any] = _DATES if dim in self.dates else {}
         variable = self._existing(dim)
@@ -280,7 +258,7 @@ class Builder:
         own: Sequence[str],
         is_rebuilt: bool,
     ) -> None:
-        layout = self.decided.layout
+        layout = self.plan.layout
         metadata = planned.target.metadata
         names = metadata.dimension_names or ()
         concatenated = (*added, *own)
@@ -288,18 +266,17 @@ class Builder:
         numbers = [layout.dims.index(dim) for dim in concatenated]
         chunk = metadata.grid.chunk_shape or metadata.shape
         seen: set[tuple[int, ...]] = set()
-        fresh = {id(member.placed): member for member in self.decided.taken}
-        by_url = {m.placed.file.url: m for m in self.decided.taken if m.placed is not None}
-        for placed in self.decided.files:
-            lengths, at = placed.lengths.at(path), placed.starts.at(path)
-            starts = tuple(at[n] for n in numbers)
+        taken = {member.scanned.file.url: member for member in self.plan.taken}
+        for span in self.plan.files:
+            lengths = span.lengths.at(path)
+            starts = tuple(span.starts.at(path)[n] for n in numbers)
             if starts in seen:
                 continue
             seen.add(starts)
             shift = [0] * metadata.ndim
             for axis, start in zip(axes, starts, strict=True):
                 shift[axis] = start // chunk[axis]
-            member = fresh.get(id(placed)) or by_url.get(placed.file.url)
+            member = taken.get(span.file.url)
             if member is not None:
                 self._add_member(planned, path, member, starts, tuple(shift))
                 if (member.is_changed or member.has_grown) and not is_rebuilt:
@@ -307,9 +284,8 @@ class Builder:
             elif is_rebuilt:
                 old = [0] * metadata.ndim
                 for axis, number in zip(axes, numbers, strict=True):
-                    old[axis] = (
-                        self.decided.old_starts[placed.file.url].at(path)[number] // chunk[axis]
-                    )
+                    start = self.plan.old_starts[span.file.url].at(path)[number]
+                    old[axis] = start // chunk[axis]
                 lower, upper = self._box(lengths, numbers, axes, old, planned)
                 moved = tuple(a - b for a, b in zip(shift, old, strict=True))
                 box = MovedBox(path=metadata.node_path, lower=lower, upper=upper, shift=moved)
@@ -324,14 +300,14 @@ class Builder:
         starts: tuple[int, ...],
         shift: tuple[int, ...],
     ) -> None:
-        scanned = member.scanned
-        header = self.headers[scanned.header]
+        scanned, layout = member.scanned, self.plan.layout
+        header = scanned.header
         row = [p for p, _ in header.arrays].index(path)
         count = scanned.counts[row]
         parts = 1
-        if path in self.decided.splits:
+        if path in layout.splits:
             own = json.loads(header.arrays[row][1])["chunk_grid"]["configuration"]["chunk_shape"]
-            parts = own[0] // self.decided.splits[path]
+            parts = own[0] // layout.splits[path]
         member.row.references += count * parts
         if count:
             planned.segments.append(
@@ -354,7 +330,7 @@ class Builder:
         first: Sequence[int],
         planned: PlannedArray,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the chunks of a file: first and last (excluded) along each axis."""
+        """Return the chunks of a file: lower and upper bounds along each axis."""
         metadata = planned.target.metadata
         chunk = metadata.grid.chunk_shape or metadata.shape
         lower, upper = [0] * metadata.ndim, list(metadata.grid.num_chunks)
@@ -365,7 +341,7 @@ class Builder:
 
 
 def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool) -> PlannedArray:
-    """Return an array as it will be, without values; ``variable`` is what it was."""
+    """Return an array without values; `variable` is the existing one."""
     target = ArrayTarget(
         name=metadata.node_path,
         path=metadata.node_path,
@@ -378,7 +354,7 @@ def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool
 
 
 def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:
-    """Return a codec for chunks that have more dimensions of length one before their own."""
+    """Return a codec for chunks with added leading dimensions of length one."""
     settings = dict(codec.get("configuration") or {})
     if codec["name"] == "transpose":
         settings["order"] = [*range(added), *(added + n for n in settings["order"])]

@@ -1,1 +1,0 @@
-"""Makes the arrays of the repository, and fills them: with values, and with references."""

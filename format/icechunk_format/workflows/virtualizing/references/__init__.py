@@ -1,0 +1,1 @@
+"""Plans arrays of the repository, and writes their values and references."""

@@ -1,0 +1,116 @@
+"""Plans tasks that write the references of arrays; their boxes of chunks do not overlap."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.workflows.virtualizing.references.manifests import (
+    MovedBox,
+    ReferencesTask,
+    StagedRows,
+)
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.planning.members import Member
+    from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, Stage
+
+_MOST_REFS_PER_TASK: Final = 200_000
+_LEAST_REFS_PER_TASK: Final = 5_000
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannedArray:
+    """An array that is created or changed."""
+
+    target: ArrayTarget
+    is_new: bool
+    """Whether it is created; an existing one is deleted first."""
+    values: NDArray[Any] | None = None
+    """All values of an array that is stored; None for references."""
+    first_changed: int = 0
+    """The first element along the first axis whose chunk must be stored."""
+    cleared: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    """Boxes of its chunk grid whose chunks are deleted first."""
+    segments: list[Segment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Segment:
+    """References of one box of chunks: of a new file, or of the base."""
+
+    starts: tuple[int, ...]
+    count: int
+    member: Member | None = None
+    box: MovedBox | None = None
+    shift: tuple[int, ...] = ()
+    path: str = ""
+    row: int = 0
+    parts: int = 1
+
+
+def plan_references(arrays: Sequence[PlannedArray], wanted: int) -> list[ReferencesTask]:
+    """Return the tasks that write the manifests of arrays, about `wanted` ones or more."""
+    total = sum(segment.count for array in arrays for segment in array.segments)
+    limit = max(1, min(_MOST_REFS_PER_TASK, max(_LEAST_REFS_PER_TASK, total // max(1, wanted))))
+    found: list[ReferencesTask] = []
+    for array in arrays:
+        segments = sorted(array.segments, key=lambda segment: segment.starts)
+        found += [_task(array, part) for part in _cut(segments, 0, limit)]
+    return found
+
+
+def _cut(segments: list[Segment], axis: int, limit: int) -> list[list[Segment]]:
+    """Cut sorted segments into parts whose boxes do not overlap."""
+    if not segments:
+        return []
+    total = sum(segment.count for segment in segments)
+    if total <= limit or axis >= len(segments[0].starts):
+        return [segments]
+    parts: list[list[Segment]] = []
+    waiting: list[Segment] = []
+    size = 0
+    for _, members in itertools.groupby(segments, key=lambda segment: segment.starts[axis]):
+        group = list(members)
+        count = sum(segment.count for segment in group)
+        if waiting and size + count > limit:
+            parts.append(waiting)
+            waiting, size = [], 0
+        if count > limit:
+            parts += _cut(group, axis + 1, limit)
+            continue
+        waiting += group
+        size += count
+    return [*parts, waiting] if waiting else parts
+
+
+def _task(array: PlannedArray, segments: Sequence[Segment]) -> ReferencesTask:
+    by_stage: dict[str, tuple[Stage, list[tuple[Segment, ScannedFile]]]] = {}
+    for segment in segments:
+        if segment.member is not None:
+            scanned = segment.member.scanned
+            assert scanned.stage is not None
+            _, members = by_stage.setdefault(scanned.stage.key, (scanned.stage, []))
+            members.append((segment, scanned))
+    staged = []
+    for stage, members in by_stage.values():
+        rows = [(f.starts[s.row], s.count // s.parts) for s, f in members]
+        staged.append(
+            StagedRows(
+                key=stage.key,
+                span=stage.streams[members[0][0].path],
+                urls=[scanned.file.url for _, scanned in members],
+                rows=np.array(rows, np.int64).reshape(-1, 2),
+                shifts=np.array([s.shift for s, _ in members], np.int64).reshape(len(members), -1),
+                modified=np.array([f.file.modified or 0 for _, f in members], np.int64),
+                parts=np.array([s.parts for s, _ in members], np.int64),
+            )
+        )
+    moved = tuple(segment.box for segment in segments if segment.box is not None)
+    return ReferencesTask(target=array.target, staged=tuple(staged), moved=moved)
