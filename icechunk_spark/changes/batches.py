@@ -1,15 +1,15 @@
-"""Writes the batches of a stream: each one in one commit, and none of them twice.
+"""Writes the batches of a stream: each in one commit, exactly once.
 
 Rules of this file
 ------------------
-1. A batch is known by the id of the query, which its checkpoint keeps for good, and by its number.
-   They are recorded as ``txnAppId`` and ``txnVersion``, so a batch that runs again is skipped.
+1. A batch is identified by the id of the query, which its checkpoint keeps, and by its number. They
+   are recorded as ``txnAppId`` and ``txnVersion``, so a batch that runs again is skipped.
 2. A batch without rows commits nothing.
 3. Without the option ``group``, the group is chosen when the stream starts. Each commit of the
    stream records it as ``txnGroup``, and later batches take it from there: groups of other writers
-   change nothing.
-4. Where the store does not say whether a commit landed, the history is asked until it answers. If
-   it never does, the query fails, and the same question is asked when the batch is repeated.
+   do not matter.
+4. If the outcome of a commit is unknown, the history is read until it shows the commit. If storage
+   keeps failing, the query fails, and the history is read again when the batch is repeated.
 """
 
 from __future__ import annotations
@@ -49,31 +49,25 @@ from icechunk_spark.writing.target import dataset_options
 
 #: Key of a commit's metadata that holds the group of its stream, if the stream chose it itself.
 TXN_GROUP: Final = "txnGroup"
-_TIMES_ASKED: Final = 5
+_ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 1.0
 
 
 def mode_of(output_mode: str | None) -> Mode:
-    """Return the save mode for an output mode: ``complete`` replaces what is there."""
+    """Return the save mode for an output mode: ``complete`` overwrites."""
     return "overwrite" if (output_mode or "append").strip().lower() == "complete" else "append"
 
 
 def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> str | None:
     """Check options, columns and repository before a stream starts, and return its group.
 
-    The group is None if only the commits of the stream can tell it, of which Spark says later
-    which they are.
-
-    Raises
-    ------
-    IcechunkError
-        The rows of the stream could not be written.
+    The group is None if it depends on earlier commits of the stream, whose id is not known yet.
     """
     try:
         prepared = prepare_write(
             location_of(request),
             write_schema(schema),
-            # Which batch it is, Spark says later.
+            # The id of the query is not known yet.
             dataset_options(replace(request, txn_app_id=None), mode),
             authorize=request.virtual_authorize,
             virtual_options=request.virtual_storage_options,
@@ -94,12 +88,8 @@ def _has_recorded_groups(request: WriteRequest, mode: Mode) -> bool:
 def with_group(request: WriteRequest, mode: Mode, chosen: str | None) -> WriteRequest:
     """Return the request of a batch with the group of its stream, to be recorded by its commit.
 
-    Parameters
-    ----------
-    request, mode
-        The write, with the id of the stream.
-    chosen
-        The group that `check_stream` returned; the one that commits of the stream record counts.
+    A group that commits of the stream record has precedence over `chosen`, the group that
+    `check_stream` returned.
     """
     if request.group is not None:
         return request
@@ -112,7 +102,7 @@ def with_group(request: WriteRequest, mode: Mode, chosen: str | None) -> WriteRe
 
 
 class PlannedBatches:
-    """A function for ``foreachBatch`` that writes each batch as planned.
+    """A function for ``foreachBatch`` that runs a planned write of each batch.
 
     The class has no `repr` of its own, since the request may hold credentials.
     """
@@ -123,18 +113,12 @@ class PlannedBatches:
         self._group = group
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write one batch.
-
-        Raises
-        ------
-        IcechunkError
-            The rows cannot be written, or the store did not say whether they were.
-        """
+        """Write one batch."""
         query = self._request.txn_app_id or _query_id(batch)
         with errors_on_one_line():
             request = replace(self._request, txn_app_id=query, txn_version=number)
             request = with_group(request, self._mode, self._group)
-            # The rows are used several times, and computing them may take a long time.
+            # The rows are used several times, and may be expensive to compute.
             batch.persist()
             try:
                 if batch.isEmpty():
@@ -151,20 +135,14 @@ def _query_id(batch: DataFrame) -> str:
     found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
         raise UnsupportedError(
-            "Spark does not say which query this batch belongs to (spark.python.usePinThread or"
+            "Spark does not pass the id of the query of this batch (spark.python.usePinThread or"
             " PYSPARK_PIN_THREAD is off): give option 'txnAppId', a name that no other stream has"
         )
     return str(found)
 
 
 def write_once(request: WriteRequest, mode: Mode, write: Callable[[], WriteResult | None]) -> None:
-    """Run a write; where its outcome is in doubt, find out.
-
-    Raises
-    ------
-    CommitOutcomeUnknownError
-        The store never said whether the commit landed.
-    """
+    """Run a write; if its outcome is unknown, look for its commit in the history."""
     try:
         write()
     except CommitOutcomeUnknownError:
@@ -173,20 +151,20 @@ def write_once(request: WriteRequest, mode: Mode, write: Callable[[], WriteResul
 
 
 def _has_landed(request: WriteRequest, mode: Mode) -> bool:
-    for asked in range(_TIMES_ASKED):
+    for attempt in range(_ATTEMPTS):
         try:
             repository = RepositoryReader.open(location_of(request))
             if find_committed(repository, dataset_options(request, mode)) is not None:
                 return True
         except StorageError:
             pass
-        if asked + 1 < _TIMES_ASKED:
+        if attempt + 1 < _ATTEMPTS:
             time.sleep(_PAUSE_SECONDS)
     return False
 
 
 def run_maintenance(request: WriteRequest, number: int) -> None:
-    """Rewrite manifests after each so many batches; a failure is a warning, since rows are safe."""
+    """Rewrite manifests after every n-th batch; warn if that fails, since rows are committed."""
     every = request.rewrite_manifests_every
     if every is None or (number + 1) % every:
         return
@@ -195,7 +173,7 @@ def run_maintenance(request: WriteRequest, number: int) -> None:
     except IcechunkError as error:
         warnings.warn(
             f"the manifests were not rewritten after batch {number}: {error.message}; the stream"
-            " goes on, and tries again later",
+            " continues, and tries again later",
             UserWarning,
             stacklevel=1,
         )

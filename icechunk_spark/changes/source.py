@@ -1,16 +1,16 @@
-"""Implements ``spark.readStream.format("icechunk")``: a batch is what two versions differ in.
+"""Implements ``spark.readStream.format("icechunk")``: a batch is the changes of two snapshots.
 
 Rules of this file
 ------------------
-1. One long-lived process of Spark holds a reader and asks it for offsets and partitions; executors
-   get another one, which only reads. So a reader is cheap to make and opens nothing by itself.
-2. Spark 4.2 and later tell where a batch starts, and take limits. Before, `latestOffset` has no
-   arguments; the reader then remembers the last offset that Spark planned, which Spark also plans
+1. One long-lived process of Spark calls a reader for offsets and partitions; executors get another
+   one, which only reads. So a reader is cheap to make and opens nothing in its constructor.
+2. Spark 4.2 and later pass the start of a batch, and limits. Before, `latestOffset` has no
+   arguments; the reader then keeps the last offset that Spark planned, which Spark also plans
    (without rows) after a restart.
-3. The columns are those that ``load()`` found. A version that no longer has them is an error; until
-   a version has all of them for the first time, there are no rows.
-4. Options are parsed when Spark first asks for something: after an error in the constructor, Spark
-   hides it behind one of its own.
+3. The columns are those that ``load()`` found. A snapshot that no longer has them is an error.
+   Until a snapshot has all of them for the first time, batches are empty.
+4. Options are parsed by the first call, because Spark replaces an error of the constructor by its
+   own.
 5. A batch is planned as a batch read is: executors open manifests, the driver does not.
 """
 
@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from icechunk_format.errors import (
-    IcechunkError,
-    InvalidInputError,
-    NotFoundError,
-    UnsupportedError,
-)
+from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.changes.run import run_changes
@@ -46,7 +41,7 @@ try:
 except ImportError:  # Spark 4.0 and 4.1
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for the class that Spark has since 4.2."""
+        """The class of Spark 4.2 and later."""
 
     ReadAllAvailable = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
@@ -61,23 +56,15 @@ if TYPE_CHECKING:
 
 
 class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the commits of a branch as a stream.
-
-    Parameters
-    ----------
-    options
-        The options of the load, as Spark hands them over.
-    schema
-        The columns to read, in order.
-    """
+    """Reads the columns of a schema from the commits of a branch, as a stream."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = options
         self._schema = schema
         self._target = arrow_target(schema)
-        # What Spark before 4.2 does not tell.
+        # The last planned offset, which Spark before 4.2 does not pass.
         self._planned: dict[str, Any] | None = None
-        # The newest version that a query with Trigger.AvailableNow reads.
+        # The last snapshot that a query with Trigger.AvailableNow reads.
         self._goal: SnapshotId | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,9 +82,9 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new stream begins, as the option ``startingFrom`` says."""
+        """Return the beginning of a new stream: option ``startingFrom``."""
         with errors_on_one_line():
-            # Spark before 4.2 asks this once, and does not tell it again.
+            # Spark before 4.2 calls this once and does not pass it again.
             self._planned = self._beginning().as_json()
             return self._planned
 
@@ -119,33 +106,32 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return where the next batch ends; the same as ``start`` where nothing is new."""
+        """Return the end of the next batch; ``start`` if there is no newer snapshot."""
         from icechunk_format.workflows.changes.offsets import Offset
 
         with errors_on_one_line():
-            told = start or self._planned or self.initialOffset()
+            offset = Offset.parse(start or self._planned or self.initialOffset())
             repository = self._repository()
             tip = self._goal or self._tip(repository)
             unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
-            found = self._after(repository, Offset.parse(told), tip, limited=not unlimited)
-            return found.as_json()
+            return self._after(repository, offset, tip, limited=not unlimited).as_json()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the limit in Spark's words; the options say how much it is."""
+        """Return the limit of the options as a limit of Spark."""
         options = self._options
         if options.max_snapshots_per_trigger is None and options.max_chunks_per_trigger is None:
             return ReadAllAvailable()
         return ReadMaxFiles(max_files=options.max_snapshots_per_trigger or 2**31 - 1)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest version of the branch, for the progress that Spark reports."""
+        """Return the newest snapshot of the branch, for the progress that Spark reports."""
         from icechunk_format.workflows.changes.offsets import offset_of
 
         repository = self._repository()
         return offset_of(repository, self._tip(repository)).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop at the version that is the newest now."""
+        """Make the newest snapshot of now the last one of the query."""
         with errors_on_one_line():
             self._goal = self._tip(self._repository())
 
@@ -180,31 +166,31 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 **error.facts,
             ) from error
 
-    def _named(self, repository: RepositoryReader, text: str) -> SnapshotId:
-        """Return the version that ``startingFrom`` names: a tag, a snapshot or an instant."""
+    def _named(self, repository: RepositoryReader, name: str) -> SnapshotId:
+        """Return the snapshot of ``startingFrom``: a tag, a snapshot id or a timestamp."""
         from icechunk_format.dataset.metadata_tables.read import named_version
         from icechunk_format.options.values import parse_timestamp
 
         try:
-            datetime.fromisoformat(text)
+            datetime.fromisoformat(name)
         except ValueError:
             pass
         else:
-            instant = parse_timestamp("startingFrom", text)
-            return repository.resolve(branch=self._options.branch or "main", as_of=instant)
+            timestamp = parse_timestamp("startingFrom", name)
+            return repository.resolve(branch=self._options.branch or "main", as_of=timestamp)
         try:
-            return named_version(repository, text)
+            return named_version(repository, name)
         except NotFoundError as error:
             raise NotFoundError(
                 f"{error.message}; option startingFrom takes earliest, latest, a tag, a snapshot id"
-                " or an instant such as 2024-07-01T12:00:00Z",
+                " or a timestamp such as 2024-07-01T12:00:00Z",
                 **error.facts,
             ) from error
 
     # -- batches ----------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks that read what changed between two offsets."""
+        """Return the tasks that read the changes between two offsets."""
         from icechunk_format.workflows.changes.offsets import Offset
         from icechunk_format.workflows.changes.plan import plan_changes
         from icechunk_format.workflows.changes.steps import Step, steps_to
@@ -223,7 +209,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names = column_names(self._schema, opened.table.columns)
             newer = repository.snapshot_info(last.snapshot)
             restarts = self._options.on_history_change == "restart"
-            if restarts and first.snapshot is not None and not self._is_there(first.snapshot):
+            if restarts and first.snapshot is not None and not self._exists(first.snapshot):
                 steps = [Step(older=None, newer=newer)]
             else:
                 steps = steps_to(repository, newer, first.snapshot, any_history=restarts)
@@ -237,30 +223,22 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return fit_batches(run_changes(None, task), self._target)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the history of the repository needs no word of its readers."""
+        """Do nothing: a repository does not record its readers."""
 
     def stop(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Do nothing: no resource is open."""
 
     def _open(self, older: SnapshotId | None, newer: SnapshotId) -> OpenedTable | None:
-        """Open the table of a version; None where the stream has not come to its first rows yet.
-
-        Raises
-        ------
-        InvalidInputError
-            The version does not have the columns of the stream any more.
-        """
+        """Open the table of a snapshot; None if the columns of the stream did not exist before."""
         try:
             return self._opened(newer)
-        except IcechunkError as error:
-            if not isinstance(error, NotFoundError | InvalidInputError):
-                raise
+        except (NotFoundError, InvalidInputError) as error:
             if older is None or not self._has_columns(older):
                 return None
             raise InvalidInputError(
                 f"snapshot {newer} no longer has the table of the stream: {error.message}. Start a"
                 " new query from there, with a new load and a new checkpointLocation and"
-                f" startingFrom={newer}, or name the variables that stay",
+                f" startingFrom={newer}, or name the variables that it still has",
                 snapshot_id=str(newer),
             ) from error
 
@@ -272,7 +250,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         opened = open_table(self._options, snapshot=str(snapshot))
         names = set(column_names(self._schema, opened.table.columns))
-        # Only what the schema names is compared: other variables may come and go.
+        # Only columns of the schema are compared: other variables may change.
         kept = [c for c in opened.table.columns if c.role != "variable" or c.name in names]
         if any(column.role == "variable" for column in kept):
             opened = replace(opened, table=replace(opened.table, columns=tuple(kept)))
@@ -285,7 +263,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return True
 
-    def _is_there(self, snapshot: SnapshotId) -> bool:
+    def _exists(self, snapshot: SnapshotId) -> bool:
         try:
             self._repository().snapshot(snapshot)
         except NotFoundError:

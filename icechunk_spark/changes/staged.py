@@ -1,14 +1,14 @@
-"""Writes the batches of a stream where Spark's own sink is used: unregistered sessions and Connect.
+"""Writes the batches of a stream for Spark's own sink: unregistered sessions and Connect.
 
 Tasks stage their rows, and the commit writes them in one process, as an unplanned write does, up to
 ``maxUnplannedBytes`` for each batch.
 
 Rules of this file
 ------------------
-1. Spark makes a new writer for the tasks of a batch and another for its commit, so all that the
-   commit needs travels in the messages of the tasks. Tasks know the id of the query.
-2. The staging folder has the name of query and batch: when a batch is repeated, what its earlier
-   attempt left is deleted with it.
+1. Spark makes a new writer for the tasks of a batch and another for its commit, so the
+   messages of the tasks hold all that the commit needs, as the id of the query.
+2. The staging folder is named after query and batch, so that a repeated batch also deletes the rows
+   of its earlier attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from icechunk_spark.writing.unplanned import StagedRows, UnplannedWriter
 
 _BATCH_ID: Final = "streaming.sql.batchId"
 _ROWS_AT_ONCE: Final = 10_000
-# Spark 4.0 hands over rows; later versions hand over Arrow batches to this class.
+# Spark 4.0 passes rows; later versions pass Arrow batches to this class.
 _TAKES_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _Base: Any = (
     datasource.DataSourceStreamArrowWriter if _TAKES_ARROW else datasource.DataSourceStreamWriter
@@ -52,14 +52,8 @@ class StagedBatch(WriterCommitMessage):
 class StagedStreamWriter(_Base):  # type: ignore[misc]
     """Stages the rows of a batch, and writes them in its commit.
 
-    Parameters
-    ----------
-    request, mode, schema
-        The write.
-    group
-        The group that was chosen when the batch began; see `with_group`.
-    refused
-        The error that tasks raise.
+    `group` is the group that was chosen when the batch began, and `refused` an error for tasks to
+    raise.
     """
 
     def __init__(
@@ -78,15 +72,7 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage the rows of one task.
-
-        Raises
-        ------
-        IcechunkError
-            The batch was refused.
-        UnsupportedError
-            The batch is too large, or Spark does not say which query it belongs to.
-        """
+        """Stage the rows of one task."""
         from pyspark import TaskContext
 
         if self._refused is not None:
@@ -95,7 +81,7 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         query = self._request.txn_app_id or (context and context.getLocalProperty(QUERY_ID))
         if not query or context is None:
             raise UnsupportedError(
-                "Spark does not say which query this batch belongs to: give option 'txnAppId', a"
+                "Spark does not pass the id of the query of this batch: give option 'txnAppId', a"
                 " name that no other stream has"
             )
         number = context.getLocalProperty(_BATCH_ID) or "batch"
@@ -108,15 +94,7 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         return StagedBatch(staged, query, folder, self._group)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Write the rows of a batch in one commit, unless that was done before.
-
-        Raises
-        ------
-        IcechunkError
-            The rows cannot be written; nothing was committed then.
-        CommitOutcomeUnknownError
-            The store never said whether the commit landed.
-        """
+        """Write the rows of a batch in one commit, unless an earlier attempt did."""
         found = [message for message in messages if isinstance(message, StagedBatch)]
         if not found:
             return
@@ -141,5 +119,5 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
 
 
 def _as_key(text: str) -> str:
-    """Return a text as a part of an object key."""
+    """Return a string as a part of an object key."""
     return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in text)

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Every call goes on to Spark's own writer unchanged, except `start` with ``format("icechunk")``.
+1. Every call is passed to Spark's own writer unchanged, except `start` with ``format("icechunk")``.
 2. `start` checks options, columns and repository first, then lets Spark call a function with each
-   batch, which writes it as planned.
+   batch, which runs a planned write.
 3. Importing it is cheap, because `icechunk_spark` imports it.
 """
 
@@ -24,7 +24,7 @@ class PlannedStream(NotedWrite):
     _icechunk_output_mode: str | None = None
 
     def outputMode(self, outputMode: str) -> Any:
-        """Note the output mode, and tell Spark."""
+        """Note the output mode, and pass it to Spark."""
         self._icechunk_output_mode = outputMode
         return super().outputMode(outputMode)  # type: ignore[misc]
 

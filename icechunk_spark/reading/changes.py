@@ -1,7 +1,4 @@
-"""Plans reads of what changed between two versions, from the options of a read.
-
-Only the driver imports this module, because it imports the planner.
-"""
+"""Plans reads of the changes between two snapshots, on the driver."""
 
 from __future__ import annotations
 
@@ -20,14 +17,9 @@ from icechunk_format.workflows.changes.steps import steps_to
 
 
 def resolve_since(options: ReadRequest) -> str:
-    """Return the id of the snapshot that the option ``changesSince`` means now, as text.
+    """Return the id of the snapshot of ``changesSince``.
 
-    Empty where it is gone, and ``onHistoryChange=restart`` says to read all rows then.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such version.
+    It is empty if the snapshot does not exist and ``onHistoryChange=restart`` reads all rows then.
     """
     assert options.changes_since is not None
     try:
@@ -38,8 +30,8 @@ def resolve_since(options: ReadRequest) -> str:
         if options.on_history_change == "restart" and error.facts.get("kind") == "snapshot":
             return ""
         raise NotFoundError(
-            f"{error.message}; option changesSince must name a version that is still there (with"
-            " onHistoryChange=restart, a snapshot that has expired means all rows)",
+            f"{error.message}; option changesSince must name a tag, branch or snapshot that exists"
+            " (with onHistoryChange=restart, a snapshot that has expired means all rows)",
             **error.facts,
         ) from error
 
@@ -52,25 +44,9 @@ def plan_changes_since(
     since: str,
     time_zone: str | None,
 ) -> ChangePlan:
-    """Plan the changes up to a snapshot.
+    """Plan the changes of some columns up to the snapshot ``newer``, whose table is given.
 
-    Parameters
-    ----------
-    newer
-        The id of the newer snapshot, as text.
-    table
-        The table of the newer snapshot.
-    names
-        The columns to read, in order.
-    since
-        The id of the older snapshot, as text; empty for a table without rows.
-    time_zone
-        The session's time zone, or None if it is not known.
-
-    Raises
-    ------
-    IcechunkError
-        The versions cannot be compared, or something of them is gone.
+    ``since`` is the id of the older snapshot; empty for a table without rows.
     """
     repository = RepositoryReader.open(location_of(options)).as_read()
     steps = steps_to(
@@ -87,7 +63,7 @@ def plan_changes_since(
 def change_request(
     options: ReadRequest, repository: RepositoryReader, table: Table, time_zone: str | None
 ) -> ChangeRequest:
-    """Return what a read asks of each version; ``table`` pins its group and variables."""
+    """Return the request of a feed; ``table`` fixes its group and variables."""
     of_cells = options.layout == "cells"
     assert options.layout != "summary"
     cf = {"decode_cf": options.decode_cf, "timestamp_type": options.timestamp_type}

@@ -52,7 +52,7 @@ def test_some_columns_of_the_changes(path, load):
 
 
 def test_versions_that_cannot_be_compared(spark, path):
-    with pytest.raises(NotFoundError, match="option changesSince must name a version"):
+    with pytest.raises(NotFoundError, match="option changesSince must name a tag"):
         icechunk_spark.read(spark, path, changes_since="v2")
     with pytest.raises(InvalidInputError, match="onHistoryChange=restart"):
         icechunk_spark.read(spark, path, tag="v1", changes_since="main")

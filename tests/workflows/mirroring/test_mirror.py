@@ -17,6 +17,7 @@ from icechunk_format.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.versions import find_files, freshness
 
@@ -381,6 +382,20 @@ def test_an_expired_source_gives_a_full_copy_that_says_so(grid):
     done = grid.mirror()
     assert done.full_copy == f"snapshot {expired}, which the copy holds, expired"
     assert done.rows == 96
+    grid.assert_copied()
+
+
+def test_an_array_that_changed_in_a_snapshot_that_expired_is_copied_anew(grid):
+    grid.mirror()
+    grid.repository.create_tag("copied", grid.repository.resolve())
+    grid.append(2)
+    expired = grid.repository.resolve()
+    grid.append(2)
+    cutoff = grid.repository.snapshot_info(grid.repository.resolve()).flushed_at
+    grid.repository.expire_snapshots(datetime.fromtimestamp(cutoff / 1e6, UTC))
+    grid.repository.storage.delete_many([f"snapshots/{expired}"])
+    metadata_cache().clear()
+    assert "expired" in grid.mirror().full_copy
     grid.assert_copied()
 
 

@@ -73,7 +73,7 @@ def by_label(
 
 
 def selection_of(runs: NDArray[np.int64], size: int) -> DimSelection:
-    """Return runs as a selection along a dimension."""
+    """Return runs as a selection along a dimension of some size."""
     if len(runs) == 1:
         return DimSelection.span(size, int(runs[0, 0]), int(runs[0, 1]))
     counts = runs[:, 1] - runs[:, 0]

@@ -20,7 +20,7 @@ from icechunk_format.workflows.changes.axis_changes import slabs
 if TYPE_CHECKING:
     from icechunk_format.workflows.changes.steps import TouchedNodes
 
-# Members of ``zarr.json`` that decide what stored bytes mean.
+# Members of ``zarr.json`` that determine the meaning of stored bytes.
 _MEANING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")
 
 

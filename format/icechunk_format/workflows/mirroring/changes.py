@@ -42,11 +42,15 @@ def cell_changes(
     reason = _why_all_differ(old, new)
     if reason is not None:
         return reason
-    nodes = {variable.node.id for variable in new.variables().values()}
+    variables = new.variables()
+    copied = [column.path for column in new.columns().values() if column.path is not None]
     try:
-        touched = touched_nodes(repository, logs, nodes)
+        touched = touched_nodes(repository, logs, {variables[path].node.id for path in copied})
     except NotFoundError as error:
         return error.message
+    for path in copied:
+        if variables[path].shape and touched.smallest.get(variables[path].node.id) == ():
+            return f"{path} was changed in a snapshot that expired"
     axes = axis_changes(old, new, touched)
     boxes = (
         slabs([axis.fresh for axis in axes], new.table.sizes),
