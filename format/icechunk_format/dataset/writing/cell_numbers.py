@@ -90,15 +90,7 @@ class CellNumbers:
         return math.prod(self.unit_counts)
 
     def terms(self, axis: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what places along a dimension add to the number of a cell.
-
-        Parameters
-        ----------
-        axis
-            Position of the dimension.
-        places
-            int64: indices along it, in blocks that rows touch.
-        """
+        """Return what places along a dimension add to the number of a cell."""
         lines = self.axes[axis]
         blocks = lines.chunk_of(places)
         ranks = np.searchsorted(np.asarray(self.touched[axis], np.int64), blocks)
@@ -113,13 +105,7 @@ class CellNumbers:
         return terms
 
     def block_bounds(self, block: int) -> tuple[list[int], list[int]] | None:
-        """Return the first indices of a block and the indices behind its last; None for no block.
-
-        Parameters
-        ----------
-        block
-            The number of one of its cells, by ``cells_per_block``.
-        """
+        """Return the first indices of a block and the indices behind its last; None for no block."""
         per_unit = math.prod(self.blocks_per_unit)
         if not 0 <= block < self.units * per_unit:
             return None
@@ -144,24 +130,7 @@ def number_cells(
     row_count: int | None,
     rows_per_unit: int,
 ) -> CellNumbers:
-    """Return the numbering of the cells of a part.
-
-    Parameters
-    ----------
-    axes
-        How blocks lie along the dimensions of the part.
-    places
-        By dimension: the index of each distinct value.
-    row_count
-        Rows of the part, where known; otherwise the grid is taken for full.
-    rows_per_unit
-        Wanted rows of a unit.
-
-    Raises
-    ------
-    UnsupportedError
-        The grid is too large for one write.
-    """
+    """Return the numbering of the cells of a part."""
     touched = [np.unique(axis.chunk_of(own)) for axis, own in zip(axes, places, strict=True)]
     counts = [max(1, len(found)) for found in touched]
     total = math.prod(counts)

@@ -50,11 +50,6 @@ class DimensionPlaces:
         By dimension: where they go.
     old_labels
         By dimension: the stored labels in the places that are there, in their new order.
-
-    Raises
-    ------
-    InvalidInputError
-        A value names no place, or nearly that of another.
     """
 
     def __init__(
@@ -146,13 +141,7 @@ class DimensionPlaces:
         )
 
     def check_density(self, rows: int | None) -> None:
-        """Refuse rows that cover next to nothing of the grid that they would make.
-
-        Raises
-        ------
-        InvalidInputError
-            They cover less than ``minDensity``.
-        """
+        """Refuse rows that cover next to nothing of the grid that they would make."""
         if rows is None or not self._prepared.dims:
             return
         counts = {dim: placed.distinct for dim, placed in self.placed.items()}

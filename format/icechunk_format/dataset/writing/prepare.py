@@ -127,22 +127,7 @@ def prepare_write(
 def prepare_again(
     before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
 ) -> PreparedWrite | WriteResult:
-    """Prepare a write anew for a later version of its branch.
-
-    Parameters
-    ----------
-    before
-        What ``prepare_write`` returned.
-    snapshot
-        The version to begin with now.
-    options
-        Those of before, with the group and the dimensions that were found.
-
-    Raises
-    ------
-    AlreadyExistsError, InvalidInputError, UnsupportedError
-        As for ``prepare_write``.
-    """
+    """Prepare a write anew for a later version of its branch."""
     destination = replace(before.destination, base=snapshot.id)
     group = _group(snapshot, options, destination.location, before.columns)
     return _prepared(destination, options, group, snapshot, before.columns)
@@ -301,13 +286,7 @@ def _is_index(
 
 
 def branch_missing(repository: Repository, options: WriteOptions) -> bool:
-    """Whether the branch has to be created first.
-
-    Raises
-    ------
-    NotFoundError
-        It does not exist, and may not be created.
-    """
+    """Whether the branch has to be created first."""
     if options.branch in repository.branches():
         return False
     if not options.create_branch:

@@ -43,13 +43,7 @@ class OldArrays:
         return None if base is None else load_snapshot(self._destination.open_storage(), base)
 
     def reader(self, path: str) -> ArrayReader:
-        """Return the reader of an array of the base version.
-
-        Raises
-        ------
-        NotFoundError
-            The version has no such array.
-        """
+        """Return the reader of an array of the base version."""
         if path not in self._readers:
             node = None if self._version is None else self._version.node(path)
             if node is None or self._version is None:
@@ -97,29 +91,7 @@ class BlockWriter:
     def store(
         self, array: ArrayTarget, values: NDArray[Any], seen: NDArray[np.bool_], start: list[int]
     ) -> Iterator[ChunkRefs]:
-        """Store the chunks of a block that have rows.
-
-        Parameters
-        ----------
-        array
-            The array.
-        values
-            Stored values of the block, in the array's order of dimensions.
-        seen
-            Which cells have a row, in the order of the part.
-        start
-            First indices of the block, in the order of the part.
-
-        Yields
-        ------
-        ChunkRefs
-            The stored chunks; several parts where they are many.
-
-        Raises
-        ------
-        InvalidInputError
-            A cell has no row, and the array no missing value.
-        """
+        """Store the chunks of a block that have rows."""
         order = [self._part.dims.index(dim) for dim in array.dims]
         seen = seen.transpose(order)
         origin = [start[axis] for axis in order]

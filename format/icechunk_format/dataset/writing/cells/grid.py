@@ -29,15 +29,7 @@ _MOST_GROWTH: Final = 4
 def common_axes(
     dims: Sequence[str], arrays: Sequence[tuple[tuple[str, ...], ArrayMetadata]]
 ) -> tuple[ChunkAxis, ...]:
-    """Return the axes of the blocks that hold whole chunks of all arrays.
-
-    Parameters
-    ----------
-    dims
-        The dimensions of the part.
-    arrays
-        Dimensions and metadata of each array; all have the same dimensions in some order.
-    """
+    """Return the axes of the blocks that hold whole chunks of all arrays."""
     found = []
     for dim in dims:
         axes = [metadata.grid.axes[own.index(dim)] for own, metadata in arrays]

@@ -13,13 +13,7 @@ from icechunk_format.errors import InvalidInputError
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:
-    """Refuse a schema that is not that of a layout.
-
-    Raises
-    ------
-    InvalidInputError
-        A column is missing, is not part of the layout, or has another type.
-    """
+    """Refuse a schema that is not that of a layout."""
     is_refs = layout == "refs"
     fields = REFS_FIELDS if is_refs else CHUNKS_FIELDS
     needed = ("array", "chunk", "kind" if is_refs else "data")
@@ -57,13 +51,7 @@ def array_names(column: pa.Array) -> pa.Array:
 
 
 def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
-    """Return a column of lists as ``int64 (n, ndim)``.
-
-    Raises
-    ------
-    InvalidInputError
-        A list is NULL, has another length, or holds NULL.
-    """
+    """Return a column of lists as ``int64 (n, ndim)``."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     lengths = pc.list_value_length(column)
@@ -80,13 +68,7 @@ def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
 
 
 def check_places(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
-    """Refuse places outside of a chunk grid.
-
-    Raises
-    ------
-    InvalidInputError
-        A chunk is not in the grid.
-    """
+    """Refuse places outside of a chunk grid."""
     wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
     if wrong.any():
         found = coords[int(np.argmax(wrong))].tolist()

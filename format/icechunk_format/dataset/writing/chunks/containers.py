@@ -70,13 +70,7 @@ def _plain(text: str) -> str:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse the prefix of a local folder that readers would not understand.
-
-    Raises
-    ------
-    InvalidInputError
-        Its name holds characters that have a meaning in a URL.
-    """
+    """Refuse the prefix of a local folder that readers would not understand."""
     if prefix.startswith(_FILE) and f"{_FILE}{parse_url(prefix).path}" != prefix:
         raise InvalidInputError(
             f"readers cannot find files below {prefix!r}: '#', '?' and '%' with two digits in the "
@@ -122,13 +116,7 @@ def add_containers(
     authorized: Sequence[str],
     virtual_options: Mapping[str, str],
 ) -> None:
-    """Add containers for places that no container of the repository covers.
-
-    Raises
-    ------
-    CommitOutcomeUnknownError, ConflictError, ReadOnlyError, StorageError
-        The configuration could not be changed.
-    """
+    """Add containers for places that no container of the repository covers."""
     kept = {_plain(text.rstrip("/") + "/") for text in authorized}
     wanted = set(places)
     # Each task knows the folder of its own files alone.

@@ -55,15 +55,7 @@ _TABLE_FIELDS: Final = pa.schema(
 
 
 def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
-    """Decide everything about a write in the layouts ``chunks`` and ``refs``.
-
-    Raises
-    ------
-    InvalidInputError
-        An array is described badly, or there is none.
-    UnsupportedError
-        A data type or codec is not known here.
-    """
+    """Decide everything about a write in the layouts ``chunks`` and ``refs``."""
     created, resized, targets = _targets(prepared)
     if not targets:
         raise InvalidInputError(

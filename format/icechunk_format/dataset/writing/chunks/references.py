@@ -50,26 +50,7 @@ def references(
     rows: pa.Table,
     source: ChunkSource,
 ) -> tuple[ChunkRefs, set[str]]:
-    """Return references of one array as the rows describe them, and what needs a container.
-
-    Parameters
-    ----------
-    target
-        The array.
-    coords
-        Integers, shape (n, ndim): places in its chunk grid.
-    rows
-        n rows of the layout ``refs``.
-    source
-        Has the virtual chunk containers of the repository, and the prefixes that the write
-        authorises; with no container, locations may lie anywhere.
-
-    Raises
-    ------
-    InvalidInputError
-        A row lacks what its kind needs, is of another kind, or names a place outside of the grid
-        or of the containers.
-    """
+    """Return references of one array as the rows describe them, and what needs a container."""
     check_places(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
     parts: list[ChunkRefs] = []

@@ -61,13 +61,7 @@ class PlacedValues:
 
 
 def check_labels(values: pa.Array, *, dim: str) -> None:
-    """Refuse values that cannot be labels.
-
-    Raises
-    ------
-    InvalidInputError
-        One is NULL or NaN.
-    """
+    """Refuse values that cannot be labels."""
     if values.null_count:
         raise InvalidInputError(
             f"the dimension {dim!r} is NULL in some rows, so they have no place in the grid; "
@@ -83,13 +77,7 @@ def check_labels(values: pa.Array, *, dim: str) -> None:
 
 
 def place_indices(values: pa.Array, *, dim: str, old_size: int) -> PlacedValues:
-    """Place the values of a dimension without labels: they are 0-based indices.
-
-    Raises
-    ------
-    InvalidInputError
-        One is negative, or NULL.
-    """
+    """Place the values of a dimension without labels: they are 0-based indices."""
     check_labels(values, dim=dim)
     places = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
     if len(places) and int(places.min()) < 0:
@@ -111,28 +99,7 @@ def place_labels(
     is_descending: bool = False,
     order: NDArray[Any] | None = None,
 ) -> PlacedValues:
-    """Match the values of a dimension with the labels that it has, and place those that are new.
-
-    Parameters
-    ----------
-    values
-        Distinct values.
-    encoder
-        Of the array of labels.
-    existing
-        Its stored values; None for a new array.
-    dim
-        Name of the dimension.
-    is_descending
-        Whether new labels go down, where existing ones do not say.
-    order
-        Stored labels in the order in which they are wanted, where the array is new.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is NULL, NaN, nearly the same as another label, or matches two.
-    """
+    """Match the values of a dimension with the labels that it has, and place those that are new."""
     check_labels(values, dim=dim)
     wanted, inverse = np.unique(encoder.encode(values), return_inverse=True)
     old = np.empty(0, wanted.dtype) if existing is None else existing
@@ -170,15 +137,6 @@ def in_order(
     placed: PlacedValues, old: NDArray[Any], first: int
 ) -> tuple[PlacedValues, NDArray[Any]]:
     """Merge new labels with the old ones from ``first`` on, where all come to lie in order.
-
-    Parameters
-    ----------
-    placed
-        The new labels, behind the old ones.
-    old
-        Stored values of the old labels.
-    first
-        Labels before this one stay.
 
     Returns
     -------

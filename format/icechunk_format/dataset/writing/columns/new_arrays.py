@@ -50,13 +50,7 @@ _VARIABLE_ITEM_BYTES: Final = 64
 
 
 class NewArray:
-    """The new array of a column. Properties that do not depend on sizes are found at once.
-
-    Raises
-    ------
-    InvalidInputError
-        The column's type has no array, or the encoding does not fit it.
-    """
+    """The new array of a column. Properties that do not depend on sizes are found at once."""
 
     def __init__(
         self, column: SourceColumn, *, path: str, dims: Sequence[str], said: Mapping[str, Any]
@@ -128,24 +122,7 @@ class NewArray:
         shards: Mapping[str, int],
         is_complete: bool,
     ) -> ArrayMetadata:
-        """Return the document of the array.
-
-        Parameters
-        ----------
-        shape
-            Elements per dimension.
-        chunks, shards
-            The options, by dimension.
-        is_complete
-            Whether every cell will be written.
-
-        Raises
-        ------
-        InvalidInputError
-            The parts do not fit together.
-        UnsupportedError
-            A codec cannot be had.
-        """
+        """Return the document of the array."""
         chunk_shape, shard_shape, is_same = self._chunking(shape, chunks, shards)
         metadata = build_array_metadata(
             shape=shape,
@@ -301,13 +278,7 @@ def described_attributes(
 
 
 def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
-    """Return the stored value that CF attributes call missing; None where they call none so.
-
-    Raises
-    ------
-    InvalidInputError
-        No reader could use an attribute.
-    """
+    """Return the stored value that CF attributes call missing; None where they call none so."""
     decoder = attribute_decoder(attributes, data_type, name=name)
     if all(attributes.get(key) is None for key in MISSING_KEYS):
         return None

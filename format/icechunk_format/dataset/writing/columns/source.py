@@ -89,13 +89,7 @@ class SourceColumn:
 
 
 def source_columns(schema: pa.Schema) -> dict[str, SourceColumn]:
-    """Return the columns of a schema by name.
-
-    Raises
-    ------
-    InvalidInputError
-        Two columns have one name, or a name cannot be that of an array.
-    """
+    """Return the columns of a schema by name."""
     found: dict[str, SourceColumn] = {}
     for column in schema:
         if column.name in found:
@@ -135,22 +129,7 @@ def find_dims(
     asked: Sequence[str] | None,
     existing: Iterable[Variable],
 ) -> tuple[str, ...]:
-    """Return the names of the dimension columns, in order.
-
-    Parameters
-    ----------
-    columns
-        The DataFrame.
-    asked
-        The option ``dims``.
-    existing
-        The arrays that the group keeps.
-
-    Raises
-    ------
-    InvalidInputError
-        They cannot be found, or a name is no column.
-    """
+    """Return the names of the dimension columns, in order."""
     if asked is not None:
         _check_dims(columns, asked)
         return tuple(asked)
@@ -180,13 +159,7 @@ def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
 def _described_dims(
     columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
 ) -> tuple[str, ...]:
-    """Return the dimensions that field metadata tells, with the group's help where it is partial.
-
-    Raises
-    ------
-    InvalidInputError
-        A dimension has no column any more, and columns without metadata may be it.
-    """
+    """Return the dimensions that field metadata tells, with the group's help where it is partial."""
     columns_of = named_as(columns)
     named = [columns_of.get(dim, dim) for dim in _dims_before(columns.values())]
     found = [

@@ -80,22 +80,7 @@ def adopt(
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     rivals: Rivals,
 ) -> Adopted:
-    """Reuse what tasks stored; return the manifests and deletions to commit for a new plan.
-
-    Parameters
-    ----------
-    plan, manifests
-        What was planned first, and what tasks stored for it.
-    now
-        The plan for the newest version, of the same rows.
-    rivals
-        What others committed in between.
-
-    Raises
-    ------
-    ConflictError
-        Others have written cells of this write, and the options do not say who wins.
-    """
+    """Reuse what tasks stored; return the manifests and deletions to commit for a new plan."""
     adoption = _Adoption(plan, now, rivals)
     for name, array in now.arrays.items():
         adoption.take(plan.arrays.get(name), array, manifests.get(array.path, ()))

@@ -19,19 +19,7 @@ _AGAIN: Final = "run the job again, and it is planned on top of what they commit
 def refused(
     prepared: PreparedWrite, problem: str, *, snapshots: Iterable[SnapshotId] = (), **facts: Any
 ) -> ConflictError:
-    """Return the error of a write that conflicts with commits of others.
-
-    Parameters
-    ----------
-    prepared
-        The write.
-    problem
-        What others did, as a clause.
-    snapshots
-        Their commits.
-    **facts
-        More facts for programs.
-    """
+    """Return the error of a write that conflicts with commits of others."""
     ids = [str(snapshot) for snapshot in snapshots]
     return ConflictError(
         f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.place}. "
@@ -47,17 +35,7 @@ def cells_written_twice(
     lost: Mapping[str, tuple[tuple[str, ...], Sequence[set[int]], int]],
     snapshots: Iterable[SnapshotId],
 ) -> ConflictError:
-    """Return the error for cells that this write and another one have written.
-
-    Parameters
-    ----------
-    plan
-        The write as it is planned now.
-    lost
-        By variable: its dimensions, the indices along each of them, and the number of cells.
-    snapshots
-        The commits of others.
-    """
+    """Return the error for cells that this write and another one have written."""
     prepared = plan.prepared
     ids = [str(snapshot) for snapshot in snapshots]
     lines, labels = [], {}

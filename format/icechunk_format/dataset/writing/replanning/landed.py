@@ -88,20 +88,7 @@ def array_at(version: Snapshot, path: str, node_id: NodeId | None = None) -> Nod
 
 
 def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
-    """Return by dimension the index in the new plan of each index in older versions.
-
-    Parameters
-    ----------
-    plan, now
-        The first plan, and that for the newest version.
-    rivals
-        What others committed.
-
-    Raises
-    ------
-    ConflictError
-        Others have taken labels away.
-    """
+    """Return by dimension the index in the new plan of each index in older versions."""
     found: dict[str, Landed] = {}
     prepared = now.prepared
     for dim in plan.dimension_tables:

@@ -104,24 +104,7 @@ def plan_again(
     base: Snapshot,
     found: PlanIsOld,
 ) -> PlannedCommit | WriteResult:
-    """Plan a write again on the newest version, and reuse what tasks stored.
-
-    Parameters
-    ----------
-    plan, manifests
-        The write, as it was planned first.
-    base
-        The version that it was planned on.
-    found
-        The newest version, and all commits since ``base``.
-
-    Raises
-    ------
-    ConflictError
-        The write does not fit on top of them.
-    IcechunkError
-        As for ``prepare_write`` and ``plan_write``: what a write that begins now would meet.
-    """
+    """Plan a write again on the newest version, and reuse what tasks stored."""
     before = plan.prepared
     rivals = Rivals(base=base, tip=found.tip, commits=found.theirs)
     if before.options.mode == "overwrite":
