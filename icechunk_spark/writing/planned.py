@@ -41,8 +41,7 @@ from icechunk_format.dataset.writing.chunks.task import write_layout_batches
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
-from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import location_of

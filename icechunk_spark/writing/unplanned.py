@@ -32,8 +32,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.in_process import write_prepared_table
-from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.write import WriteRequest

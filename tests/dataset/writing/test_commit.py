@@ -15,7 +15,7 @@ from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, values
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.in_process import placed_batches, write_part, write_table
+from icechunk_format.dataset.writing.in_process import numbered_batches, write_part, write_table
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
@@ -37,7 +37,7 @@ def test_receipts_of_many_tasks_make_manifests_that_do_not_overlap(place):
     coordinates = {d: pa.array(sorted(set(table.column(d).to_pylist()))) for d in prepared.dims}
     plan = plan_write(prepared, coordinates, table.num_rows)
     [part] = plan.parts
-    whole = pa.Table.from_batches(placed_batches(plan, part, table))
+    whole = pa.Table.from_batches(numbered_batches(plan, part, table))
     assert whole.schema.equals(part.input_schema)
     units = whole.column("_cell").to_numpy() // part.numbers.cells_per_unit
     assert set(units) == set(range(part.units))

@@ -42,11 +42,11 @@ class CellNumbers:
     Parameters
     ----------
     axes
-        How blocks lie along the dimensions.
+        By dimension: the extents of the blocks.
     touched
         By dimension: the numbers along the axis of the blocks that rows touch, ascending.
     blocks_per_unit
-        By dimension: how many of them make a unit.
+        By dimension: the touched blocks of a unit.
     """
 
     axes: tuple[ChunkAxis, ...]
@@ -68,12 +68,12 @@ class CellNumbers:
 
     @property
     def cells_per_block(self) -> int:
-        """Numbers that a block takes."""
+        """Number of cells of a block."""
         return math.prod(self.shape)
 
     @property
     def cells_per_unit(self) -> int:
-        """Numbers that a unit takes: a cell's number, divided by this, is its unit."""
+        """Number of cells of a unit: the number of a cell, divided by this, is its unit."""
         return math.prod(self.blocks_per_unit) * self.cells_per_block
 
     @property
@@ -89,12 +89,12 @@ class CellNumbers:
         """Number of units."""
         return math.prod(self.unit_counts)
 
-    def terms(self, axis: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what places along a dimension add to the number of a cell."""
+    def terms(self, axis: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the terms that indices along a dimension, in touched blocks, add to the number."""
         lines = self.axes[axis]
-        blocks = lines.chunk_of(places)
+        blocks = lines.chunk_of(indices)
         ranks = np.searchsorted(np.asarray(self.touched[axis], np.int64), blocks)
-        within = places - lines.start_of(blocks)
+        within = indices - lines.start_of(blocks)
         unit, inner = np.divmod(ranks, self.blocks_per_unit[axis])
         after = slice(axis + 1, None)
         terms: NDArray[np.int64] = (
@@ -105,7 +105,10 @@ class CellNumbers:
         return terms
 
     def block_bounds(self, block: int) -> tuple[list[int], list[int]] | None:
-        """Return the first indices of a block and the indices behind its last; None for no block."""
+        """Return where a block begins and ends, by the number of a cell // ``cells_per_block``.
+
+        None if no block has the number.
+        """
         per_unit = math.prod(self.blocks_per_unit)
         if not 0 <= block < self.units * per_unit:
             return None
@@ -125,16 +128,19 @@ class CellNumbers:
 
 def number_cells(
     axes: Sequence[ChunkAxis],
-    places: Sequence[NDArray[np.int64]],
+    indices: Sequence[NDArray[np.int64]],
     *,
     row_count: int | None,
     rows_per_unit: int,
 ) -> CellNumbers:
-    """Return the numbering of the cells of a part."""
-    touched = [np.unique(axis.chunk_of(own)) for axis, own in zip(axes, places, strict=True)]
+    """Return the numbering of the cells of a part, from its indices along each dimension.
+
+    If ``row_count`` is not known, the grid is assumed to be full.
+    """
+    touched = [np.unique(axis.chunk_of(own)) for axis, own in zip(axes, indices, strict=True)]
     counts = [max(1, len(found)) for found in touched]
     total = math.prod(counts)
-    cells = math.prod(max(1, len(own)) for own in places)
+    cells = math.prod(max(1, len(own)) for own in indices)
     rows = cells if row_count is None else min(row_count, cells)
     wanted = max(1, min(_MOST_BLOCKS_PER_UNIT, rows_per_unit * total // max(1, rows)))
     return CellNumbers(

@@ -100,12 +100,12 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     if branch_missing(seen, options):
         _create_branch(repository, options.branch, base)
         seen = repository
-    places = {place for receipt in receipts for place in receipt.places}
-    if places:
+    prefixes = {prefix for receipt in receipts for prefix in receipt.prefixes}
+    if prefixes:
         source = destination.chunk_source
         add_containers(
             repository,
-            places,
+            prefixes,
             authorized=source.authorized,
             virtual_options=source.virtual_options,
         )

@@ -16,8 +16,7 @@ from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
-from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.storage.location import Place
 
@@ -59,25 +58,25 @@ def write_prepared_table(prepared: PreparedWrite, table: pa.Table) -> WriteResul
 
 def write_part(plan: WritePlan, part: WritePart, table: pa.Table) -> TaskReceipt:
     """Write one part of a plan from a table of all its rows."""
-    return write_batches(part, placed_batches(plan, part, table))
+    return write_batches(part, numbered_batches(plan, part, table))
 
 
-def placed_batches(plan: WritePlan, part: WritePart, table: pa.Table) -> Iterator[pa.RecordBatch]:
+def numbered_batches(plan: WritePlan, part: WritePart, table: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part with the numbers of their cells, sorted by them."""
     if part.is_distinct:
         table = _distinct(table.select([*part.dims, *part.variables]))
     cells = np.zeros(table.num_rows, np.int64)
     for dim in part.dims:
-        places = plan.dimension_tables[dim]
-        rows = pc.index_in(table.column(dim), places.column("value")).to_numpy()
-        cells += places.column(f"cell_{part.number}").to_numpy()[rows]
+        terms = plan.dimension_tables[dim]
+        rows = pc.index_in(table.column(dim), terms.column("value")).to_numpy()
+        cells += terms.column(f"cell_{part.number}").to_numpy()[rows]
     order = np.argsort(cells, kind="stable")
-    placed = pa.table(
+    numbered = pa.table(
         [pa.array(cells), *(table.column(name) for name in part.variables)],
         names=[CELL, *part.variables],
     )
     for start in range(0, len(order), _ROWS_PER_BATCH):
-        taken = placed.take(pa.array(order[start : start + _ROWS_PER_BATCH]))
+        taken = numbered.take(pa.array(order[start : start + _ROWS_PER_BATCH]))
         yield from taken.combine_chunks().to_batches()
 
 
@@ -86,6 +85,6 @@ def _distinct(table: pa.Table) -> pa.Table:
     if not table.num_columns or not table.num_rows:
         return table
     numbered = table.append_column("_row", pa.array(np.arange(table.num_rows)))
-    # Groups take NULL and NaN for values of their own, which is what distinct means in SQL.
+    # A group treats NULL and NaN as values, like DISTINCT in SQL.
     groups = numbered.group_by(table.column_names, use_threads=False).aggregate([("_row", "min")])
     return table.take(groups.column("_row_min"))

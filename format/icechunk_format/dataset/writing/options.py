@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. ``icechunk_format.options`` parses and checks what users give. Checked here is what only the
-   format knows: the words of an encoding, and values that metadata can hold.
+1. ``icechunk_format.options`` parses and checks the options of users. This module checks the keys
+   of an encoding, and values of metadata.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CF_KEYS: Final = (
     "units",
     "calendar",
 )
-"""What the option ``encoding`` may say that becomes an attribute by the CF conventions."""
+"""Keys of the option ``encoding`` that become attributes of the CF conventions."""
 
 ENCODING_KEYS: Final = (
     "dtype",
@@ -46,84 +46,53 @@ ENCODING_KEYS: Final = (
     "shape",
     "dims",
 )
-"""What the option ``encoding`` may say of a variable; the last two in the layouts of chunks."""
+"""Keys of the option ``encoding``; the last two are for the layouts of chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of a write.
-
-    Parameters
-    ----------
-    mode
-        ``append``, ``overwrite``, ``errorifexists`` or ``ignore``.
-    group
-        Path of the group; None is the root, or the only group that has arrays.
-    branch
-        The branch that the commit moves.
-    create_branch
-        Whether the branch may be made, from ``main``.
-    dims
-        Names of the dimension columns, in order; None finds them.
-    chunks, shards
-        Elements of a chunk, and of a shard, by dimension; for arrays that are new.
-    order
-        By dimension: ``ascending`` or ``descending``, for labels that are new.
-    encoding
-        By column, in xarray's words: see ``ENCODING_KEYS``.
-    layout
-        Meaning of a row.
-    decoded
-        In the layout ``chunks``: whether ``data`` are values, or the stored bytes.
-    on_conflict, resolve
-        What happens when others have committed: see ``WriteSession.commit``.
-    min_density
-        The least share of the grid of distinct coordinates that rows must cover.
-    spec_version
-        Of a repository that is new.
-    message, metadata
-        Of the commit.
-    txn_app_id, txn_version
-        Who writes, and the number of this write; what that writer has committed already is
-        skipped.
-    rows_per_unit
-        About how many rows a unit of work has.
-    """
+    """The options of a write; the manual describes each."""
 
     mode: Mode = "errorifexists"
     group: str | None = None
+    """None is the root, or the only group that has arrays."""
     branch: str = "main"
     create_branch: bool = False
+    """True to create the branch from ``main`` if it does not exist."""
     dims: tuple[str, ...] | None = None
+    """The dimension columns, in order; None finds them."""
     chunks: Mapping[str, int] | None = None
     shards: Mapping[str, int] | None = None
+    """By dimension: elements of a chunk or shard of new arrays."""
     order: Mapping[str, str] | None = None
+    """By dimension: ``ascending`` or ``descending``, for new labels."""
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By column, with the keys ``ENCODING_KEYS``, as in xarray."""
     layout: WriteLayout = "cells"
     decoded: bool = True
+    """In the layout ``chunks``: True if ``data`` holds values, False for stored bytes."""
     on_conflict: Literal["rebase", "fail"] = "rebase"
     resolve: Literal["ours", "theirs"] | None = None
     min_density: float = DEFAULT_MIN_DENSITY
+    """The least share of the grid of distinct coordinates that rows must cover."""
     spec_version: int = 2
+    """Of a new repository."""
     message: str | None = None
     metadata: Mapping[str, Any] | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
+    """The writer, and the number of this write: committed numbers are skipped."""
     rows_per_unit: int = DEFAULT_ROWS_PER_UNIT
 
     def __post_init__(self) -> None:
-        """Refuse, before all the work, what only the end of a write would meet."""
+        """Refuse metadata and encodings that the end of the write could not store."""
         MetadataItems.of(self.metadata)
-        for name, said in self.encoding.items():
-            _check_encoding(name, said)
-
-
-def _check_encoding(name: str, said: Mapping[str, Any]) -> None:
-    for key in said:
-        if key not in ENCODING_KEYS:
-            raise InvalidInputError(
-                f"encoding of {name!r} has {key!r}, which is not known; "
-                f"{did_you_mean(str(key), ENCODING_KEYS)}",
-                variable=name,
-                key=key,
-            )
+        for name, encoding in self.encoding.items():
+            for key in encoding:
+                if key not in ENCODING_KEYS:
+                    raise InvalidInputError(
+                        f"encoding of {name!r} has the unknown key {key!r}; "
+                        f"{did_you_mean(str(key), ENCODING_KEYS)}",
+                        variable=name,
+                        key=key,
+                    )

@@ -1,14 +1,13 @@
 """``WritePart``, which every task of a write receives, and ``TaskReceipt``, which it returns.
 
-Both are pickled, so they hold no connection, no session, and nothing that grows with the number of
-chunks.
+Both are pickled, so they hold no connection and nothing that grows with the number of chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
@@ -16,6 +15,7 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
 from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import ROOT, NodePath
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
@@ -28,62 +28,53 @@ if TYPE_CHECKING:
 
 UNIT = "_unit"
 BLOCK = "_block"
-"""In the layouts of chunks, the columns that say where rows belong."""
+"""Columns of the layouts of chunks with the numbers of the unit and the block of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """The repository that a write goes to, and the version that the write starts from."""
+    """The repository that a write changes, and the snapshot that it starts from."""
 
     location: Location
     base: SnapshotId | None
-    """None where there is no repository yet."""
+    """None if the repository does not exist yet."""
     manifest_format: ManifestFormat
     chunk_source: ChunkSource
     """Fetches chunks of ``base``."""
 
     def open_storage(self) -> Storage:
-        """Return the repository's objects, opened in this process."""
+        """Open the storage of the repository in this process."""
         return open_storage(self.location)
 
-    def reader(self, version: Snapshot, node: NodeSnapshot) -> ArrayReader:
-        """Return a reader of the stored values of an array in a version."""
+    def reader(self, snapshot: Snapshot, node: NodeSnapshot) -> ArrayReader:
+        """Return a reader of the stored values of an array of a snapshot."""
         return ArrayReader(
             storage=self.open_storage(),
-            snapshot=version,
+            snapshot=snapshot,
             variable=Variable(node),
             chunk_source=self.chunk_source,
         )
 
     @property
     def inline_threshold(self) -> int:
-        """Encoded chunks of up to so many bytes become part of their reference."""
+        """The largest size in bytes of an inline chunk."""
         return self.manifest_format.config.inline_chunk_threshold_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayTarget:
-    """An array that tasks write to.
-
-    Parameters
-    ----------
-    dims
-        Its dimensions, in its own order.
-    metadata
-        As it will be after the write.
-    encoder
-        Turns the column into stored values; None in the layouts of chunks.
-    old_shape
-        Its shape before the write; None for a new array.
-    """
+    """An array that tasks write to."""
 
     name: str
     path: str
     node_id: NodeId
     dims: tuple[str, ...]
     metadata: ArrayMetadata
+    """After the write."""
     encoder: VariableEncoder | None = None
+    """Turns the column into stored values; None in the layouts of chunks."""
     old_shape: tuple[int, ...] | None = None
+    """None for a new array."""
 
     @classmethod
     def of_existing(
@@ -103,34 +94,24 @@ class ArrayTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePart:
-    """Arrays that are written together, with all that their tasks have to know.
-
-    Parameters
-    ----------
-    units
-        How many units of work the rows fall into; a unit never goes to two tasks.
-    input_schema
-        Of the batches that tasks take.
-    numbers
-        How its cells are numbered; None in the layouts of chunks.
-    table_dims
-        All dimensions of the write.
-    labels
-        Labels by dimension, for messages; those of very long dimensions are left out.
-    decoded
-        In the layout ``chunks``: whether data are values.
-    """
+    """Arrays that are written together: the context of their tasks."""
 
     destination: Destination
     number: int
     dims: tuple[str, ...]
     arrays: tuple[ArrayTarget, ...]
     units: int
+    """Number of units; one task writes all rows of a unit."""
     input_schema: pa.Schema
+    """Of the batches that tasks take."""
     numbers: CellNumbers | None = None
+    """None in the layouts of chunks."""
     table_dims: tuple[str, ...] = ()
+    """All dimensions of the write."""
     labels: Mapping[str, pa.Array] = field(default_factory=dict)
+    """By dimension, for messages; labels of very long dimensions are left out."""
     decoded: bool = True
+    """In the layout ``chunks``: True if data are values."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -139,46 +120,42 @@ class WritePart:
 
     @property
     def is_distinct(self) -> bool:
-        """Whether rows repeat along dimensions that the part has not, and must be made distinct."""
+        """True if rows repeat along other dimensions of the table, and must be made distinct."""
         return len(self.dims) < len(self.table_dims)
 
     def cell(self, indices: Mapping[str, int]) -> str:
-        """Return the coordinates of a cell as a user knows them."""
+        """Return the labels of a cell, such as ``time=2024-01-01, x[7]``, for messages."""
         parts = []
         for dim, index in indices.items():
             labels = self.labels.get(dim)
             if labels is None or index >= len(labels):
                 parts.append(f"{dim}[{index}]")
             else:
-                value: Any = labels[index].as_py()
-                parts.append(f"{dim}={value}")
+                parts.append(f"{dim}={labels[index].as_py()}")
         return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReceipt:
-    """The files that a task has written; they count once ``finish_write`` gets the receipt.
-
-    Parameters
-    ----------
-    part
-        Number of the part.
-    manifests
-        By path of the array: the manifests that the task has stored.
-    files, nbytes
-        Chunk objects that the task has stored, and their bytes; others became part of a manifest.
-    places
-        URL prefixes that virtual references need a container for.
-    """
+    """The files that a task has stored, for ``finish_write`` to commit."""
 
     part: int
+    """Number of the part."""
     rows: int
     manifests: Mapping[str, tuple[ManifestReceipt, ...]]
+    """By path of the array."""
     files: int = 0
     nbytes: int = 0
-    places: tuple[str, ...] = ()
+    """Chunk objects, and their bytes; inline chunks are not counted."""
+    prefixes: tuple[str, ...] = ()
+    """URL prefixes of virtual references that need a container."""
 
     @property
     def chunks(self) -> int:
         """Number of chunks that the task has written."""
         return sum(receipt.num_chunk_refs for found in self.manifests.values() for receipt in found)
+
+
+def path_in(group: NodePath, name: str) -> str:
+    """Return the path of an array of a group."""
+    return f"{'' if group == ROOT else group}/{name}"

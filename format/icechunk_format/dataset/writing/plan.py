@@ -3,15 +3,15 @@
 Steps
 -----
 1. Find the index of each label: old labels keep theirs, new ones follow.
-2. Make the ``zarr.json`` of every array, with its shape after the write. Where a dimension grows,
-   arrays of the group without a column grow as well, so that the group stays one dataset.
+2. Make the ``zarr.json`` of every array, with its shape after the write. If a dimension grows,
+   arrays of the group without a column grow as well, so that the group remains one dataset.
 3. Group variables that share blocks of chunks into parts, and number their cells.
 
 Rules of this file
 ------------------
 1. The plan can be pickled. It holds distinct labels, never rows or chunks.
-2. Nothing is created here. If there is no repository yet, tasks store objects at its location, and
-   the commit creates it.
+2. Planning creates nothing. If the repository does not exist, tasks store objects at its location,
+   and the commit creates it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
 from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
-from icechunk_format.dataset.writing.dimensions import DimensionPlaces
+from icechunk_format.dataset.writing.dimensions import DimensionIndices
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
-from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite
+from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
@@ -40,7 +40,7 @@ from icechunk_format.spec.ids import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChunks:
-    """Labels that the driver writes: all from ``start`` on, which begins a chunk."""
+    """Labels that the driver writes, from ``start`` on, the first index of a chunk."""
 
     path: str
     metadata: ArrayMetadata
@@ -51,42 +51,34 @@ class LabelChunks:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """A write that is fully decided.
-
-    Parameters
-    ----------
-    dimension_tables
-        By dimension: ``value``, its ``place`` along the dimension, and ``cell_k`` for each part
-        ``k`` that has the dimension. The sum of the last over the dimensions of a part is the
-        number of a cell.
-    row_count
-        Rows that the coordinates were found in, which tasks have to find again.
-    resized
-        Existing arrays that grow: path and document.
-    moved
-        By dimension: where each label of the base goes, if some do not stay where they are.
-    array_table
-        In the layouts of chunks: what numbers the units and blocks of rows.
-    """
+    """The plan of a write: the parts for tasks, and the changes of the commit."""
 
     prepared: PreparedWrite
     parts: tuple[WritePart, ...]
     dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    """By dimension: each ``value``, its ``index``, and ``cell_k``, its term for part ``k``.
+
+    The sum of the terms over the dimensions of a part is the number of a cell.
+    """
     row_count: int | None = None
+    """Rows of the DataFrame when the coordinates were found; None if not known."""
     created: tuple[ArrayTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
+    """Existing arrays that grow: path and document."""
     labels: tuple[LabelChunks, ...] = ()
     moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """By dimension, if labels of the base move: the new index of each."""
     array_table: pa.Table | None = None
+    """In the layouts of chunks: the numbers of units and blocks, by array."""
 
     @property
     def arrays(self) -> dict[str, ArrayTarget]:
         """The arrays of all parts, by name."""
         return {array.name: array for part in self.parts for array in part.arrays}
 
-    def places(self, dim: str) -> NDArray[np.int64]:
+    def indices(self, dim: str) -> NDArray[np.int64]:
         """Return the index along a dimension of each of its values."""
-        found: NDArray[np.int64] = self.dimension_tables[dim].column("place").to_numpy()
+        found: NDArray[np.int64] = self.dimension_tables[dim].column("index").to_numpy()
         return found
 
 
@@ -97,7 +89,7 @@ def plan_write(
     *,
     stay: Mapping[str, int] | None = None,
 ) -> WritePlan:
-    """Decide everything about a write of cells.
+    """Plan a write of cells.
 
     Parameters
     ----------
@@ -106,21 +98,21 @@ def plan_write(
     coordinates
         The distinct values of each dimension column, NULL included, in any order.
     row_count
-        Rows of the DataFrame, where known.
+        Rows of the DataFrame, if known.
     stay
-        By dimension: how many of its labels have to stay; see ``DimensionPlaces``.
+        By dimension: the number of labels that keep their indices; see ``DimensionIndices``.
 
     Raises
     ------
     InvalidInputError
-        Coordinates are NULL, NaN or nearly those that are there; rows cover too little of the
-        grid; cells stay empty for which there is no missing value.
+        Coordinates are NULL, NaN or nearly those of the array; rows cover too little of the grid,
+        or leave cells empty of an array without a missing value.
     """
     return _Planner(prepared, coordinates, row_count, stay).plan()
 
 
 def new_node_id() -> NodeId:
-    """Return an id for an array that tasks write before it exists."""
+    """Return the id of a new array."""
     return NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
 
 
@@ -134,21 +126,21 @@ class _Planner:
     ) -> None:
         self._prepared = prepared
         self._rows = row_count
-        self._places = DimensionPlaces(prepared, coordinates, stay)
-        self._placed = self._places.placed
-        self._places.check_density(row_count)
+        self._dimensions = DimensionIndices(prepared, coordinates, stay)
+        self._indexed = self._dimensions.indexed
+        self._dimensions.check_density(row_count)
 
     def _is_complete(self, dims: tuple[str, ...]) -> bool:
-        """Whether rows cover every cell of a new array with these dimensions."""
-        cells = math.prod(self._placed[dim].distinct for dim in self._prepared.dims)
+        """Return True if rows cover every cell of a new array with these dimensions."""
+        cells = math.prod(self._indexed[dim].distinct for dim in self._prepared.dims)
         return self._rows == cells and all(
-            self._placed[dim].distinct == self._placed[dim].size for dim in dims
+            self._indexed[dim].distinct == self._indexed[dim].size for dim in dims
         )
 
     # -- arrays -----------------------------------------------------------------------------
 
     def plan(self) -> WritePlan:
-        """Return the whole plan."""
+        """Return the plan."""
         prepared = self._prepared
         arrays: dict[str, ArrayTarget] = {}
         labels: list[LabelChunks] = []
@@ -172,18 +164,18 @@ class _Planner:
             created=tuple(a for a in arrays.values() if a.old_shape is None),
             resized=self._resized(),
             labels=tuple(labels),
-            moved={d: p.moved for d, p in self._placed.items() if p.moved is not None},
+            moved={d: p.moved for d, p in self._indexed.items() if p.moved is not None},
         )
 
     def _array(self, name: str, target: ExistingArray | NewArray) -> ArrayTarget:
-        shape = tuple(self._placed[dim].size for dim in target.dims)
+        shape = tuple(self._indexed[dim].size for dim in target.dims)
         if isinstance(target, ExistingArray):
             variable = target.variable
             for dim, size in variable.dimensions:
-                if size != self._placed[dim].old_size:
+                if size != self._indexed[dim].old_size:
                     raise InvalidInputError(
                         f"array {variable.path} has {size} elements along {dim!r}, and the "
-                        f"dimension has {self._placed[dim].old_size}; repair the group first",
+                        f"dimension has {self._indexed[dim].old_size}; repair the group first",
                         variable=name,
                     )
             metadata = variable.metadata.with_shape(shape)
@@ -191,7 +183,7 @@ class _Planner:
         options = self._prepared.options
         is_complete = self._is_complete(target.dims)
         if not is_complete and self._rows is not None and name not in self._prepared.dims:
-            self._check_gaps(target)
+            self._check_gaps(target, self._rows)
         metadata = target.metadata(
             shape,
             chunks=options.chunks or {},
@@ -207,44 +199,43 @@ class _Planner:
             encoder=target.encoder,
         )
 
-    def _check_gaps(self, target: NewArray) -> None:
+    def _check_gaps(self, target: NewArray, rows: int) -> None:
         if target.encoder.absent is not None:
             return
-        cells = math.prod(self._placed[dim].size for dim in target.dims)
-        if self._rows is not None and self._rows > math.prod(
-            self._placed[dim].size for dim in self._prepared.dims
-        ):
-            # Two rows have one cell; the task that meets them says which.
+        cells = math.prod(self._indexed[dim].size for dim in target.dims)
+        if rows > math.prod(self._indexed[dim].size for dim in self._prepared.dims):
+            # Two rows have one cell; the error of their task names it.
             return
+        name = target.column.name
         raise InvalidInputError(
-            f"the {self._rows} rows do not cover all {cells} cells of {target.column.name!r}, and "
+            f"the {rows} rows do not cover all {cells} cells of {name!r}, and "
             f"{target.data_type.name} has no missing value for the others. The dimensions of this "
-            f"write are ({', '.join(self._prepared.dims)}): if {target.column.name!r} is one, too, "
-            "name all of them with the option dims. Otherwise add the rows, or give it a missing "
-            f"value: {target.advice}",
-            variable=target.column.name,
+            f"write are ({', '.join(self._prepared.dims)}): if {name!r} is one, too, name all of "
+            "them with the option dims; otherwise add the rows, or give it a missing value: "
+            f"{target.advice}",
+            variable=name,
         )
 
     def _labels(self, array: ArrayTarget) -> LabelChunks | None:
-        """Return the labels to write: whole chunks, from the first that changes."""
-        placed = self._placed[array.name]
-        assert placed.new_labels is not None
-        if not len(placed.new_labels):
+        """Return the chunks of labels from the first that changes; None if there is none."""
+        indexed = self._indexed[array.name]
+        assert indexed.new_labels is not None
+        if not len(indexed.new_labels):
             return None
         start = 0
-        values = placed.new_labels
+        values = indexed.new_labels
         if array.old_shape is not None:
             [axis] = array.metadata.grid.axes
-            first = placed.old_size
-            if placed.moved is not None:
-                first = int(np.argmax(placed.moved != np.arange(first)))
+            first = indexed.old_size
+            if indexed.moved is not None:
+                first = int(np.argmax(indexed.moved != np.arange(first)))
             start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
-            kept = self._places.old_labels[array.name][start:]
-            values = np.concatenate([kept, placed.new_labels])
+            kept = self._dimensions.old_labels[array.name][start:]
+            values = np.concatenate([kept, indexed.new_labels])
         return LabelChunks(path=array.path, metadata=array.metadata, start=start, values=values)
 
     def _resized(self) -> tuple[tuple[str, ArrayMetadata], ...]:
-        grown = {dim: p for dim, p in self._placed.items() if p.size > p.old_size}
+        grown = {dim: p for dim, p in self._indexed.items() if p.size > p.old_size}
         found = []
         for variable in self._prepared.kept.values():
             is_named = variable.array.dimension_names is not None
@@ -276,7 +267,7 @@ class _Planner:
         is_distinct = len(dims) < len(prepared.dims)
         numbers = number_cells(
             common_axes(dims, [(array.dims, array.metadata) for array in arrays]),
-            [self._placed[dim].places for dim in dims],
+            [self._indexed[dim].indices for dim in dims],
             row_count=None if is_distinct else self._rows,
             rows_per_unit=prepared.options.rows_per_unit,
         )
@@ -291,16 +282,19 @@ class _Planner:
             input_schema=pa.schema(fields),
             numbers=numbers,
             table_dims=prepared.dims,
-            labels=self._places.labels_for_messages(dims),
+            labels=self._dimensions.labels_for_messages(dims),
         )
 
     def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
         tables: dict[str, pa.Table] = {}
-        for dim, placed in self._placed.items():
-            columns: dict[str, Any] = {"value": self._places.values[dim], "place": placed.places}
+        for dim, indexed in self._indexed.items():
+            columns: dict[str, Any] = {
+                "value": self._dimensions.values[dim],
+                "index": indexed.indices,
+            }
             for part in parts:
                 if dim in part.dims and part.numbers is not None:
                     axis = part.dims.index(dim)
-                    columns[f"cell_{part.number}"] = part.numbers.terms(axis, placed.places)
+                    columns[f"cell_{part.number}"] = part.numbers.terms(axis, indexed.indices)
             tables[dim] = pa.table(columns)
         return tables

@@ -10,21 +10,22 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.decode import inherit_time_attributes
-from icechunk_format.dataset.cf.encode import variable_encoder
+from icechunk_format.dataset.cf.encode import VariableEncoder, variable_encoder
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.chunks.columns import check_layout_columns
 from icechunk_format.dataset.writing.columns.checks import (
     check_case,
     check_existing,
     check_index_type,
+    check_layout_columns,
     check_names,
-    check_new_place,
+    check_new_location,
 )
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.columns.source import (
@@ -34,8 +35,7 @@ from icechunk_format.dataset.writing.columns.source import (
     source_columns,
 )
 from icechunk_format.dataset.writing.options import WriteOptions
-from icechunk_format.dataset.writing.part import Destination
-from icechunk_format.dataset.writing.prepared import ExistingArray, PreparedWrite, path_in
+from icechunk_format.dataset.writing.part import Destination, path_in
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -51,6 +51,65 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath, ancestors, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingArray:
+    """A column that is written to an array of the repository."""
+
+    column: SourceColumn
+    variable: Variable
+    encoder: VariableEncoder
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions of the array."""
+        return self.variable.dims
+
+    @property
+    def path(self) -> str:
+        """Path of the array."""
+        return self.variable.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedWrite:
+    """A checked write, with the array of each column; see ``prepare_write``."""
+
+    destination: Destination
+    options: WriteOptions
+    group: NodePath
+    dims: tuple[str, ...]
+    """The dimension columns, in order; none in the layouts of chunks."""
+    columns: Mapping[str, SourceColumn]
+    targets: Mapping[str, ExistingArray | NewArray]
+    """By column: its array. Dimensions without labels have none, nor has a layout of chunks."""
+    kept: Mapping[str, Variable]
+    """The arrays of the group that stay, by name."""
+    replaced: Mapping[str, Variable]
+    """The arrays of the group that the write replaces, by name."""
+    missing_groups: tuple[str, ...]
+    """Groups that have to be created, outermost first."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The columns that are not dimensions."""
+        return tuple(name for name in self.columns if name not in self.dims)
+
+    @property
+    def group_attributes(self) -> Mapping[str, Any]:
+        """The attributes of the group that the rows were read from."""
+        found = (column.group_attributes for column in self.columns.values())
+        return next(filter(None, found), {})
+
+    @property
+    def place(self) -> str:
+        """The branch and the repository, for messages."""
+        return f"branch {self.options.branch!r} of {self.destination.location}"
+
+    def array_path(self, name: str) -> str:
+        """Return the path of an array of the group."""
+        return path_in(self.group, name)
 
 
 def prepare_write(
@@ -107,7 +166,7 @@ def prepare_write(
         if skipped is not None:
             return skipped
     else:
-        check_new_place(place, options)
+        check_new_location(place, options)
         parse_authorized(authorize)
         check_virtual_options(virtual_options or {}, authorize)
         group = NodePath("/" + (options.group or "").strip("/"))

@@ -28,21 +28,20 @@ class WriteResult:
     branch
         The branch that was written.
     snapshot_id
-        Its version afterwards; that of before where the write was skipped.
+        The branch's snapshot after the write, or the one of before if the write was skipped.
     is_skipped
-        Whether nothing was committed.
+        True if nothing was committed.
     reason
         Why it was skipped.
     rows
         Rows that were written.
     chunks
-        Chunks of variables that were written; small ones become part of a manifest, so that there
-        may be fewer objects. Those of labels are not counted.
+        Chunks of variables that were written, those of labels not counted. Small chunks are stored
+        in manifests, so there may be fewer objects.
     manifests
         Manifests that tasks have stored.
     commit
-        What the repository says of the commit, and of the files that it and the tasks have
-        stored; None where the write was skipped.
+        The commit, and the files that it and the tasks have stored; None if the write was skipped.
     """
 
     branch: str
@@ -56,7 +55,7 @@ class WriteResult:
 
 
 def txn_metadata(options: WriteOptions) -> dict[str, Any]:
-    """Return the metadata of the commit: the user's, and who wrote it as which version."""
+    """Return the metadata of the commit: the user's, and txnAppId and txnVersion."""
     found = dict(options.metadata or {})
     if options.txn_app_id is not None:
         found[TXN_APP_ID] = options.txn_app_id
@@ -65,10 +64,7 @@ def txn_metadata(options: WriteOptions) -> dict[str, Any]:
 
 
 def find_committed(repository: RepositoryReader, options: WriteOptions) -> WriteResult | None:
-    """Return the result of a write that its writer has committed before; None where it has not.
-
-    Versions of one writer only grow: what is not newer than the newest is done.
-    """
+    """Return the result of a write whose txnVersion, or a later one, is committed; else None."""
     version = options.txn_version
     info = None if version is None else last_committed(repository, options)
     if version is None or info is None or info.metadata[TXN_VERSION] < version:

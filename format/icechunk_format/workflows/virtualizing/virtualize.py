@@ -25,9 +25,9 @@ import pyarrow as pa
 from icechunk_format.dataset.writing.chunks.containers import (
     check_prefix,
     outside_of,
-    places_of,
+    prefixes_of,
 )
-from icechunk_format.dataset.writing.columns.checks import check_new_place
+from icechunk_format.dataset.writing.columns.checks import check_new_location
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepare import branch_missing
@@ -149,7 +149,7 @@ class _Call:
         self._record: Record | None = None
         repository = self._repository = Repository.find(location)
         if repository is None:
-            check_new_place(location, options)
+            check_new_location(location, options)
             return
         missing = branch_missing(repository, options)
         base = self._base = repository.snapshot(
@@ -303,7 +303,7 @@ class _Call:
         """Return the prefixes that need a container, or refuse to add one."""
         usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
-        found = tuple(sorted(places_of(outside))) if len(outside) else ()
+        found = tuple(sorted(prefixes_of(outside))) if len(outside) else ()
         for prefix in found:
             check_prefix(prefix)
         check_consent(set(found), set(), self._archive.containers)
@@ -334,7 +334,7 @@ class _Call:
     def _scan(self, files: Sequence[SourceFile]) -> list[ScannedFile]:
         archive, known = self._archive, self._known()
         layout = None if self._record is None else self._record.layout
-        prefixes = [prefix.removeprefix("file://") for prefix in places_of(_urls(files))]
+        prefixes = [prefix.removeprefix("file://") for prefix in prefixes_of(_urls(files))]
         context = ScanContext(
             location=archive.location,
             access=FileAccess(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.writing import in_process as write_table_module
-from icechunk_format.dataset.writing.cells import chunk_batches
+from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
@@ -148,8 +148,8 @@ def test_chunks_without_a_row_are_not_stored(place):
 
 
 def test_more_rows_than_batches_and_more_chunks_than_requests_hold(place, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "_BATCH_BYTES", 1 << 16)
-    monkeypatch.setattr(chunk_batches, "_BATCH_CHUNKS", 100)
+    monkeypatch.setattr(storing, "_BATCH_BYTES", 1 << 16)
+    monkeypatch.setattr(storing, "_BATCH_CHUNKS", 100)
     table = grid(range(500), range(600))
     options = WriteOptions(
         dims=("time", "x"), chunks={"time": 7, "x": 11}, rows_per_unit=70_000, mode="append"
@@ -192,8 +192,8 @@ def test_any_sequence_of_appends_is_a_dictionary_of_cells(data):
     )
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(write_table_module, "_ROWS_PER_BATCH", data.draw(st.integers(1, 8)))
-        bounds.setattr(chunk_batches, "_BATCH_BYTES", data.draw(st.integers(1, 200)))
-        bounds.setattr(chunk_batches, "_BATCH_CHUNKS", data.draw(st.integers(1, 4)))
+        bounds.setattr(storing, "_BATCH_BYTES", data.draw(st.integers(1, 200)))
+        bounds.setattr(storing, "_BATCH_CHUNKS", data.draw(st.integers(1, 4)))
         appended(place, options, data)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_task
-from icechunk_format.dataset.writing.cells import chunk_batches
+from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.chunks import task as write_layout_rows
 from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
@@ -85,7 +85,7 @@ def test_more_rows_than_are_stored_at_once(place, monkeypatch, batch_bytes):
     rows = rows_of(place, "chunks", variables=["t"])
     assert rows.nbytes > 5_000
     monkeypatch.setattr(write_layout_rows, "_BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(chunk_batches, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(storing, "_BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(write_layout_rows, "_ROWS_PER_BATCH", 7)
     rows = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
     copy = f"{place}-copy"
@@ -159,7 +159,7 @@ def test_virtual_references_come_back_as_rows(place):
 @pytest.mark.parametrize("batch_bytes", [1, 300])
 def test_more_references_than_are_stored_at_once(place, monkeypatch, batch_bytes):
     monkeypatch.setattr(write_layout_rows, "_BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(chunk_batches, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(storing, "_BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(write_layout_rows, "_ROWS_PER_BATCH", 3)
     rows = virtual_rows(10)
     options = WriteOptions(layout="refs", encoding=COLUMN, rows_per_unit=4)

@@ -10,7 +10,7 @@ import pytest
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.dataset.cf.encode import variable_encoder
-from icechunk_format.dataset.writing.columns.labels import place_labels
+from icechunk_format.dataset.writing.columns.labels import index_labels
 from icechunk_format.errors import InvalidInputError
 
 
@@ -29,4 +29,4 @@ from icechunk_format.errors import InvalidInputError
 def test_a_label_that_comes_twice_is_shown_as_it_reads(dtype, attributes, values, shown):
     encoder = variable_encoder(data_type_from_numpy(dtype), attributes, values.type, name="x")
     with pytest.raises(InvalidInputError, match=shown):
-        place_labels(values, encoder, np.array([1, 3, 3, 5], dtype), dim="x")
+        index_labels(values, encoder, np.array([1, 3, 3, 5], dtype), dim="x")

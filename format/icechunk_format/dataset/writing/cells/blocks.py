@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.column_types import missing_value_advice
-from icechunk_format.dataset.writing.cells.chunk_batches import padded, store_in_batches
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart
+from icechunk_format.dataset.writing.storing import padded, store_in_batches
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.blocks import BlockWriter
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
-from icechunk_format.dataset.writing.unit_files import UnitFiles
+from icechunk_format.dataset.writing.storing import UnitFiles
 from icechunk_format.errors import InvalidInputError
 
 _MOST_SHOWN: Final = 3

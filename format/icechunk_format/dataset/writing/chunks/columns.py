@@ -1,4 +1,4 @@
-"""Checks the columns of rows that are chunks or references, and reads arrays and coordinates."""
+"""Reads arrays and chunk coordinates from rows that are chunks or references."""
 
 from __future__ import annotations
 
@@ -7,38 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
-
-
-def check_layout_columns(schema: pa.Schema, layout: str) -> None:
-    """Refuse a schema that is not that of a layout."""
-    is_refs = layout == "refs"
-    fields = REFS_FIELDS if is_refs else CHUNKS_FIELDS
-    needed = ("array", "chunk", "kind" if is_refs else "data")
-    types = dict(fields) | {"data": dict(CHUNKS_FIELDS)["data"]}
-    for column in schema:
-        if column.name not in types:
-            raise InvalidInputError(
-                f"layout={layout} has no column {column.name!r}; its columns are "
-                f"{', '.join(name for name, _ in fields)}",
-                column=column.name,
-            )
-        wanted = types[column.name]
-        if str(column.type).replace("large_", "") != str(wanted) and not (
-            str(wanted).startswith("list") and str(column.type).startswith("list")
-        ):
-            raise InvalidInputError(
-                f"column {column.name!r} of layout={layout} is {column.type}, and must be {wanted}",
-                column=column.name,
-            )
-    for name in needed:
-        if name not in schema.names:
-            raise InvalidInputError(
-                f"layout={layout} needs the columns {', '.join(needed)}; {name!r} is missing",
-                column=name,
-            )
 
 
 def array_names(column: pa.Array) -> pa.Array:
@@ -67,7 +37,7 @@ def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
     return found.reshape(len(column), ndim)
 
 
-def check_places(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
+def check_coords(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
     """Refuse places outside of a chunk grid."""
     wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
     if wrong.any():

@@ -80,7 +80,9 @@ def check_prefix(prefix: str) -> None:
         )
 
 
-def authorized_places(locations: pa.Array, authorized: Sequence[str]) -> tuple[set[str], pa.Array]:
+def authorized_prefixes(
+    locations: pa.Array, authorized: Sequence[str]
+) -> tuple[set[str], pa.Array]:
     """Return the authorised prefixes that some locations lie below, and the other locations."""
     found: set[str] = set()
     for text in authorized:
@@ -92,7 +94,7 @@ def authorized_places(locations: pa.Array, authorized: Sequence[str]) -> tuple[s
     return found, locations
 
 
-def places_of(locations: pa.Array) -> set[str]:
+def prefixes_of(locations: pa.Array) -> set[str]:
     """Return the buckets and hosts of locations, and the folder that local files share."""
     is_file = pc.starts_with(locations, _FILE)
     roots = pc.extract_regex(locations.filter(pc.invert(is_file)), _ROOT)

@@ -35,7 +35,7 @@ from icechunk_format.dataset.writing.columns.new_arrays import (
 )
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, new_node_id
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.cover import sides_from_last
 

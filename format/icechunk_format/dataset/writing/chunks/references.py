@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.writing.chunks.columns import check_places
+from icechunk_format.dataset.writing.chunks.columns import check_coords
 from icechunk_format.dataset.writing.chunks.containers import (
     NAMED,
-    authorized_places,
+    authorized_prefixes,
     outside_of,
-    places_of,
+    prefixes_of,
 )
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
@@ -51,7 +51,7 @@ def references(
     source: ChunkSource,
 ) -> tuple[ChunkRefs, set[str]]:
     """Return references of one array as the rows describe them, and what needs a container."""
-    check_places(target, coords, target.metadata.grid.num_chunks)
+    check_coords(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
     parts: list[ChunkRefs] = []
     roots: set[str] = set()
@@ -133,10 +133,10 @@ def _new_places(target: ArrayTarget, locations: pa.Array, source: ChunkSource) -
     # Containers whose prefix does not end with "/" are ignored by every reader.
     usable = [item for item in source.containers if item.url_prefix.endswith("/")]
     outside = outside_of(locations, usable)
-    places, outside = authorized_places(outside, source.authorized)
+    places, outside = authorized_prefixes(outside, source.authorized)
     refused = outside if usable else outside.filter(pc.starts_with(outside, NAMED))
     if not len(refused):
-        return places | places_of(outside)
+        return places | prefixes_of(outside)
     text = refused[0].as_py()
     known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
     raise InvalidInputError(

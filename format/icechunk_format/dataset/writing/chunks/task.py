@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.dataset.table.chunk_row_rules import data_type_text
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
-from icechunk_format.dataset.writing.cells.chunk_batches import padded, store_in_batches
-from icechunk_format.dataset.writing.chunks.columns import array_names, check_places, chunk_coords
+from icechunk_format.dataset.writing.chunks.columns import array_names, check_coords, chunk_coords
 from icechunk_format.dataset.writing.chunks.references import references
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.unit_files import UnitFiles
+from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
@@ -177,7 +176,7 @@ class _LayoutTask:
         codecs = self._codecs_of(target)
         grid = target.metadata.grid
         axes = codecs.chunk_axes(grid)
-        check_places(target, coords, tuple(axis.count for axis in axes))
+        check_coords(target, coords, tuple(axis.count for axis in axes))
         outer = np.empty_like(coords)
         for number, (inner, axis) in enumerate(zip(axes, grid.axes, strict=True)):
             outer[:, number] = axis.chunk_of(inner.start_of(coords[:, number]))

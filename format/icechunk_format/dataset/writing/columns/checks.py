@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from icechunk_format.dataset.name_lists import did_you_mean
+from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.source import SourceColumn
 
 
-def check_new_place(place: Location, options: WriteOptions) -> None:
+def check_new_location(place: Location, options: WriteOptions) -> None:
     """Make sure that the commit will be able to create the repository."""
     check_new_root(open_storage(place))
     if options.branch != "main" and not options.create_branch:
@@ -141,3 +144,32 @@ def check_names(
                     option=option,
                     name=name,
                 )
+
+
+def check_layout_columns(schema: pa.Schema, layout: str) -> None:
+    """Refuse a schema that is not that of a layout."""
+    is_refs = layout == "refs"
+    fields = REFS_FIELDS if is_refs else CHUNKS_FIELDS
+    needed = ("array", "chunk", "kind" if is_refs else "data")
+    types = dict(fields) | {"data": dict(CHUNKS_FIELDS)["data"]}
+    for column in schema:
+        if column.name not in types:
+            raise InvalidInputError(
+                f"layout={layout} has no column {column.name!r}; its columns are "
+                f"{', '.join(name for name, _ in fields)}",
+                column=column.name,
+            )
+        wanted = types[column.name]
+        if str(column.type).replace("large_", "") != str(wanted) and not (
+            str(wanted).startswith("list") and str(column.type).startswith("list")
+        ):
+            raise InvalidInputError(
+                f"column {column.name!r} of layout={layout} is {column.type}, and must be {wanted}",
+                column=column.name,
+            )
+    for name in needed:
+        if name not in schema.names:
+            raise InvalidInputError(
+                f"layout={layout} needs the columns {', '.join(needed)}; {name!r} is missing",
+                column=name,
+            )

@@ -4,11 +4,11 @@ Rules of this file
 ------------------
 1. Labels are compared as they are stored, after the cast: a ``double`` that the array rounds to
    ``float32`` is the label that it rounds to.
-2. Old labels keep their indices. New labels follow, sorted: descending if the old labels, or those
-   of the array that the column was read from, are descending.
+2. Old labels keep their indices. New labels follow, sorted as the old labels, or as those of the
+   array that the column was read from.
 3. A new label that is closer to an old one than a thousandth of the distance between neighbours is
    an error: most likely the same label with other digits.
-4. NULL and NaN are no labels.
+4. NULL and NaN are not labels.
 """
 
 from __future__ import annotations
@@ -31,66 +31,55 @@ NEAR_SHARE: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacedValues:
-    """The distinct values of a dimension column, and their indices.
+class IndexedLabels:
+    """The indices of the distinct values of a dimension column."""
 
-    Parameters
-    ----------
-    places
-        ``int64 (n,)``: the index along the dimension of each value.
-    size
-        Elements of the dimension afterwards.
-    old_size
-        Elements before; 0 for a new dimension.
-    new_labels
-        Stored values of the labels from ``old_size`` on; None for a dimension without labels.
-    moved
-        ``int64 (old_size,)``: where each old label goes; None where all stay.
-    """
-
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    """``int64 (n,)``: of each value."""
     size: int
+    """Elements of the dimension after the write."""
     old_size: int
+    """Elements before the write; 0 for a new dimension."""
     new_labels: NDArray[Any] | None
+    """Stored labels from ``old_size`` on; None for a dimension without labels."""
     moved: NDArray[np.int64] | None = None
+    """``int64 (old_size,)``: the new index of each old label; None if all stay."""
 
     @property
     def distinct(self) -> int:
-        """Number of places that are used."""
-        return len(np.unique(self.places))
+        """Number of indices that are used."""
+        return len(np.unique(self.indices))
 
 
 def check_labels(values: pa.Array, *, dim: str) -> None:
-    """Refuse values that cannot be labels."""
-    if values.null_count:
+    """Refuse NULL and NaN."""
+    is_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
+    if values.null_count or is_nan:
+        found, kept = "NULL", f"{dim} IS NOT NULL"
+        if not values.null_count:
+            found, kept = "NaN", f"NOT isnan({dim})"
         raise InvalidInputError(
-            f"the dimension {dim!r} is NULL in some rows, so they have no place in the grid; "
-            f"leave them out: df.where('{dim} IS NOT NULL')",
-            dim=dim,
-        )
-    if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-        raise InvalidInputError(
-            f"the dimension {dim!r} is NaN in some rows, so they have no place in the grid; "
-            f"leave them out: df.where('NOT isnan({dim})')",
+            f"column {dim!r} is a dimension and must not be {found}; leave out the rows in which "
+            f"it is: df.where('{kept}')",
             dim=dim,
         )
 
 
-def place_indices(values: pa.Array, *, dim: str, old_size: int) -> PlacedValues:
-    """Place the values of a dimension without labels: they are 0-based indices."""
+def given_indices(values: pa.Array, *, dim: str, old_size: int) -> IndexedLabels:
+    """Return the values of a dimension without labels, which are 0-based indices."""
     check_labels(values, dim=dim)
-    places = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    if len(places) and int(places.min()) < 0:
+    indices = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    if len(indices) and int(indices.min()) < 0:
         raise InvalidInputError(
             f"the dimension {dim!r} has no labels, so its values are indices from 0; found "
-            f"{int(places.min())}",
+            f"{int(indices.min())}",
             dim=dim,
         )
-    size = max(old_size, int(places.max()) + 1 if len(places) else 0)
-    return PlacedValues(places=places, size=size, old_size=old_size, new_labels=None)
+    size = max(old_size, int(indices.max()) + 1 if len(indices) else 0)
+    return IndexedLabels(indices=indices, size=size, old_size=old_size, new_labels=None)
 
 
-def place_labels(
+def index_labels(
     values: pa.Array,
     encoder: VariableEncoder,
     existing: NDArray[Any] | None,
@@ -98,8 +87,12 @@ def place_labels(
     dim: str,
     is_descending: bool = False,
     order: NDArray[Any] | None = None,
-) -> PlacedValues:
-    """Match the values of a dimension with the labels that it has, and place those that are new."""
+) -> IndexedLabels:
+    """Return the indices of distinct values: those of ``existing`` labels, and new ones behind.
+
+    ``existing`` and ``order``, which sorts the labels of a new array, are stored values.
+    ``is_descending`` sorts new labels if fewer than two exist.
+    """
     check_labels(values, dim=dim)
     wanted, inverse = np.unique(encoder.encode(values), return_inverse=True)
     old = np.empty(0, wanted.dtype) if existing is None else existing
@@ -121,12 +114,12 @@ def place_labels(
         fresh = fresh[::-1]
     if order is not None and existing is None:
         fresh = _reordered(fresh, order)
-    places = np.empty(len(wanted), np.int64)
-    places[known] = sorter[at[known]]
-    # New values are in ascending order here; each goes to where its label went.
-    places[~known] = len(old) + np.argsort(fresh, kind="stable")
-    return PlacedValues(
-        places=places[inverse.reshape(-1)],
+    indices = np.empty(len(wanted), np.int64)
+    indices[known] = sorter[at[known]]
+    # New values are in ascending order here.
+    indices[~known] = len(old) + np.argsort(fresh, kind="stable")
+    return IndexedLabels(
+        indices=indices[inverse.reshape(-1)],
         size=len(old) + len(fresh),
         old_size=len(old),
         new_labels=fresh,
@@ -134,36 +127,33 @@ def place_labels(
 
 
 def in_order(
-    placed: PlacedValues, old: NDArray[Any], first: int
-) -> tuple[PlacedValues, NDArray[Any]]:
-    """Merge new labels with the old ones from ``first`` on, where all come to lie in order.
+    indexed: IndexedLabels, old: NDArray[Any], first: int
+) -> tuple[IndexedLabels, NDArray[Any]]:
+    """Sort new labels among the old ones from ``first`` on, if all labels are in order then.
 
-    Returns
-    -------
-    tuple
-        Where values go, and the labels of the places that are there already.
+    Also returns the labels before ``old_size``, as they are after the write.
     """
-    fresh = placed.new_labels
+    fresh = indexed.new_labels
     if fresh is None or not len(fresh) or first >= len(old) or not _has_order(old):
-        return placed, old
+        return indexed, old
     late = np.concatenate([old[first:], fresh])
     known = old[:first] if first > 1 else old if len(old) > 1 else late
     way = direction(known)
     order = np.argsort(late, kind="stable")[:: way or 1]
     joined = np.concatenate([old[max(0, first - 1) : first], late[order]])
     if not way or (len(joined) > 1 and direction(joined) != way):
-        return placed, old
-    places = np.empty(len(late), np.int64)
-    places[order] = first + np.arange(len(late))
+        return indexed, old
+    indices = np.empty(len(late), np.int64)
+    indices[order] = first + np.arange(len(late))
     moved = np.arange(len(old), dtype=np.int64)
-    moved[first:] = places[: len(old) - first]
+    moved[first:] = indices[: len(old) - first]
     if (moved == np.arange(len(old))).all():
-        return placed, old
+        return indexed, old
     final = np.concatenate([old[:first], late[order]])
-    merged = PlacedValues(
-        places=np.concatenate([moved, places[len(old) - first :]])[placed.places],
-        size=placed.size,
-        old_size=placed.old_size,
+    merged = IndexedLabels(
+        indices=np.concatenate([moved, indices[len(old) - first :]])[indexed.indices],
+        size=indexed.size,
+        old_size=indexed.old_size,
         new_labels=final[len(old) :],
         moved=moved,
     )
@@ -175,7 +165,7 @@ def _has_order(labels: NDArray[Any]) -> bool:
 
 
 def _reordered(fresh: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """Put labels into a wished order; those that it does not know follow, sorted."""
+    """Return labels in a given order, and behind them, sorted, those that it does not have."""
     rank = {label: number for number, label in enumerate(order.tolist())}
     last = len(rank)
     keys = [rank.get(label, last) for label in fresh.tolist()]
@@ -198,9 +188,9 @@ def _check_unique(
     if twice.any():
         label = _shown(wanted[twice][:1], encoder)
         raise InvalidInputError(
-            f"the dimension {dim!r} has the stored label {label} more than once, so rows with it "
-            f"have no single place; repair the labels, or write with mode=overwrite (the type of "
-            f"the column is {values.type})",
+            f"the dimension {dim!r} has the stored label {label} more than once (the column is "
+            f"{values.type}), so rows with it match several cells; repair the labels, or write "
+            "with mode=overwrite",
             dim=dim,
         )
 
@@ -237,9 +227,8 @@ def _check_near(
     old, new = shown if is_old[first] else shown[::-1]
     raise InvalidInputError(
         f"the dimension {dim!r} has the label {old}, and the DataFrame has {new}: they differ by "
-        f"less than a thousandth of the distance to their neighbours, so they are one place "
-        f"spelled with other digits (a float32 that met a float64?). Round or cast the column to "
-        f"the labels that are there before writing",
+        "less than a thousandth of the distance to their neighbours, so they are probably one "
+        "label (as float32 and as float64?); round or cast the column to the existing labels",
         dim=dim,
         labels=tuple(shown),
     )

@@ -1,16 +1,15 @@
-"""Reads from a DataFrame's schema which columns are dimensions, and how they were stored before.
+"""Finds the dimension columns of a DataFrame's schema, and how its columns were stored before.
 
 A column that was read with this package carries a description of its array in its field metadata.
-For other columns, options or the existing group decide.
 
 Rules of this file
 ------------------
 1. Options override field metadata. Metadata that no longer fits is ignored, since a user may have
    dropped a dimension or cast a column.
 2. Dimensions are found in this order: option ``dims``, field metadata, the existing group.
-3. Expressions lose field metadata, so a column without any may be a dimension that was computed.
-   Then the group's dimensions count, and those that the other columns name; where a named dimension
-   is still missing and a column without metadata may be it, the write is refused.
+3. Expressions lose field metadata, so a column without any may be a computed dimension. Then the
+   dimensions of the group and of the other columns count. If one of them has no column, and a
+   column without metadata may be it, the write is refused.
 """
 
 from __future__ import annotations
@@ -32,53 +31,47 @@ _CF_KEYS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceColumn:
-    """A column of the DataFrame.
-
-    Parameters
-    ----------
-    described
-        What its field metadata says; empty where it has none.
-    """
+    """A column of the DataFrame."""
 
     name: str
     arrow_type: pa.DataType
     described: Mapping[str, Any] = field(default_factory=dict)
+    """The description of its array in the field metadata; empty if there is none."""
 
     @property
     def is_dimension(self) -> bool:
-        """Whether the column was a dimension when it was read."""
+        """True if the column was a dimension when it was read."""
         return self.described.get("role") == "dimension"
 
     @property
     def is_index(self) -> bool:
-        """Whether the column was a dimension without labels when it was read."""
+        """True if the column was a dimension without labels when it was read."""
         return self.is_dimension and "stored_dtype" not in self.described
 
     @property
     def dims(self) -> tuple[str, ...] | None:
-        """The dimensions that the array had; None where nothing is known."""
-        found = self.described.get("dimensions")
-        if isinstance(found, list) and all(isinstance(dim, str) for dim in found):
-            return tuple(found)
-        return None
+        """The dimensions that the array had; None if not known."""
+        return self._names("dimensions")
 
     @property
     def table_dims(self) -> tuple[str, ...]:
-        """All dimensions of the table that the column was read from, where it was one of them."""
-        found = self.described.get("table_dimensions")
-        if isinstance(found, list) and all(isinstance(dim, str) for dim in found):
-            return tuple(found)
-        return ()
+        """All dimensions of the table that the column was read from, if it was one of them."""
+        return self._names("table_dimensions") or ()
+
+    def _names(self, key: str) -> tuple[str, ...] | None:
+        found = self.described.get(key)
+        is_list = isinstance(found, list) and all(isinstance(dim, str) for dim in found)
+        return tuple(found or ()) if is_list else None
 
     @property
     def group_attributes(self) -> Mapping[str, Any]:
-        """The attributes of the group that the column was read from, where it was a dimension."""
+        """The attributes of the group that the column was read from, if it was a dimension."""
         found = self.described.get("group_attributes")
         return found if isinstance(found, dict) else {}
 
     @property
     def is_raw(self) -> bool:
-        """Whether the column holds stored numbers, read with ``decodeCf=false``."""
+        """True if the column holds stored numbers, read with ``decodeCf=false``."""
         attributes = self.described.get("attributes")
         if not isinstance(attributes, dict):
             return False
@@ -98,8 +91,7 @@ def source_columns(schema: pa.Schema) -> dict[str, SourceColumn]:
             )
         if not column.name or "/" in column.name or column.name in (".", "..", "zarr.json"):
             raise InvalidInputError(
-                f"the column {column.name!r} cannot become an array of that name; rename it, "
-                "without '/'",
+                f"the column {column.name!r} is not a name of an array; rename it, without '/'",
                 column=column.name,
             )
         found[column.name] = SourceColumn(
@@ -117,9 +109,9 @@ def _described(column: pa.Field) -> Mapping[str, Any]:
     try:
         found = json.loads(raw)
     except ValueError:
-        # Metadata travels through other people's code; damaged, it says nothing.
+        # Other programs may damage the metadata of a field; then it is ignored.
         return {}
-    # Statistics of the layout summary describe the values that they were made of, not themselves.
+    # Metadata of the statistics of layout=summary describes the source values.
     return found if isinstance(found, dict) and "statistic" not in found else {}
 
 
@@ -140,9 +132,9 @@ def find_dims(
     shown = ", ".join(columns)
     first = list(columns)[: max(1, len(columns) - 1)]
     raise InvalidInputError(
-        f"which columns are dimensions is not known: the DataFrame has {shown}, without the "
-        "metadata of a reader, and no group with such dimensions exists. Name them with the "
-        f"option dims, for instance dims={','.join(first)}",
+        f"the dimension columns are not known: the columns {shown} carry no metadata of a read, "
+        "and no group with such dimensions exists; name them with the option dims, for instance "
+        f"dims={','.join(first)}",
         columns=tuple(columns),
     )
 
@@ -159,7 +151,7 @@ def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
 def _described_dims(
     columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
 ) -> tuple[str, ...]:
-    """Return the dimensions that field metadata tells, with the group's help where it is partial."""
+    """Return the dimensions by field metadata; the group's arrays complete a partial list."""
     columns_of = named_as(columns)
     named = [columns_of.get(dim, dim) for dim in _dims_before(columns.values())]
     found = [
@@ -182,11 +174,11 @@ def _described_dims(
     if missing and not has_array and len(free) > (0 if values else 1):
         shown = ", ".join(map(repr, free))
         raise InvalidInputError(
-            f"which columns are dimensions is not clear: the DataFrame comes from a table over "
-            f"({', '.join(named)}), it has no column {' or '.join(map(repr, missing))} any more, "
-            f"and {shown} may be dimensions or values, since computed columns carry no metadata. "
-            f"Name all dimensions with the option dims: dims={','.join(found)} if {shown} are "
-            f"values, dims={','.join([free[0], *found])} if {free[0]!r} is a dimension",
+            f"the dimension columns are ambiguous: the rows were read from a table over "
+            f"({', '.join(named)}), the column {' or '.join(map(repr, missing))} is missing, and "
+            f"the computed columns {shown} may be dimensions or values; name all dimensions with "
+            f"the option dims: dims={','.join(found)} if {shown} are values, "
+            f"dims={','.join([free[0], *found])} if {free[0]!r} is a dimension",
             columns=tuple(columns),
             missing=tuple(missing),
         )
@@ -206,8 +198,7 @@ def _dims_before(columns: Iterable[SourceColumn]) -> list[str]:
 def _dims_of_group(
     columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
 ) -> tuple[str, ...]:
-    """Return the columns that are dimensions of the group; none where it does not say."""
-    # Labels of a group are columns of the same name; arrays that are columns say the order.
+    """Return the columns that are dimensions of the group, in the order of its arrays."""
     known = {dim for variable in arrays for dim in variable.dims if dim in columns}
     named = [variable for variable in arrays if variable.name in columns and variable.dims]
     named.sort(key=lambda variable: -len(variable.dims))
@@ -224,7 +215,7 @@ def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> No
     for dim in asked:
         if dim not in columns:
             raise InvalidInputError(
-                f"dims names {dim!r}, which is no column; {did_you_mean(dim, columns)}",
+                f"dims names {dim!r}, which is not a column; {did_you_mean(dim, columns)}",
                 dim=dim,
                 columns=tuple(columns),
             )

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.writing.cells.chunk_batches import store_in_batches
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
@@ -28,16 +27,17 @@ from icechunk_format.dataset.writing.replanning.landed import (
     Rivals,
     TheirChunks,
     array_at,
-    landed_places,
+    landed_indices,
     their_chunks,
 )
-from icechunk_format.dataset.writing.replanning.merge import CellMerge, PlacedArray
+from icechunk_format.dataset.writing.replanning.merge import CellMerge, MovedArray
 from icechunk_format.dataset.writing.replanning.moves import (
     AxisMoves,
     axis_moves,
     chunk_moves,
     targets_of,
 )
+from icechunk_format.dataset.writing.storing import store_in_batches
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
@@ -107,10 +107,10 @@ class _Adoption:
         self._prepared = now.prepared
         self._destination = now.prepared.destination
         self._storage = self._destination.open_storage()
-        self._landed = landed_places(plan, now, rivals)
+        self._landed = landed_indices(plan, now, rivals)
         self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
         self._lost_at: dict[NodeId, NDArray[Any]] = {}
-        labels = [len(np.unique(plan.places(dim))) for dim in plan.dimension_tables]
+        labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
         self._has_all_rows = plan.row_count == math.prod(labels)
         self.adopted = Adopted()
 
@@ -224,7 +224,7 @@ class _Adoption:
             axis_moves(
                 (old.metadata.grid, new.metadata.grid),
                 axis,
-                (self._plan.places(dim), self._now.places(dim)),
+                (self._plan.indices(dim), self._now.indices(dim)),
                 base_size=0 if old.old_shape is None else old.old_shape[axis],
                 landed=self._landed[dim].without(
                     base=old.old_shape is None, tip=new.old_shape is None
@@ -302,7 +302,7 @@ class _Adoption:
             ours=self._ours(old, receipts) if old is not None and receipts else None,
             base=None
             if base is None
-            else PlacedArray.as_it_is(self._destination.reader(self._rivals.base, base)),
+            else MovedArray.as_it_is(self._destination.reader(self._rivals.base, base)),
             base_now=self._placed(new, self._rivals.base, base, is_tip=False),
             tip=self._placed(new, self._rivals.tip, tip, is_tip=True),
             stored=stored,
@@ -322,7 +322,7 @@ class _Adoption:
 
     def _placed(
         self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
-    ) -> PlacedArray | None:
+    ) -> MovedArray | None:
         if node is None or node.array is None:
             return None
         places = []
@@ -330,7 +330,7 @@ class _Adoption:
             landed = self._landed.get(dim)
             own = None if landed is None else landed.tip if is_tip else landed.base
             places.append(np.arange(size, dtype=np.int64) if own is None else own)
-        return PlacedArray(self._destination.reader(version, node), places, new.metadata.shape)
+        return MovedArray(self._destination.reader(version, node), places, new.metadata.shape)
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of what tasks have stored of an array, which no version has yet."""

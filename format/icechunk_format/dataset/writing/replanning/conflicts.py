@@ -8,7 +8,7 @@ from typing import Any, Final
 from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.writing.part import WritePart
 from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite
 from icechunk_format.errors import ConflictError
 from icechunk_format.spec.ids import SnapshotId
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite
 from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.moves import (
     Landed,
@@ -87,7 +87,7 @@ def array_at(version: Snapshot, path: str, node_id: NodeId | None = None) -> Nod
     return node
 
 
-def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
+def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
     """Return by dimension the index in the new plan of each index in older versions."""
     found: dict[str, Landed] = {}
     prepared = now.prepared
@@ -102,7 +102,7 @@ def landed_places(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, 
                 dim=dim,
             )
         tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
-        places = now.places(dim)
+        places = now.indices(dim)
         size = max(sizes[1], 1 + int(np.max(tip, initial=-1)), 1 + int(np.max(places, initial=-1)))
         base = _places_of_labels(prepared, rivals, dim, sizes[0])
         found[dim] = Landed(base=tip[base], tip=tip, size=size)

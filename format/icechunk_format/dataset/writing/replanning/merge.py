@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.writing.cells.blocks import no_row
-from icechunk_format.dataset.writing.cells.chunk_batches import padded
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
+from icechunk_format.dataset.writing.storing import padded
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ class CellMerge:
     array: ArrayTarget
     axes: Sequence[AxisMoves]
     ours: ArrayReader | None
-    base: PlacedArray | None
-    base_now: PlacedArray | None
-    tip: PlacedArray | None
+    base: MovedArray | None
+    base_now: MovedArray | None
+    tip: MovedArray | None
     stored: ChunkChanges
     written_by_others: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
     has_all_rows: bool
@@ -178,7 +178,7 @@ class CellMerge:
         return np.where(is_new, (found | self.has_no_missing_value) & has_value, found)
 
     def _content(
-        self, version: PlacedArray | None, lower: Sequence[int], upper: Sequence[int]
+        self, version: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[Any]:
         """Return a box of a version, with the missing value where it is outside of the array."""
         shape = tuple(high - low for low, high in zip(lower, upper, strict=True))
@@ -192,7 +192,7 @@ class CellMerge:
         return values
 
 
-class PlacedArray:
+class MovedArray:
     """An array of a version, addressed by the indices of the new plan.
 
     Parameters
@@ -216,7 +216,7 @@ class PlacedArray:
             self._own.append(own)
 
     @classmethod
-    def as_it_is(cls, reader: ArrayReader) -> PlacedArray:
+    def as_it_is(cls, reader: ArrayReader) -> MovedArray:
         """Return an array by its own places."""
         return cls(reader, [np.arange(size) for size in reader.shape], reader.shape)
 
@@ -267,7 +267,7 @@ class PlacedArray:
 
 
 def _inside(
-    version: PlacedArray | None, lower: Sequence[int], upper: Sequence[int]
+    version: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
 ) -> NDArray[np.bool_]:
     """Return which cells of a box a version has."""
     found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)

@@ -28,8 +28,7 @@ from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.options import CF_KEYS, WriteOptions
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
-from icechunk_format.dataset.writing.prepare import prepare_again
-from icechunk_format.dataset.writing.prepared import PreparedWrite
+from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_again
 from icechunk_format.dataset.writing.replanning.adopt import Adopted, adopt
 from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move

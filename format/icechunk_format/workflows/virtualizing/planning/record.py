@@ -29,8 +29,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_group_metadata
-from icechunk_format.dataset.writing.part import Destination
-from icechunk_format.dataset.writing.prepared import path_in
+from icechunk_format.dataset.writing.part import Destination, path_in
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.node_path import NodePath, name
 from icechunk_format.spec.snapshot.file import Snapshot

@@ -23,9 +23,8 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, path_in
 from icechunk_format.dataset.writing.plan import new_node_id
-from icechunk_format.dataset.writing.prepared import path_in
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
