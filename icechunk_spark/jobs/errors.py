@@ -2,8 +2,8 @@
 
 Spark reports a failed task as its own exception, whose text holds the Python traceback. The caller
 of a write or of maintenance gets the error that the task raised instead, with Spark's as its cause.
-Where an executor or a worker died, no task raised anything; the error then says what died, what
-that means for the repository, and what to do.
+If an executor or a worker died, no task raised an error; the caller then gets one that names the
+process that died, the state of the repository, and what to do.
 
 Rules of this file
 ------------------
@@ -46,7 +46,7 @@ _BY_NAME: Final = {
 }
 
 
-# Spark's words for a death, and ours; the first pattern that matches counts.
+# Spark's messages for a death, and messages for users; the first pattern that matches counts.
 _DEATHS: Final = (
     (re.compile(r"No space left on device"), "a disk of the cluster is full ({0})"),
     (
@@ -112,7 +112,7 @@ def raised_in_tasks(target: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
-    """Turn Spark's report of a failed job into the error that a task raised, or into one of ours.
+    """Turn Spark's report of a failed job into the error that a task raised, or a StorageError.
 
     Parameters
     ----------
@@ -134,20 +134,20 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
         text = str(failure)
         error = _error_in(text)
         if error is None and "Traceback (most recent call last)" in text:
-            raise  # an error that is none of ours: its traceback says more
+            raise  # an error of another library, with its traceback
         if error is None:
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             reason = next((line for line in lines if "Exception: " in line), lines[0])
             error = errors.StorageError(
-                f"Spark gave up {what} ({_shortened(reason)}). {outcome}; the logs of the"
-                " executors say more",
+                f"Spark gave up {what} ({_shortened(reason)}). {outcome}; see the logs of"
+                " the executors",
                 what=what,
             )
         raise error from failure
 
 
 def _death_in(text: str, target: str) -> errors.StorageError | None:
-    """Return an error that says which process died, or None where Spark reports no death."""
+    """Return an error that names the process that died, or None if Spark reports no death."""
     for pattern, what in _DEATHS:
         found = pattern.search(text)
         if found is not None:
@@ -165,7 +165,7 @@ def _aborted(text: str, target: str) -> errors.StorageError:
 def _unfinished(what: str, target: str) -> errors.StorageError:
     return errors.StorageError(
         f"{what} while {target} was written: nothing was committed, and the branch is as it was."
-        " The executors' logs say more; where memory was short, raise"
+        " See the executors' logs; if memory was short, raise"
         " spark.executor.memoryOverhead or choose smaller chunks. The same write can be run again",
         target=target,
     )

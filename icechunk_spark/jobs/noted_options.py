@@ -26,17 +26,17 @@ class NotedOptions:
     _icechunk_options: dict[str, Any]
 
     def format(self, source: str) -> Any:
-        """Note the format, and tell Spark."""
+        """Record the format, and pass it to Spark."""
         self._icechunk_format = source
         return super().format(source)  # type: ignore[misc]
 
     def option(self, key: str, value: Any) -> Any:
-        """Note an option, and tell Spark."""
+        """Record an option, and pass it to Spark."""
         self._note({key: value})
         return super().option(key, value)  # type: ignore[misc]
 
     def options(self, **options: Any) -> Any:
-        """Note several options, and tell Spark."""
+        """Record several options, and pass them to Spark."""
         self._note(options)
         return super().options(**options)  # type: ignore[misc]
 
@@ -53,13 +53,13 @@ class NotedOptions:
 
 
 class NotedWrite(NotedOptions):
-    """Mixin for Spark's writers, which also notes ways to cut files that arrays do not have."""
+    """Mixin for Spark's writers, which also records partitions, which arrays do not have."""
 
     _icechunk_frame: Any
     _icechunk_refused: str | None = None
 
     def partitionBy(self, *columns: Any) -> Any:
-        """Note that partitions were asked for, and tell Spark."""
+        """Record that partitions were requested, and pass them to Spark."""
         self._icechunk_refused = "partitionBy"
         return super().partitionBy(*columns)  # type: ignore[misc]
 
@@ -68,8 +68,8 @@ class NotedWrite(NotedOptions):
         refused = "partitionBy" if partition_by is not None else self._icechunk_refused
         if refused is not None:
             raise UnsupportedError(
-                f"{refused} means nothing for arrays: leave it out; option 'chunks' says how the"
-                " arrays are cut, as in .option('chunks', 'time=24,latitude=180')",
+                f"{refused} does not apply to arrays: leave it out, and cut them by 'chunks',"
+                " as in .option('chunks', 'time=24,latitude=180')",
                 method=refused,
             )
         self._note({"path": path})
@@ -80,7 +80,7 @@ class CatalogWrite(NotedOptions):
     """Mixin for Spark's `DataFrameWriterV2`, which creates tables of the catalog."""
 
     def using(self, provider: str) -> Any:
-        """Tell Spark the provider; refuse icechunk, before Spark creates or drops a table.
+        """Pass the provider to Spark; refuse icechunk before Spark creates or drops a table.
 
         Raises
         ------
@@ -104,11 +104,11 @@ def catalog_refused(method: str) -> UnsupportedError:
 _MADE: Final[dict[tuple[type, type], type]] = {}
 
 
-def noting(told: Any, mixin: type[NotedOptions]) -> Any:
-    """Put `mixin` before the class of `told`, a new reader or writer of Spark's; return `told`."""
-    base = type(told)
+def noting(made: Any, mixin: type[NotedOptions]) -> Any:
+    """Put `mixin` before the class of `made`, a new reader or writer of Spark's; return `made`."""
+    base = type(made)
     if (mixin, base) not in _MADE:
         _MADE[mixin, base] = type(base.__name__, (mixin, base), {"__doc__": base.__doc__})
-    told.__class__ = _MADE[mixin, base]
-    told._icechunk_options = {}
-    return told
+    made.__class__ = _MADE[mixin, base]
+    made._icechunk_options = {}
+    return made

@@ -1,10 +1,10 @@
-"""Sends pieces of work to Spark's tasks as pickled rows, and collects pickled answers.
+"""Sends tasks to executors as pickled rows, and collects their pickled receipts.
 
 Rules of this file
 ------------------
-1. Rows show up in plans, so no credential may be in a piece. The location of the repository travels
-   with the function instead.
-2. Pieces and answers are pickled and unpickled here, so that Spark need not know their types.
+1. Spark shows rows in plans, so no credential may be in a task. The location of the repository is
+   in the function instead.
+2. Tasks and receipts are pickled and unpickled here, so that Spark need not know their types.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -25,13 +25,13 @@ from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import dealt_out, together
 
 Batches = Iterator[pa.RecordBatch]
-Task = Callable[[Batches], Batches]
+Step = Callable[[Batches], Batches]
 
-_ROWS: Final = StructType([StructField("number", LongType()), StructField("piece", BinaryType())])
-_ANSWERS: Final = StructType([StructField("answer", BinaryType())])
-# Packed ids are large, and Spark holds a whole batch.
+_ROWS: Final = StructType([StructField("number", LongType()), StructField("task", BinaryType())])
+_RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
+# Serialized ids are large, and Spark holds a whole batch.
 _ROWS_AT_ONCE: Final = 64
-#: A partition is a piece as long as there are not more of them than this.
+#: Each task gets a partition of its own, up to this number.
 MAX_PARTITIONS: Final = 10_000
 
 
@@ -48,38 +48,38 @@ def on_executors(
     if not tasks:
         return []
     rows = work_rows(spark, tasks, partitions)
-    return collected(rows, lambda batches: map(function, pieces_in(batches)))
+    return collected(rows, lambda batches: map(function, tasks_in(batches)))
 
 
 def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
     """Run a step on the rows of each partition, on executors; return all that steps yield."""
-    answers = rows.mapInArrow(answering(step), _ANSWERS).collect()
-    return [pickle.loads(bytes(answer[0])) for answer in answers]
+    receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS).collect()
+    return [pickle.loads(bytes(receipt[0])) for receipt in receipts]
 
 
-def answering(step: Callable[[Batches], Iterable[Any]]) -> Task:
-    """Return the task that yields what a step yields, pickled."""
+def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
+    """Return the step of batches that yields the pickled receipts of another step."""
 
     def run(batches: Batches) -> Batches:
         with errors_on_one_line():
-            for answer in step(batches):
-                yield pa.RecordBatch.from_pydict({"answer": [pickle.dumps(answer)]})
+            for receipt in step(batches):
+                yield pa.RecordBatch.from_pydict({"receipt": [pickle.dumps(receipt)]})
 
     return run
 
 
 def work_rows(
-    spark: SparkSession, pieces: Sequence[Any], partitions: int = MAX_PARTITIONS
+    spark: SparkSession, tasks: Sequence[Any], partitions: int = MAX_PARTITIONS
 ) -> DataFrame:
-    """Return pieces of work as rows ``number``, ``piece`` (pickled), in at most `partitions`."""
+    """Return tasks as rows ``number``, ``task`` (pickled), in at most `partitions`."""
     table = pa.table(
         {
-            "number": pa.array(range(len(pieces)), pa.int64()),
-            "piece": pa.array([pickle.dumps(piece) for piece in pieces], pa.binary()),
+            "number": pa.array(range(len(tasks)), pa.int64()),
+            "task": pa.array([pickle.dumps(task) for task in tasks], pa.binary()),
         }
     )
     rows = spark.createDataFrame(table, schema=_ROWS)
-    partitions = max(1, min(len(pieces), partitions))
+    partitions = max(1, min(len(tasks), partitions))
     dealt = dealt_out(rows, F.col("number"), partitions)
     # Ranges are as even; Spark samples the rows for them, which are few and on the driver.
     return rows.repartitionByRange(partitions, "number") if dealt is None else dealt
@@ -90,20 +90,20 @@ def grouped_rows(rows: DataFrame, column: str, tasks: int) -> DataFrame:
     return together(rows, F.col(column), tasks).sortWithinPartitions(column)
 
 
-def pieces_in(batches: Batches) -> Iterator[Any]:
-    """Yield the pieces of work in rows of ``work_rows``."""
+def tasks_in(batches: Batches) -> Iterator[Any]:
+    """Yield the tasks in rows of ``work_rows``."""
     for batch in batches:
-        for piece in batch.column("piece"):
-            yield pickle.loads(piece.as_py())
+        for task in batch.column("task"):
+            yield pickle.loads(task.as_py())
 
 
-def over_pieces(step: Callable[[Any], Batches]) -> Task:
-    """Return the task that runs a step on each of its pieces of work."""
-    return lambda batches: chain.from_iterable(map(step, pieces_in(batches)))
+def over_tasks(step: Callable[[Any], Batches]) -> Step:
+    """Return the step of batches that runs a step on each task in them."""
+    return lambda batches: chain.from_iterable(map(step, tasks_in(batches)))
 
 
-def over_rows(step: Task, schema: pa.Schema) -> Task:
-    """Return the task that runs a step on all of its rows, in the types of `schema`."""
+def over_rows(step: Step, schema: pa.Schema) -> Step:
+    """Return the step of batches that first casts them to `schema`."""
     return lambda batches: step(fitted(batch, schema) for batch in batches)
 
 

@@ -50,7 +50,7 @@ from icechunk_spark.jobs.task_rows import collected, grouped_rows
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.schema import spark_struct
 
-_PACKED: Final = spark_struct(collect_tasks.PACKED)
+_PART_IDS: Final = spark_struct(collect_tasks.PART_IDS)
 _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
 _ID_SIZE: Final = 12
 _AFTER_FAILURE: Final = (
@@ -150,11 +150,11 @@ class SparkCollector:
     def old_snapshots(self, candidates: frozenset[Any]) -> frozenset[Any]:
         """Return the candidates whose files exist and are older than the cutoff."""
         raw = collect_parts.snapshot_rows(candidates, 1)[0]
-        parts = sorted(set(collect_parts.parts_of(collect_parts.unpacked(raw), 1).tolist()))
+        parts = sorted(set(collect_parts.parts_of(collect_parts.ids_in(raw), 1).tolist()))
         task = partial(collect_tasks.old_snapshots, self.location, self.older_than, raw)
         rows = self._frame([(part, b"") for part in parts])
         tasks = min(len(parts), cores_of(self.spark))
-        found = rows.repartition(tasks, "part").mapInArrow(task, _PACKED)
+        found = rows.repartition(tasks, "part").mapInArrow(task, _PART_IDS)
         old = b"".join(bytes(row["ids"]) for row in found.collect())
         by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
         return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
@@ -171,7 +171,7 @@ class SparkCollector:
         packed = collect_parts.snapshot_rows(added, tasks)
         snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
         listed = snapshots.mapInArrow(
-            partial(collect_tasks.listed_manifests, self.location), _PACKED
+            partial(collect_tasks.listed_manifests, self.location), _PART_IDS
         )
         manifests = self._stored(
             Phase.MANIFESTS,
@@ -192,7 +192,7 @@ class SparkCollector:
         # Spread by content and sorted, so that a repeated task gets and returns the same rows.
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
         read = partial(collect_tasks.referenced_chunks, self.location, depth)
-        chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PACKED))
+        chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PART_IDS))
         found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
         self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
 
@@ -203,8 +203,8 @@ class SparkCollector:
             stored = [marks.select("part", "ids") for marks in self._marks[phase]]
             marks, sent = reduce(lambda one, more: one.unionByName(more), stored), self._sent[phase]
         else:
-            raw = collect_parts.unpacked(collect_parts.snapshot_rows(kept, 1)[0])
-            packed = list(collect_parts.packed(raw, depth))
+            raw = collect_parts.ids_in(collect_parts.snapshot_rows(kept, 1)[0])
+            packed = list(collect_parts.ids_by_part(raw, depth))
             marks, sent = self._frame(packed), {part: len(ids) // _ID_SIZE for part, ids in packed}
         count = collect_parts.part_count(depth)
         expected = self._frame([(part, b"") for part in range(count)], number=sent)
@@ -239,12 +239,12 @@ class SparkCollector:
     def _frame(
         self, rows: list[tuple[int, bytes]], number: dict[int, int] | None = None
     ) -> DataFrame:
-        """Return a DataFrame of a few rows of packed ids."""
+        """Return a DataFrame of a few rows of serialized ids."""
         columns = {
             "part": pa.array([part for part, _ in rows], pa.int64()),
             "ids": pa.array([ids for _, ids in rows], pa.binary()),
         }
-        fields = list(_PACKED.fields)
+        fields = list(_PART_IDS.fields)
         if number is not None:
             columns["number"] = pa.array([number.get(part, 0) for part, _ in rows], pa.int64())
             fields.append(StructField("number", LongType()))

@@ -1,4 +1,4 @@
-"""Tasks of a collection: each takes rows of packed ids, and returns packed ids or a report.
+"""Tasks of a collection: each takes rows of serialized ids, and returns serialized ids or a report.
 
 Rules of this file
 ------------------
@@ -25,10 +25,10 @@ from icechunk_spark.jobs.task_rows import batches_of, rows_of
 
 Batches = Iterator[pa.RecordBatch]
 
-PACKED = pa.schema([pa.field("part", pa.int64()), pa.field("ids", pa.binary())])
+PART_IDS = pa.schema([pa.field("part", pa.int64()), pa.field("ids", pa.binary())])
 MANIFESTS = pa.schema(
     [
-        *PACKED,
+        *PART_IDS,
         pa.field("listed", pa.binary()),
         pa.field("size", pa.int64()),
         pa.field("refs", pa.int64()),
@@ -42,13 +42,13 @@ def old_snapshots(
     """Yield the candidates among the old snapshots of parts."""
     for part, _ in rows_of(batches):
         found = collect_parts.old_snapshots(location, older_than, candidates, [part])
-        yield from batches_of(((part, ids) for ids in found), PACKED)
+        yield from batches_of(((part, ids) for ids in found), PART_IDS)
 
 
 def listed_manifests(location: Location, batches: Batches) -> Batches:
     """Yield the manifests that packed snapshots list."""
     snapshots = (ids for _, ids in rows_of(batches))
-    yield from batches_of(collect_parts.manifests_of_snapshots(location, snapshots), PACKED)
+    yield from batches_of(collect_parts.manifests_of_snapshots(location, snapshots), PART_IDS)
 
 
 def distinct_manifests(batches: Batches) -> Batches:
@@ -61,13 +61,13 @@ def distinct_manifests(batches: Batches) -> Batches:
 def referenced_chunks(location: Location, depth: int, batches: Batches) -> Batches:
     """Yield the chunks that manifests refer to."""
     manifests = (listed for _, _, listed, *_ in rows_of(batches))
-    yield from batches_of(collect_parts.chunks_of_manifests(location, manifests, depth), PACKED)
+    yield from batches_of(collect_parts.chunks_of_manifests(location, manifests, depth), PART_IDS)
 
 
 def sweep(task: SweepTask, batches: Batches) -> Iterator[DeleteReport]:
     """Sweep the parts of a partition, and report on each.
 
-    Rows are part, packed ids, and how many ids the part must get: given once for each part.
+    Rows are part, serialized ids, and how many ids the part must get: given once for each part.
     """
     for part, rows in groupby(rows_of(batches), key=itemgetter(0)):
         # One row of each part carries the number, the others the ids.

@@ -47,7 +47,7 @@ from icechunk_spark.jobs.task_rows import (
     batches_of,
     collected,
     grouped_rows,
-    over_pieces,
+    over_tasks,
     rows_of,
     work_rows,
 )
@@ -88,8 +88,7 @@ def copy(
     source, target
         Roots of the repositories.
     branch, tag, target_branch, history
-        As for ``icechunk_format.maintenance.copy``, which also says what comes back and what is
-        raised.
+        As for ``icechunk_format.maintenance.copy``, whose result and errors this function has.
     source_options, target_options
         ``storage.*`` options of one side, as in ``spark.read.option``.
     **options
@@ -115,8 +114,8 @@ def copy(
         f"copying {plan.context.source} to {plan.context.target}",
         "The target shows nothing of the copy; copy again to go on where this one stopped",
     ):
-        copy_piece = over_pieces(partial(_copy_manifests, plan.context, depth))
-        found = work_rows(spark, plan.manifests).mapInArrow(copy_piece, spark_struct(_FOUND))
+        copy_task = over_tasks(partial(_copy_manifests, plan.context, depth))
+        found = work_rows(spark, plan.manifests).mapInArrow(copy_task, spark_struct(_FOUND))
         found = found.persist()
         try:
             done = found.where(F.col("part") == _REPORTED).select("copied").collect()
@@ -131,9 +130,9 @@ def copy(
 
 
 def _copy_manifests(
-    context: CopyContext, depth: int, piece: NDArray[np.void]
+    context: CopyContext, depth: int, listed: NDArray[np.void]
 ) -> Iterator[pa.RecordBatch]:
-    copied, packed = copy_manifests(context, piece)
+    copied, packed = copy_manifests(context, listed)
     found = ((part, chunks, None) for part, chunks in chunks_by_part(packed, depth))
     yield from batches_of([*found, (_REPORTED, None, pickle.dumps(copied))], _FOUND)
 

@@ -22,7 +22,7 @@ def expire_snapshots(
     dry_run: bool = False,
     **options: Any,
 ) -> ExpireResult:
-    """Take snapshots that were committed before a cutoff out of history.
+    """Remove snapshots that were committed before a cutoff from history.
 
     No file is deleted: ``collect_garbage`` does that afterwards. The change is made by the driver,
     in one conditional update; only in spec version 1 does it read and write files of snapshots.
@@ -30,11 +30,12 @@ def expire_snapshots(
     Parameters
     ----------
     spark
-        The session, as the other jobs take it; it is not used.
+        The session, as for the other functions; it is not used.
     path
         Root of the repository.
     older_than, delete_expired_branches, delete_expired_tags, dry_run
-        See ``icechunk_format.Repository.expire_snapshots``, which also says what is raised.
+        As for ``icechunk_format.Repository.expire_snapshots``, whose result and errors this
+        function has.
     **options
         ``storage.*`` options, as in ``spark.read.option``.
     """

@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. Only manifests in the answers that Spark hands back are committed. Those of a lost or speculative
+1. Only manifests in the receipts that Spark returns are committed. Those of a lost or speculative
    attempt have ids of their own, which no commit mentions.
 2. The driver holds lists of manifests, never references.
 """
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
-from icechunk_format.maintenance.rewriting.task import run_task
+from icechunk_format.maintenance.rewriting.task import run_rewrite
 from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
@@ -51,8 +51,8 @@ def rewrite_manifests(
     path
         Root of the repository.
     branch, splitting, paths, message, metadata, amend, dry_run
-        As for ``icechunk_format.maintenance.rewrite_manifests``, which also says what comes back
-        and what is raised.
+        As for ``icechunk_format.maintenance.rewrite_manifests``, whose result and errors this
+        function has.
     **options
         ``storage.*`` options, as in ``spark.read.option``.
 
@@ -64,15 +64,16 @@ def rewrite_manifests(
     location = maintenance_location(path, options)
     plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
-        return one_process.planned_result(plan)
+        return one_process.expected_result(plan)
     one_process.check_commit(plan, metadata)
     share = plan.references // (_WAVES * cores_of(spark))
     if share < MAX_REFS_PER_MANIFEST:
-        plan = one_process.repacked(plan, max(share, _LEAST_REFS_PER_TASK))
+        plan = one_process.regrouped(plan, max(share, _LEAST_REFS_PER_TASK))
     with raised_in_jobs(
         f"rewriting manifests of {location}",
         "Nothing was committed; rewriting again starts afresh",
     ):
-        answers = on_executors(spark, partial(run_task, plan.context), plan.tasks)
-    made = [part for answer in answers for part in answer]
-    return one_process.finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
+        receipts = on_executors(spark, partial(run_rewrite, plan.context), plan.tasks)
+    return one_process.finish_rewrite(
+        plan, receipts, message=message, metadata=metadata, amend=amend
+    )

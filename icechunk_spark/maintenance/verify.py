@@ -29,15 +29,13 @@ from icechunk_format.maintenance.verifying.findings import (
     DEFAULT_MAX_FINDINGS,
     FINDINGS_SCHEMA,
     REPORT_SCHEMA,
-    Report,
 )
-from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
+from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.location import location_of
-from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
-from icechunk_spark.jobs.task_rows import MAX_PARTITIONS, over_pieces, over_rows, work_rows
+from icechunk_spark.jobs.task_rows import MAX_PARTITIONS, over_rows, over_tasks, work_rows
 from icechunk_spark.schema import spark_struct
 
 _WAVES: Final = 4
@@ -92,28 +90,30 @@ def verify(
     """
     request = parse_arguments(path, options, "verify")
     location = location_of(request)
-    report = Report(max_findings)
-    state, context = plan_verification(
+    plan = plan_verify(
         location,
-        report,
-        VersionArguments(branch=branch, tag=tag, snapshot=snapshot),
+        branch=branch,
+        tag=tag,
+        snapshot=snapshot,
         deep=deep,
+        max_findings=max_findings,
         authorized=request.virtual_authorize,
         virtual_options=request.virtual_storage_options,
     )
+    context = plan.context
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
-    pieces = work_rows(spark, parts.cut_pieces(state, partitions), partitions)
-    work = pieces.mapInArrow(
-        over_pieces(partial(parts.check_piece, context)), spark_struct(parts.WORK_SCHEMA)
+    tasks = work_rows(spark, parts.verify_tasks(plan.state, partitions), partitions)
+    work = tasks.mapInArrow(
+        over_tasks(partial(parts.run_verify, context)), spark_struct(parts.WORK_SCHEMA)
     )
     work = work.repartition(partitions, "id").sortWithinPartitions("id")
     work = work.mapInArrow(
         over_rows(partial(parts.check_manifest_rows, context), parts.WORK_SCHEMA),
         spark_struct(parts.WORK_SCHEMA),
     )
-    places = work_rows(spark, parts.listing_parts(), partitions)
-    listing = places.mapInArrow(
-        over_pieces(partial(parts.list_chunk_objects, context)), spark_struct(parts.LISTING_SCHEMA)
+    prefixes = work_rows(spark, parts.id_prefixes(), partitions)
+    listing = prefixes.mapInArrow(
+        over_tasks(partial(parts.list_chunk_objects, context)), spark_struct(parts.LISTING_SCHEMA)
     )
     joined = work.join(listing, F.col("id") == F.col("listed_id"), "full_outer")
     found = joined.mapInArrow(
@@ -124,6 +124,5 @@ def verify(
         over_rows(partial(parts.merge_reports, context), REPORT_SCHEMA), spark_struct(REPORT_SCHEMA)
     )
     with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
-        report.absorb(row.asDict() for row in found.collect())
-    add_summary(report, state)
-    return spark.createDataFrame(report.to_table(), schema=spark_struct(FINDINGS_SCHEMA))
+        plan.report.absorb(row.asDict() for row in found.collect())
+    return spark.createDataFrame(finish_verify(plan), schema=spark_struct(FINDINGS_SCHEMA))

@@ -135,7 +135,7 @@ class PartCollector:
         raw = collect_parts.snapshot_rows(candidates, 1)[0]
         parts = range(collect_parts.part_count(1))
         found = collect_parts.old_snapshots(self.location, self.older_than, raw, parts)
-        old = collect_parts.unpacked(b"".join(found))
+        old = collect_parts.ids_in(b"".join(found))
         return frozenset(one for one in candidates if one.raw in {row.tobytes() for row in old})
 
     def mark(self, kept):
@@ -163,8 +163,8 @@ class PartCollector:
         if kept is None:
             depth, marks = self.marks[phase]
         else:
-            raw = collect_parts.unpacked(collect_parts.snapshot_rows(kept, 1)[0])
-            depth, marks = 1, {part: [ids] for part, ids in collect_parts.packed(raw, 1)}
+            raw = collect_parts.ids_in(collect_parts.snapshot_rows(kept, 1)[0])
+            depth, marks = 1, {part: [ids] for part, ids in collect_parts.ids_by_part(raw, 1)}
         task = SweepTask(
             location=self.location,
             phase=phase,

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from icechunk_format.maintenance.garbage.parts import (
     distinct_manifest_rows,
-    packed,
+    ids_by_part,
+    ids_in,
     part_count,
     part_prefix,
     parts_of,
-    unpacked,
 )
 from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import ChunkId, decode_many
@@ -71,12 +71,12 @@ def test_names_are_read_together_as_one_by_one(names):
 @given(ANY_IDS, st.sampled_from([1, 2]))
 def test_parts_are_what_listings_can_ask_for(ids, depth):
     found = IdSet(columns(ids)).ids()
-    parts = dict(packed(found, depth))
+    parts = dict(ids_by_part(found, depth))
     assert sorted(parts) == sorted(set(parts_of(found, depth).tolist()))
     assert all(0 <= part < part_count(depth) for part in parts)
     back = []
     for part, together in parts.items():
-        for row in unpacked(together):
+        for row in ids_in(together):
             assert str(ChunkId(row.tobytes())).startswith(part_prefix(part, depth))
             back.append(row.tobytes())
     assert sorted(back) == sorted(set(ids))

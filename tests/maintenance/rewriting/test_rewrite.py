@@ -22,7 +22,7 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance import rewrite_manifests
 from icechunk_format.maintenance.rewriting import rewrite
 from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
-from icechunk_format.maintenance.rewriting.task import run_task
+from icechunk_format.maintenance.rewriting.task import run_rewrite
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
 from icechunk_format.spec.repo_info.updates import Availability
@@ -274,7 +274,7 @@ def test_virtual_references_keep_their_checksums_and_places():
 
 def planned(repository, **options):
     plan = rewrite.plan_rewrite(repository.location, **options)
-    return plan, [part for task in plan.tasks for part in run_task(plan.context, task)]
+    return plan, [run_rewrite(plan.context, task) for task in plan.tasks]
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])

@@ -1,4 +1,4 @@
-"""Verification in parts finds what verification in one piece does, for every planted damage.
+"""Verification in parts finds what verification in one task does, for every planted damage.
 
 The parts are run here one after the other, with the shuffles and the join of a cluster done by
 Arrow, so that all that the Spark job does beside them is moving rows.
@@ -14,20 +14,18 @@ from helpers.damage.planted import DAMAGES
 from helpers.damage.repository import Damaged, build_sound
 
 from icechunk_format.maintenance import verify
-from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.maintenance.verifying.parts import (
     LISTING_SCHEMA,
     WORK_SCHEMA,
     check_joined_rows,
     check_manifest_rows,
-    check_piece,
-    cut_pieces,
+    id_prefixes,
     list_chunk_objects,
-    listing_parts,
     merge_reports,
+    run_verify,
+    verify_tasks,
 )
-from icechunk_format.maintenance.verifying.verify import add_summary, plan_verification
-from icechunk_format.repository.history.resolve import VersionArguments
+from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
 from icechunk_format.storage.location import Location
 
 
@@ -39,31 +37,20 @@ def sound(tmp_path_factory):
 
 
 def verify_in_parts(path, *, deep=False, authorized=()):
-    report = Report()
-    state, context = plan_verification(
-        Location(str(path)),
-        report,
-        VersionArguments(),
-        deep=deep,
-        authorized=authorized,
-        virtual_options=None,
-    )
-    context = pickle.loads(pickle.dumps(context))
-    pieces = pickle.loads(pickle.dumps(cut_pieces(state, 3)))
-    work = pa.Table.from_batches(
-        [batch for piece in pieces for batch in check_piece(context, piece)]
-    )
+    plan = plan_verify(Location(str(path)), deep=deep, authorized=authorized)
+    context = pickle.loads(pickle.dumps(plan.context))
+    tasks = pickle.loads(pickle.dumps(verify_tasks(plan.state, 3)))
+    work = pa.Table.from_batches([batch for task in tasks for batch in run_verify(context, task)])
     work = work.sort_by([("id", "ascending")])
     references = pa.Table.from_batches(check_manifest_rows(context, work.to_batches()))
     listing = pa.Table.from_batches(
-        [batch for part in listing_parts() for batch in list_chunk_objects(context, part)],
+        [batch for part in id_prefixes() for batch in list_chunk_objects(context, part)],
         schema=LISTING_SCHEMA,
     )
     batches = outer_join(references, listing).to_batches(max_chunksize=7)
     for batch in merge_reports(context, check_joined_rows(context, batches)):
-        report.absorb(batch.to_pylist())
-    add_summary(report, state)
-    return report.to_table()
+        plan.report.absorb(batch.to_pylist())
+    return finish_verify(plan)
 
 
 def outer_join(left, right):

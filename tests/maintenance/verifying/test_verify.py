@@ -59,7 +59,7 @@ def test_a_sound_repository(sound):
     assert shallow.schema == FINDINGS_SCHEMA
     assert kinds(shallow, "info", "warning", "error") == {"verified", "virtual-unchecked"}
     (seen,) = rows_of(shallow, "verified")
-    assert "4 versions" in seen["problem"]
+    assert "4 snapshots" in seen["problem"]
     assert "18 native references" in seen["problem"]
     deep = verify(str(sound), deep=True, authorized=authorized_of(sound))
     assert kinds(deep, "info", "warning", "error") == {"verified"}
@@ -101,7 +101,7 @@ def test_one_version_alone(damaged):
     for chosen in ({"tag": "v1"}, {"branch": "side"}, {"snapshot": str(damaged.first)}):
         table = verify(str(damaged.path), **chosen)
         assert kinds(table, "error", "warning") == set()
-        assert "1 versions" in rows_of(table, "verified")[0]["problem"]
+        assert "1 snapshots" in rows_of(table, "verified")[0]["problem"]
 
 
 def test_what_nobody_refers_to_is_counted(damaged):

@@ -23,7 +23,7 @@ from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.location import Location
-from icechunk_spark.jobs.task_rows import answering
+from icechunk_spark.jobs.task_rows import with_receipts
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.maintenance.collect import SparkCollector, _depth
 
@@ -146,7 +146,7 @@ def test_credentials_stay_out_of_plans(spark, untidy, tmp_path):
         SweepTask(location=location, phase=Phase.CHUNKS, older_than=soon(), depth=1, dry_run=True),
     )
     rows = collector._frame([(0, b"")], number={0: 0})
-    frame = rows.mapInArrow(answering(task), "answer binary")
+    frame = rows.mapInArrow(with_receipts(task), "answer binary")
     plan = frame._jdf.queryExecution().toString()
     assert secret not in plan
     assert secret not in repr(task)

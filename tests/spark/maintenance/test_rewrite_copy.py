@@ -89,19 +89,20 @@ def test_errors_of_tasks_and_options_are_ours(spark, built, tmp_path):
     session = Repository.open(broken).writable_session()
     session.create_group("/own", group_document())
     session.commit("their own")
-    with pytest.raises(ConflictError, match="versions would be lost"):
+    with pytest.raises(ConflictError) as refused:
         maintenance.copy(spark, built.location.url, broken)
+    assert refused.value.facts["branch"] == "main"
     maintenance.copy(spark, built.location.url, broken, target_branch="other")
     assert set(Repository.open(broken).branches()) == {"main", "other"}
 
 
-def test_pieces_of_work_hold_no_credential_and_get_a_task_each(spark):
-    rows = task_rows.work_rows(spark, [{"piece": n} for n in range(7)])
+def test_tasks_hold_no_credential_and_get_a_task_each(spark):
+    rows = task_rows.work_rows(spark, [{"task": n} for n in range(7)])
     assert rows.rdd.getNumPartitions() == 7
     # Of a module that workers can import, unlike this one.
     secret = partial(operator.concat, "s3cr3t-token")
-    task = task_rows.answering(lambda batches: map(secret, task_rows.pieces_in(batches)))
-    plan = rows.mapInArrow(task, "answer binary")
+    task = task_rows.with_receipts(lambda batches: map(secret, task_rows.tasks_in(batches)))
+    plan = rows.mapInArrow(task, "receipt binary")
     assert "s3cr3t" not in plan._jdf.queryExecution().toString()
     answers = task_rows.on_executors(spark, secret, [str(n) for n in range(9)])
     assert sorted(answers) == [f"s3cr3t-token{n}" for n in range(9)]

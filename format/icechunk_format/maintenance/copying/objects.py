@@ -31,9 +31,9 @@ from icechunk_format.maintenance.garbage.object_listing import (
 )
 from icechunk_format.maintenance.garbage.parts import (
     distinct_rows,
-    packed_rows,
     part_prefix,
     parts_of,
+    rows_by_part,
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import ChunkId, ManifestId
@@ -120,7 +120,7 @@ def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
     """Yield the chunks of each part of the id space, packed; they are sorted already."""
     rows = np.frombuffer(packed, dtype=CHUNK_ROW)
-    return packed_rows(rows, parts_of(rows["id"], depth))
+    return rows_by_part(rows, parts_of(rows["id"], depth))
 
 
 def copy_part(context: CopyContext, packed: Iterable[bytes], part: int, depth: int) -> Copied:

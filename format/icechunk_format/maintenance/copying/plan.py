@@ -142,15 +142,15 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
     if storage.head(MAIN_REF) is not None:
         raise UnsupportedError(
             f"the repository at {place} has spec version 1, and copies are made into version 2; "
-            "upgrade it first, or choose another place",
+            "upgrade it first, or choose another location",
             spec_version=1,
         )
-    ours = (CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS)
+    copied = (CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS)
     for found in islice(storage.list(""), _LOOKED_AT):
-        if not found.key.startswith(ours):
+        if not found.key.startswith(copied):
             raise AlreadyExistsError(
-                f"{place} holds {found.key!r}, and no repository: a copy needs an empty place, or "
-                "one where a copy was begun",
+                f"{place} contains {found.key!r} and is not a repository; choose an empty one, "
+                "or one with only objects of an unfinished copy",
                 found=(found.key,),
             )
     return None
@@ -163,8 +163,8 @@ def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: o
         return
     raise ConflictError(
         f"branch {branch!r} of {place} is at snapshot {tip}, which is not in the history of what "
-        "is copied, so its versions would be lost; copy to another branch, with target_branch, "
-        "or reset this one if they may go",
+        "is copied, so its snapshots would be lost; copy to another branch, with target_branch, "
+        "or reset this one if they are not needed",
         branch=branch,
         found=str(tip),
     )

@@ -192,8 +192,8 @@ def _create(plan: CopyPlan, target: Storage) -> None:
         if found is None or found.info.branches.get(plan.branch) != plan.tip:
             place = str(plan.context.target)
             raise AlreadyExistsError(
-                f"somebody created a repository at {place} while this one was copied there; copy "
-                "again to add the branch to it, or choose another place",
+                f"another writer created a repository at {place} during the copy; copy again to "
+                "add the branch to it, or choose another location",
                 location=place,
             ) from error
 

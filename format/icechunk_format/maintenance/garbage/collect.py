@@ -5,7 +5,7 @@ Steps
 1. Find the snapshots to keep (``roots``).
 2. Mark: read each of them and each manifest once, and gather ids (``marks``).
 3. Remove the other snapshots from ``repo``, in one conditional update, before any file is deleted.
-   If the repository changed so that marks are out of date, begin again. Mark snapshots that others
+   If the repository changed so that marks are out of date, begin again. Mark snapshots that were
    added since step 1: no later one can need anything that none of these needs.
 4. Sweep (``sweep``): delete snapshots, transaction logs, manifests and chunks, in this order. An
    object is deleted after all that refer to it, so an interrupted collection leaves the repository
@@ -14,8 +14,8 @@ Steps
 Rules of this file
 ------------------
 1. One process and Spark run the same steps, each with its own ``Collector``.
-2. Objects that the store says were written at or after the cutoff are never deleted. This rule
-   alone protects writers, since nothing refers to their files before they commit.
+2. Objects whose time in the storage is at or after the cutoff are never deleted. This rule alone
+   protects writers, since nothing refers to their files before they commit.
 3. Spec version 1 has no conditional update of ``repo``. There, refs are read again after snapshots
    were deleted, and what they reach is put back; a writer checks after its change that the old
    snapshot it used still exists. So at least one of the two notices the other. The driver deletes
@@ -240,14 +240,14 @@ def _marked_v1(
         collector.mark(kept)
         if storage.head(REPO) is not None:
             raise ConflictError(
-                f"{storage.root_url} was upgraded to spec version 2 while garbage was looked for; "
+                f"{storage.root_url} was upgraded to spec version 2 during the collection; "
                 "nothing was deleted. Collect again",
             )
         if _tips_v1(storage) <= kept:
             return kept
     raise ConflictError(
-        f"refs of {storage.root_url} were moved {_ATTEMPTS} times while garbage was looked for; "
-        "nothing was deleted. Collect when fewer branches are moved about",
+        f"refs of {storage.root_url} were moved {_ATTEMPTS} times during the collection; "
+        "nothing was deleted. Collect when fewer branches are moved",
         attempts=_ATTEMPTS,
     )
 
@@ -261,7 +261,7 @@ def _delete_snapshots_v1(
     """Delete snapshots that are not kept; return also those that are, since refs may have moved.
 
     Descendants are deleted before ancestors, as far as the times of their files tell, some at a
-    time. If a ref was put on one of these meanwhile, its history is put back.
+    time. If a ref was moved to one of these, its history is put back.
     """
     total = DeleteReport()
     listed = sorted(
@@ -326,8 +326,8 @@ def _marked_state(
             return answer.info
         why = answer.declined.why
     raise ConflictError(
-        f"{storage.root_url} was changed {_ATTEMPTS} times while garbage was looked for ({why}); "
-        "nothing was deleted. Collect when fewer branches are moved about",
+        f"{storage.root_url} was changed {_ATTEMPTS} times during the collection ({why}); "
+        "nothing was deleted. Collect when fewer branches are moved",
         attempts=_ATTEMPTS,
     )
 

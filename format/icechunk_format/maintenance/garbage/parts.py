@@ -37,7 +37,7 @@ _SIZE: Final = SnapshotId.SIZE
 # Ids that a task gathers before it hands them on: they are handed on without repeats, so the more
 # the better, and 12 to 80 bytes each.
 _GATHERED: Final = 2_000_000
-# The most that one row of a list of manifests may ask of the task that reads them.
+# The most that one row of a list of manifests adds to the work of a task.
 _ROW_MANIFESTS: Final = 256
 _ROW_BYTES: Final = 16 * 2**20
 
@@ -70,12 +70,12 @@ def parts_of(raw: NDArray[np.uint8], depth: int) -> NDArray[np.int64]:
     return head >> (16 - _BITS * depth)
 
 
-def packed(raw: NDArray[np.uint8], depth: int) -> Iterator[tuple[int, bytes]]:
+def ids_by_part(raw: NDArray[np.uint8], depth: int) -> Iterator[tuple[int, bytes]]:
     """Yield the ids of each part, serialized; ids are sorted already."""
-    return packed_rows(raw, parts_of(raw, depth))
+    return rows_by_part(raw, parts_of(raw, depth))
 
 
-def packed_rows(rows: NDArray[Any], parts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+def rows_by_part(rows: NDArray[Any], parts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of each part, serialized; they are sorted by their parts already."""
     for start, stop in _runs(parts[np.newaxis]):
         yield int(parts[start]), rows[start:stop].tobytes()
@@ -96,7 +96,7 @@ def distinct_rows(rows: NDArray[np.void], size: str) -> NDArray[np.void]:
     return rows[is_last]
 
 
-def unpacked(ids: bytes) -> NDArray[np.uint8]:
+def ids_in(ids: bytes) -> NDArray[np.uint8]:
     """Return serialized ids: uint8, shape (n, 12)."""
     return np.frombuffer(ids, dtype=np.uint8).reshape(-1, _SIZE)
 
@@ -113,7 +113,7 @@ def old_snapshots(
 ) -> Iterator[bytes]:
     """Yield the candidates of some parts whose files are listed and older than the cutoff."""
     storage = open_storage(location)
-    wanted = IdSet(unpacked(candidates))
+    wanted = IdSet(ids_in(candidates))
     for part in parts:
         within = part_prefix(part, 1)
         for page in list_ids(storage, SNAPSHOTS, within, older_than=older_than):
@@ -125,10 +125,10 @@ def manifests_of_snapshots(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield by part the manifests that snapshots list, ``LISTED``, each once for each task."""
     storage = open_storage(location)
-    ids = (SnapshotId(one.tobytes()) for row in rows for one in unpacked(row))
+    ids = (SnapshotId(one.tobytes()) for row in rows for one in ids_in(row))
     for listed in listed_manifests(storage, ids, IdSet()):
         ordered = listed[np.argsort(parts_of(listed["id"], 1), kind="stable")]
-        yield from packed_rows(ordered, parts_of(ordered["id"], 1))
+        yield from rows_by_part(ordered, parts_of(ordered["id"], 1))
 
 
 class ManifestRow(NamedTuple):
@@ -168,9 +168,9 @@ def chunks_of_manifests(
         for chunks in referenced_chunks(storage, np.frombuffer(row, dtype=LISTED)):
             found.add(chunks)
             if found.approximate_size > _GATHERED:
-                yield from packed(found.ids(), depth)
+                yield from ids_by_part(found.ids(), depth)
                 found = IdSet()
-    yield from packed(found.ids(), depth)
+    yield from ids_by_part(found.ids(), depth)
 
 
 def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int) -> DeleteReport:
@@ -185,14 +185,15 @@ def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int)
     """
     ids, received = IdSet(), 0
     for row in kept:
-        ids.add(unpacked(row))
+        ids.add(ids_in(row))
         received += len(row) // _SIZE
     if received != expected:
         raise StorageError(
-            f"{received} ids of {task.phase.value} that stay arrived where {expected} were sent, "
-            "so some may have been lost between tasks; nothing was deleted in this part. "
-            "Collect again",
+            f"{received} of {expected} ids of {task.phase.value} to keep were received, so some "
+            "may have been lost between tasks; nothing was deleted in this part. Collect again",
             part=part,
+            received=received,
+            expected=expected,
         )
     storage = open_storage(task.location)
     within = part_prefix(part, task.depth)

@@ -135,9 +135,9 @@ def commit_rewrite(
         changed, files, left_out = _applied(current, replacements, is_base=current is plan.base)
         if not changed:
             raise ConflictError(
-                f"others have changed the chunks of {', '.join(left_out[:8])} in branch "
+                f"other commits changed the chunks of {', '.join(left_out[:8])} in branch "
                 f"{branch!r} of {plan.repository.location} while their manifests were rewritten; "
-                "nothing was committed. Rewrite again, when fewer writers are busy there",
+                "nothing was committed. Rewrite again when fewer writers are active",
                 branch=branch,
                 paths=left_out,
             )

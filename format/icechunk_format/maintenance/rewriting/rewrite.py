@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -34,10 +35,11 @@ from icechunk_format.maintenance.rewriting.commit import (
 )
 from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
 from icechunk_format.maintenance.rewriting.task import (
+    RewriteBox,
     RewriteContext,
+    RewriteReceipt,
     RewriteTask,
-    UnitOfWork,
-    run_task,
+    run_rewrite,
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.bounded_reads import ListedManifests
@@ -127,15 +129,15 @@ def rewrite_manifests(
     """
     plan = plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
-        return planned_result(plan)
+        return expected_result(plan)
     check_commit(plan, metadata)
-    total = sum(unit.references for task in plan.tasks for unit in task)
-    made: list[tuple[NodeId, tuple[ManifestReceipt, ...]]] = []
+    total = sum(box.references for task in plan.tasks for box in task)
+    receipts: list[RewriteReceipt] = []
     with phase(progress, "Rewriting references", total) as advance:
         for task in plan.tasks:
-            made += run_task(plan.context, task)
-            advance(sum(unit.references for unit in task))
-    return finish_rewrite(plan, made, message=message, metadata=metadata, amend=amend)
+            receipts.append(run_rewrite(plan.context, task))
+            advance(sum(box.references for box in task))
+    return finish_rewrite(plan, receipts, message=message, metadata=metadata, amend=amend)
 
 
 def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
@@ -163,7 +165,7 @@ def plan_rewrite(
     rules = config.splitting if splitting is None else _rules_of(splitting)
     chosen = _chosen(base, paths, repository)
     replaced: list[ArrayReplacement] = []
-    work: list[UnitOfWork] = []
+    work: list[RewriteBox] = []
     for node in chosen:
         array = node.array
         if array is None or not len(array.manifests):
@@ -177,7 +179,7 @@ def plan_rewrite(
         removed = ManifestRefs(ids=refs.ids[rows], extents=refs.extents[rows])
         replaced.append(ArrayReplacement(node_id=node.id, path=node.path, removed=removed))
         work += [
-            UnitOfWork(
+            RewriteBox(
                 node_id=node.id,
                 path=node.path,
                 cells=cells,
@@ -206,15 +208,15 @@ def plan_rewrite(
     )
 
 
-def repacked(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
+def regrouped(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
     """Return a plan whose tasks read about ``refs_per_task`` references each."""
-    work = [unit for task in plan.tasks for unit in task]
+    work = [box for task in plan.tasks for box in task]
     return replace(plan, tasks=_tasks(work, refs_per_task))
 
 
 def finish_rewrite(
     plan: RewritePlan,
-    made: Iterable[tuple[NodeId, tuple[ManifestReceipt, ...]]],
+    receipts: Iterable[RewriteReceipt],
     *,
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
@@ -222,11 +224,11 @@ def finish_rewrite(
 ) -> RewriteResult:
     """Commit the results of a plan's tasks; arguments are those of ``rewrite_manifests``."""
     if not plan.replaced:
-        unchanged = planned_result(plan)
+        unchanged = expected_result(plan)
         return replace(unchanged, bytes_after=unchanged.bytes_before, dry_run=False)
     files: dict[NodeId, list[ManifestReceipt]] = {item.node_id: [] for item in plan.replaced}
-    for node_id, receipts in made:
-        files[node_id] += receipts
+    for node_id, stored in chain.from_iterable(receipts):
+        files[node_id] += stored
     return commit_rewrite(
         plan,
         [replace(item, files=tuple(files[item.node_id])) for item in plan.replaced],
@@ -236,15 +238,15 @@ def finish_rewrite(
     )
 
 
-def planned_result(plan: RewritePlan) -> RewriteResult:
+def expected_result(plan: RewritePlan) -> RewriteResult:
     """Return the expected result of a rewrite; no manifest is read for it."""
     before = plan.base.manifest_files
     replaced = sum(len(item.removed) for item in plan.replaced)
-    units = [unit for task in plan.tasks for unit in task]
+    boxes = [box for task in plan.tasks for box in task]
     return RewriteResult(
         commit=None,
         manifests_before=len(before),
-        manifests_after=len(before) - replaced + sum(_cells_of(unit) for unit in units),
+        manifests_after=len(before) - replaced + sum(_cells_of(box) for box in boxes),
         references=plan.references,
         bytes_before=int(before.size_bytes.sum()),
         bytes_after=None,
@@ -252,20 +254,20 @@ def planned_result(plan: RewritePlan) -> RewriteResult:
     )
 
 
-def _cells_of(unit: UnitOfWork) -> int:
+def _cells_of(box: RewriteBox) -> int:
     """Return about how many cells of a box hold references."""
-    cells = np.array(unit.cells, dtype=np.int64)
-    low = np.maximum(unit.manifests.extents[:, :, 0], unit.box[:, 0]).min(axis=0) // cells
-    high = (np.minimum(unit.manifests.extents[:, :, 1], unit.box[:, 1]).max(axis=0) - 1) // cells
+    cells = np.array(box.cells, dtype=np.int64)
+    low = np.maximum(box.manifests.extents[:, :, 0], box.box[:, 0]).min(axis=0) // cells
+    high = (np.minimum(box.manifests.extents[:, :, 1], box.box[:, 1]).max(axis=0) - 1) // cells
     return int(
-        min(float(np.prod((high - low + 1).astype(np.float64))), int(unit.manifests.counts.sum()))
+        min(float(np.prod((high - low + 1).astype(np.float64))), int(box.manifests.counts.sum()))
     )
 
 
-def _tasks(work: Sequence[UnitOfWork], refs_per_task: int) -> tuple[RewriteTask, ...]:
+def _tasks(work: Sequence[RewriteBox], refs_per_task: int) -> tuple[RewriteTask, ...]:
     # A file counts as some references, so that files of a task are bounded, too.
     file = refs_per_task // _FILES_PER_TASK
-    sized = ((unit, unit.references + file * len(unit.manifests)) for unit in work)
+    sized = ((box, box.references + file * len(box.manifests)) for box in work)
     return tuple(map(tuple, sized_batches(sized, _FILES_PER_TASK, refs_per_task)))
 
 
@@ -293,8 +295,8 @@ def _chosen(
     for path in wanted:
         if base.node(path) is None:
             raise NotFoundError(
-                f"there is no node {path!r} in snapshot {base.id} of {repository.location}; give "
-                "paths of arrays or groups",
+                f"node {path!r} does not exist in snapshot {base.id} of {repository.location}; "
+                "give paths of arrays or groups",
                 kind="node",
                 name=path,
             )

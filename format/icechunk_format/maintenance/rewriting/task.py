@@ -33,7 +33,7 @@ from icechunk_format.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UnitOfWork:
+class RewriteBox:
     """A box of chunks of one array, whose references one process rewrites.
 
     Parameters
@@ -62,23 +62,24 @@ class RewriteContext:
     format: ManifestFormat
 
 
-RewriteTask = tuple[UnitOfWork, ...]
-"""Units of work for one process."""
+RewriteTask = tuple[RewriteBox, ...]
+"""Boxes for one process."""
+
+RewriteReceipt = list[tuple[NodeId, tuple[ManifestReceipt, ...]]]
+"""For each box of a task, its array and the files that were stored."""
 
 
-def run_task(
-    context: RewriteContext, task: RewriteTask
-) -> list[tuple[NodeId, tuple[ManifestReceipt, ...]]]:
+def run_rewrite(context: RewriteContext, task: RewriteTask) -> RewriteReceipt:
     """Store the new manifests; return those of each box, without the chunks in them.
 
     Files that were stored before an error are garbage.
     """
     storage = open_storage(context.location)
-    parts = ((unit.node_id, _parts(storage, unit)) for unit in task)
+    parts = ((box.node_id, _parts(storage, box)) for box in task)
     stored = store_manifests(storage, context.format, parts)
     return [
-        (unit.node_id, tuple(map(_light, receipts)))
-        for unit, receipts in zip(task, stored, strict=True)
+        (box.node_id, tuple(map(_light, receipts)))
+        for box, receipts in zip(task, stored, strict=True)
     ]
 
 
@@ -88,10 +89,10 @@ def _light(receipt: ManifestReceipt) -> ManifestReceipt:
     return replace(receipt, coords=CoordSet.of_boxes(no_boxes))
 
 
-def _parts(storage: Storage, unit: UnitOfWork) -> list[ChunkRefs]:
+def _parts(storage: Storage, box: RewriteBox) -> list[ChunkRefs]:
     """Return the references of a box, grouped by cells."""
-    refs = references_in(storage, unit.node_id, unit.path, unit.manifests, unit.box)
+    refs = references_in(storage, box.node_id, box.path, box.manifests, box.box)
     if not len(refs):
         return []
-    groups = grouped_rows(refs.coords.astype(np.int64) // np.array(unit.cells, dtype=np.int64))
+    groups = grouped_rows(refs.coords.astype(np.int64) // np.array(box.cells, dtype=np.int64))
     return [refs] if len(groups) == 1 else [refs.take(rows) for rows in groups]

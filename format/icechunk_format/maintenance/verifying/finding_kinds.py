@@ -41,11 +41,11 @@ _ERRORS: Final = {
     "repo-unsorted": "make any change with this library, such as setting metadata: it writes "
     "lists anew",
     "main-missing": "create the branch main on the version it should have",
-    "history-cycle": "copy the newest backup of 'repo' without the loop over it; tell its writer",
+    "history-cycle": "copy the newest backup of 'repo' without the cycle over it",
     "tag-deleted-but-present": "delete the tag again, and create one of another name if it is "
     "needed",
     "operations-log-invalid": "copy the newest backup whose log is in order over 'repo', while "
-    "nobody writes",
+    "all writers are stopped",
     "config-damaged": "save the configuration of the repository anew",
     "ref-damaged": "reset the branch, or create a tag of another name",
     # Snapshots and their nodes.
@@ -62,7 +62,7 @@ _ERRORS: Final = {
     "array-shape-mismatch": f"resize the array to its shape, or {_RESET}",
     "array-grid-mismatch": f"resize the array to its shape, or {_RESET}",
     "manifest-unlisted": _REWRITE,
-    "extents-overlap": f"some chunks may be hidden by others of the same place: {_RECOMMIT}",
+    "extents-overlap": f"some chunks may be hidden by others of the same coordinates: {_RECOMMIT}",
     # Transaction logs.
     "log-damaged": _DELETE_LOG,
     "log-id-mismatch": _DELETE_LOG,
@@ -108,7 +108,7 @@ _WARNINGS: Final = {
     "it",
     # Transaction logs.
     "log-missing": "nothing for reading; a diff or a rebase across this version is incomplete",
-    "log-unsorted": "nothing for reading; tell the writer of the version",
+    "log-unsorted": "nothing for reading; report it to the writer of the snapshot",
     "log-unknown-node": "look at this version: a change that its writer made may have been dropped",
     # Manifests and references.
     "manifest-count-mismatch": _REWRITE,

@@ -41,7 +41,7 @@ REPORT_SCHEMA: Final = pa.schema(
     [
         pa.field("part", pa.string()),
         *_FINDING,
-        pa.field("place", pa.string()),
+        pa.field("subject", pa.string()),
         pa.field("rank", pa.int64()),
         pa.field("amount", pa.int64()),
         pa.field("nbytes", pa.int64()),
@@ -64,7 +64,7 @@ class Finding:
     ----------
     object_key, snapshot_id, node_path, chunk
         What the finding is about.
-    place
+    subject
         What rows about one problem have in common, beside kind, node, chunk and problem; by
         default the object.
     rank
@@ -77,14 +77,14 @@ class Finding:
     snapshot_id: str | None = None
     node_path: str | None = None
     chunk: tuple[int, ...] | None = None
-    place: str | None = None
+    subject: str | None = None
     rank: int = 0
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Key that is equal for rows that are merged."""
-        place = self.object_key if self.place is None else self.place
-        return (self.kind, place, self.node_path, self.chunk, self.problem)
+        subject = self.object_key if self.subject is None else self.subject
+        return (self.kind, subject, self.node_path, self.chunk, self.problem)
 
 
 _FIELDS: Final = tuple(one.name for one in fields(Finding))

@@ -3,8 +3,8 @@
 =====  =======================================  ================================================
 stage  rows in                                  rows out
 =====  =======================================  ================================================
-1      a piece: versions, backups, or a part    what versions say about manifests; manifests
-       of the listing of ``manifests/``         that are there; findings
+1      a task: snapshots, backups, or a prefix  claims about manifests; existing manifests;
+       of the listing of ``manifests/``         findings
 2      those, with rows of one manifest         references to chunk objects; findings
        together
 3      references joined with the listing of    findings
@@ -17,7 +17,7 @@ Rules of this file
 1. Rows of stages 1 and 2 have one schema, ``WORK_SCHEMA``: findings pass through the stages beside
    the rows that are still to be worked on, and each file is read once.
 2. References stay columns from the manifest to the finding.
-3. A part answers with at most ``max_findings`` findings of each severity, and counts the others.
+3. A task returns at most ``max_findings`` findings of each severity, and counts the others.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
 from icechunk_format.storage.batches import batches
 
-SAID: Final = "said"
+CLAIMS: Final = "claims"
 LISTED: Final = "listed"
 REFERENCE: Final = "reference"
 
@@ -64,19 +64,19 @@ WORK_SCHEMA: Final = pa.schema(
     [
         *REPORT_SCHEMA,
         pa.field("id", pa.binary()),
-        pa.field("said", pa.binary()),
+        pa.field("claims", pa.binary()),
         pa.field("size", pa.int64()),
     ]
 )
-"""``id`` is a manifest (``SAID``, ``LISTED``) or a chunk object (``REFERENCE``); ``size`` is that
+"""``id`` is a manifest (``CLAIMS``, ``LISTED``) or a chunk object (``REFERENCE``); ``size`` is that
 of a listed manifest, or what a chunk object must have."""
 
 LISTING_SCHEMA: Final = pa.schema(
     [pa.field("listed_id", pa.binary()), pa.field("listed_nbytes", pa.int64())]
 )
-"""Chunk objects. A row without id says, as a negative size, how many foreign objects there are."""
+"""Chunk objects. A row without id has the number of foreign objects as a negative size."""
 
-# The size of a reference that nobody looks for; its object counts as referred to, no more.
+# The size of a reference that no array uses; its object counts as referred to, no more.
 _MARK_ONLY: Final = -1
 _REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
 _ROWS_AT_ONCE: Final = 50_000
@@ -84,7 +84,7 @@ _ROWS_OF_MANIFESTS: Final = 1_000
 _FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
 
 
-class Piece(NamedTuple):
+class VerifyTask(NamedTuple):
     """A task of the first stage.
 
     ``manifests`` are first characters of manifest ids to list: empty for all of them, None for
@@ -96,24 +96,25 @@ class Piece(NamedTuple):
     manifests: str | None = None
 
 
-def cut_pieces(state: VerifyState, count: int) -> list[Piece]:
+def verify_tasks(state: VerifyState, count: int) -> list[VerifyTask]:
     """Cut the work of the first stage into about ``count`` tasks of each kind.
 
     Versions that follow one another stay together, since they share most of their nodes.
     """
-    pieces = [
-        Piece(versions=state.versions[first:last])
+    tasks = [
+        VerifyTask(versions=state.versions[first:last])
         for first, last in _cuts(len(state.versions), count)
     ]
-    pieces += [
-        Piece(backups=state.backups[first:last]) for first, last in _cuts(len(state.backups), count)
+    tasks += [
+        VerifyTask(backups=state.backups[first:last])
+        for first, last in _cuts(len(state.backups), count)
     ]
     if state.is_whole:
-        pieces += [Piece(manifests=character) for character in listing_parts()]
-    return pieces
+        tasks += [VerifyTask(manifests=character) for character in id_prefixes()]
+    return tasks
 
 
-def listing_parts() -> list[str]:
+def id_prefixes() -> list[str]:
     """Return the first characters by which a listing is cut into tasks.
 
     Foreign objects that begin with another character are not counted.
@@ -129,22 +130,26 @@ def _cuts(length: int, count: int) -> list[tuple[int, int]]:
 # -- stage 1 --------------------------------------------------------------------------------------
 
 
-def check_piece(
-    context: VerifyContext, piece: Piece, progress: ProgressOption = None
+def run_verify(
+    context: VerifyContext, task: VerifyTask, progress: ProgressOption = None
 ) -> Iterator[pa.RecordBatch]:
     """Do a task of the first stage; yield rows of ``WORK_SCHEMA``."""
     report = context.new_report()
-    with phase(progress, "Checking versions", len(piece.versions)) as advance:
-        claims = gather(check_versions(context, piece.versions, report, advance))
-    check_backups(context, piece.backups, report)
+    with phase(progress, "Checking versions", len(task.versions)) as advance:
+        claims = gather(check_versions(context, task.versions, report, advance))
+    check_backups(context, task.backups, report)
     rows = (
-        {"part": SAID, "id": one.manifest_id.raw, "said": pickle.dumps([*one.uses, *one.entries])}
+        {
+            "part": CLAIMS,
+            "id": one.manifest_id.raw,
+            "claims": pickle.dumps([*one.uses, *one.entries]),
+        }
         for one in claims.values()
     )
     for held in batches(rows, _ROWS_OF_MANIFESTS):
         yield pa.RecordBatch.from_pylist(held, schema=WORK_SCHEMA)
-    if piece.manifests is not None:
-        for page in list_ids(context.storage, MANIFESTS, piece.manifests):
+    if task.manifests is not None:
+        for page in list_ids(context.storage, MANIFESTS, task.manifests):
             report.count(f"foreign {MANIFESTS}", page.foreign)
             yield _columns(
                 len(page.ids),
@@ -184,8 +189,8 @@ def check_manifest_rows(
                     listed_size = row["size"]
                 else:
                     # Packed by a task of the same job; no byte of it comes from a repository.
-                    for said in pickle.loads(row["said"]):
-                        one.add(said)
+                    for claim in pickle.loads(row["claims"]):
+                        one.add(claim)
             if one.is_empty:
                 report.count(f"unreferenced {MANIFESTS}", 1, listed_size or 0)
             else:
@@ -268,10 +273,10 @@ def check_joined_rows(
 def _report_chunks(report: Report, kind: str, table: pa.Table) -> None:
     def make(position: int) -> Finding:
         [row] = table.slice(position, 1).to_pylist()
-        problem = "the chunk object is not there"
+        problem = "the chunk object does not exist"
         if row["listed_nbytes"] is not None:
             found, needed = row["listed_nbytes"], row["size"]
-            problem = f"the chunk object has {found} bytes, and its reference needs {needed}"
+            problem = f"the chunk object has {found} bytes, but its reference needs {needed}"
         return Finding(
             kind=kind,
             problem=problem,

@@ -12,6 +12,7 @@ Specification: all of it; spec versions 1 and 2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,10 +31,10 @@ from icechunk_format.maintenance.verifying.checks.state import (
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
 from icechunk_format.maintenance.verifying.parts import (
     WORK_SCHEMA,
-    Piece,
+    VerifyTask,
     check_joined_rows,
     check_manifest_rows,
-    check_piece,
+    run_verify,
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.chunks.container_options import check_virtual_options
@@ -112,23 +113,23 @@ def verify(
     --------
     >>> verify("weather")["severity"].to_pylist()  # doctest: +SKIP
     """
-    place = Location.of(location)
-    report = Report(max_findings)
-    wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
-    state, context = plan_verification(
-        place,
-        report,
-        wanted,
+    plan = plan_verify(
+        Location.of(location),
+        branch=branch,
+        tag=tag,
+        snapshot=snapshot,
         deep=deep,
+        max_findings=max_findings,
         authorized=authorized,
         virtual_options=virtual_options,
     )
-    everything = Piece(
+    context, state, report = plan.context, plan.state, plan.report
+    everything = VerifyTask(
         versions=state.versions, backups=state.backups, manifests="" if state.is_whole else None
     )
-    rows = check_piece(context, everything, progress)
+    rows = run_verify(context, everything, progress)
     work = pa.Table.from_batches(rows, schema=WORK_SCHEMA)
-    # Rows without an id are the findings so far. The next stage adds its own behind them.
+    # Rows without an id are findings; they come first.
     has_id = pc.is_valid(work["id"])
     work = pa.concat_tables([work.filter(pc.invert(has_id)), work.filter(has_id).sort_by("id")])
     objects = ObjectListing.of(context.storage, CHUNKS, progress)
@@ -140,8 +141,7 @@ def verify(
             report.absorb(batch.to_pylist())
     report.count(f"foreign {CHUNKS}", objects.foreign)
     report.count(f"unreferenced {CHUNKS}", *objects.unused())
-    add_summary(report, state)
-    return report.to_table()
+    return finish_verify(plan)
 
 
 def _joined(batches: Iterable[pa.RecordBatch], objects: ObjectListing) -> Iterator[pa.RecordBatch]:
@@ -150,23 +150,36 @@ def _joined(batches: Iterable[pa.RecordBatch], objects: ObjectListing) -> Iterat
         sizes = pa.nulls(batch.num_rows, pa.int64())
         if batch.num_rows and not batch["id"].null_count:
             raw = np.frombuffer(b"".join(batch["id"].to_pylist()), np.uint8)
-            places = objects.find(raw.reshape(-1, ChunkId.SIZE))
-            is_there = places >= 0
-            objects.is_used[places[is_there]] = True
-            sizes = pa.array(objects.sizes).take(pa.array(places, mask=~is_there))
+            index = objects.find(raw.reshape(-1, ChunkId.SIZE))
+            exists = index >= 0
+            objects.is_used[index[exists]] = True
+            sizes = pa.array(objects.sizes).take(pa.array(index, mask=~exists))
         yield batch.append_column("listed_nbytes", sizes)
 
 
-def plan_verification(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyPlan:
+    """A planned verification; ``report`` has the findings of the plan, and absorbs all others."""
+
+    context: VerifyContext
+    state: VerifyState
+    report: Report
+
+
+def plan_verify(
     location: Location,
-    report: Report,
-    wanted: VersionArguments,
     *,
-    deep: bool,
-    authorized: Sequence[str],
-    virtual_options: Mapping[str, str] | None,
-) -> tuple[VerifyState, VerifyContext]:
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    deep: bool = False,
+    max_findings: int = DEFAULT_MAX_FINDINGS,
+    authorized: Sequence[str] = (),
+    virtual_options: Mapping[str, str] | None = None,
+) -> VerifyPlan:
     """Read ``repo`` or refs, and return what remains to be checked."""
+    report = Report(max_findings)
+    wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
     parse_authorized(authorized)
     check_virtual_options(dict(virtual_options or {}), authorized)
     storage = open_storage(location)
@@ -191,13 +204,18 @@ def plan_verification(
         deep=deep,
         max_findings=report.max_findings,
     )
-    return state, context
+    return VerifyPlan(context=context, state=state, report=report)
 
 
-def add_summary(report: Report, state: VerifyState) -> None:
-    """Turn totals into findings: the amounts that were checked, and unused objects."""
+def finish_verify(plan: VerifyPlan) -> pa.Table:
+    """Return all findings, with those of the totals: what was checked, and unused objects."""
+    _add_summary(plan.report, plan.state)
+    return plan.report.to_table()
+
+
+def _add_summary(report: Report, state: VerifyState) -> None:
     totals, nbytes = report.totals, report.total_bytes
-    parts = [f"{totals['snapshots']} versions", f"{totals['manifests']} manifests"]
+    parts = [f"{totals['snapshots']} snapshots", f"{totals['manifests']} manifests"]
     parts += [
         f"{totals[f'{kind} references']} {kind} references ({nbytes[f'{kind} references']} bytes)"
         for kind in ("native", "inline", "virtual")
@@ -206,18 +224,18 @@ def add_summary(report: Report, state: VerifyState) -> None:
         parts.append(
             f"{totals['decoded chunks']} chunks decoded ({nbytes['decoded chunks']} bytes)"
         )
-    report.add("verified", f"looked at {', '.join(parts)}")
+    report.add("verified", f"checked {', '.join(parts)}")
     if totals["unchecked virtual references"]:
         report.add(
             "virtual-unchecked",
-            f"the files behind {totals['unchecked virtual references']} virtual references were "
-            "not looked at",
+            f"the files of {totals['unchecked virtual references']} virtual references were not "
+            "checked",
         )
     for prefix in (*ID_PREFIXES, REFS):
         if totals[f"foreign {prefix}"]:
             report.add(
                 "foreign-objects",
-                f"{totals[f'foreign {prefix}']} objects have names that are not Icechunk's",
+                f"{totals[f'foreign {prefix}']} objects have names that are not ids",
                 object_key=prefix,
             )
     if not state.is_whole:
@@ -231,7 +249,7 @@ def add_summary(report: Report, state: VerifyState) -> None:
         if amount:
             report.add(
                 "unreferenced",
-                f"{amount} objects of {nbytes[f'unreferenced {prefix}']} bytes are referred to by "
-                f"no version{doubt if totals['unread'] else ''}",
+                f"no snapshot refers to {amount} objects of {nbytes[f'unreferenced {prefix}']} "
+                f"bytes{doubt if totals['unread'] else ''}",
                 object_key=prefix,
             )

@@ -28,7 +28,7 @@ from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.maintenance.garbage.collect import collect_garbage
 from icechunk_format.maintenance.rewriting.rewrite import finish_rewrite, plan_rewrite
-from icechunk_format.maintenance.rewriting.task import run_task
+from icechunk_format.maintenance.rewriting.task import run_rewrite
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
@@ -281,7 +281,7 @@ def test_an_append_goes_in_beside_maintenance_and_an_append(place, work):
     write_table(place, grid([5], [1, 2]), APPEND)
     append = begun(place, grid([6], [1, 2]), APPEND)
     plan = plan_rewrite(place)
-    made = [part for task in plan.tasks for part in run_task(plan.context, task)]
+    made = [run_rewrite(plan.context, task) for task in plan.tasks]
     if work == "rewrite":
         finish_rewrite(plan, made)
     write_table(place, grid([7], [1, 2]), APPEND)

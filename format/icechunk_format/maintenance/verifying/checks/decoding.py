@@ -111,7 +111,7 @@ def _fetch_one(
     except UnauthorizedVirtualChunkError:
         return None
     except (NotFoundError, FormatError, ChunkModifiedError) as error:
-        # The listing tells about native ones, and asking about the files about most virtual ones.
+        # The listing finds native ones, and requests for the files find most virtual ones.
         if kind == KIND_VIRTUAL and isinstance(error, FormatError):
             problem, chunk = error.message.splitlines()[0], used.chunk(int(row[0]))
             used.at(report).add("chunk-undecodable", problem, chunk=chunk)

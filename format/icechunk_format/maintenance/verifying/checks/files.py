@@ -25,7 +25,7 @@ from icechunk_format.maintenance.verifying.checks.snapshots import (
     check_snapshot,
 )
 from icechunk_format.maintenance.verifying.checks.state import Version
-from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, Said
+from icechunk_format.maintenance.verifying.checks.uses import Claim, ManifestClaims
 from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -67,7 +67,7 @@ def check_versions(
     versions: Iterable[Version],
     report: Report,
     advance: Callable[[int], None],
-) -> Iterator[Said]:
+) -> Iterator[Claim]:
     """Check snapshots and transaction logs; yield their claims about manifests.
 
     ``advance`` is called with the number of snapshots finished since its last call.

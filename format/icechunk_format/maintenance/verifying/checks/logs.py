@@ -44,7 +44,7 @@ def check_log(
     is_own = log_id == version.snapshot_id
     if data is None:
         if version.has_log or not is_own:
-            here.add("log-missing", "the transaction log is not there")
+            here.add("log-missing", "the transaction log does not exist")
         return
     report.count("transaction logs")
     try:
@@ -53,7 +53,7 @@ def check_log(
         here.add("log-damaged", error.message.splitlines()[0])
         return
     if log.id != log_id:
-        here.add("log-id-mismatch", f"the file says that it is {log.id}")
+        here.add("log-id-mismatch", f"the file has the id {log.id}")
         return
     order = FileType.TRANSACTION_LOG, unsorted_in_transaction_log, "log-unsorted"
     check_order(data, *order, here, follows="")
@@ -71,6 +71,5 @@ def _check_nodes(log: TransactionLog, snapshot: Snapshot, here: Spot) -> None:
         shown = ", ".join(map(str, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
         here.add(
             "log-unknown-node",
-            f"it says that {len(unknown)} nodes were made or changed that the version does not "
-            f"have: {shown}",
+            f"it records changes of {len(unknown)} nodes that the snapshot does not have: {shown}",
         )

@@ -160,7 +160,7 @@ def _check_arrays(
         )
         _count_refs(entry.refs, report)
         _check_payloads(used, report)
-        _check_places(used, report)
+        _check_coords(used, report)
         yield used
 
 
@@ -192,7 +192,7 @@ def _check_payloads(used: UsedRefs, report: Report) -> None:
         _report_chunks(used.at(report), kind, refs.coords[is_bad], problem)
 
 
-def _check_places(used: UsedRefs, report: Report) -> None:
+def _check_coords(used: UsedRefs, report: Report) -> None:
     """Compare the coordinates of references with the extents in which snapshots look for them."""
     refs = used.refs
     if not len(refs):

@@ -33,7 +33,7 @@ def decoded(
     ``note`` is added to the finding of a damaged file.
     """
     here.report.count(f"{kind}s")
-    code, problem = "missing", f"the {kind} file is not there"
+    code, problem = "missing", f"the {kind} file does not exist"
     if data is not None:
         try:
             found: Any = decode(data, object_key=here.where["object_key"])
@@ -43,7 +43,7 @@ def decoded(
             if found.id == wanted:
                 checked: _T_co = found
                 return checked
-            code, problem = "id-mismatch", f"the file says that it is {found.id}"
+            code, problem = "id-mismatch", f"the file has the id {found.id}"
     here.report.count("unread")
     here.add(f"{kind}-{code}", problem)
     return None

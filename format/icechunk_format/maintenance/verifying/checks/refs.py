@@ -89,7 +89,7 @@ def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool
         else:
             keys[listed.key] = None if parsed.kind == "branch" else parsed.name
     if branch_ref_key(MAIN) not in keys:
-        report.add("main-missing", "there is no branch 'main', which must be", object_key=REFS)
+        report.add("main-missing", "branch 'main' does not exist", object_key=REFS)
     tips: list[SnapshotId] = []
     is_whole = True
     for object_key, tag in sorted(keys.items()):

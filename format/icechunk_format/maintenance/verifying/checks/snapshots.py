@@ -25,9 +25,9 @@ from icechunk_format.grid.boxes import first_overlap
 from icechunk_format.maintenance.verifying.checks.readable import check_order, decoded, reporting
 from icechunk_format.maintenance.verifying.checks.state import Version
 from icechunk_format.maintenance.verifying.checks.uses import (
+    Claim,
     ManifestEntry,
     ManifestUse,
-    Said,
     VersionMark,
 )
 from icechunk_format.maintenance.verifying.findings import Report, Spot
@@ -74,8 +74,8 @@ def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snap
     if version.flushed_at is not None and snapshot.flushed_at != version.flushed_at:
         here.add(
             "snapshot-differs-from-repo",
-            f"the file says that it was made {snapshot.flushed_at} microseconds after 1970, "
-            f"'repo' says {version.flushed_at}",
+            f"the file has the time {snapshot.flushed_at} in microseconds since 1970, 'repo' has "
+            f"{version.flushed_at}",
         )
     check_order(data, FileType.SNAPSHOT, unsorted_in_snapshot, "snapshot-unsorted", here)
     with reporting(here, "metadata-damaged"):
@@ -99,7 +99,7 @@ def _readable(snapshot: Snapshot, here: Spot) -> Snapshot:
 
 def check_nodes(
     snapshot: Snapshot, mark: VersionMark, report: Report, seen: SeenNodes, *, with_documents: bool
-) -> Iterator[Said]:
+) -> Iterator[Claim]:
     """Check nodes and lists of manifests; yield the snapshot's claims about manifests.
 
     Nodes and lists that were ``seen`` in other snapshots are skipped. Claims contain ``zarr.json``
@@ -130,7 +130,7 @@ def check_nodes(
 
 def _at(node: NodeSnapshot, mark: VersionMark, report: Report) -> Spot:
     object_key = f"{SNAPSHOTS}{mark.snapshot_id}"
-    return mark.at(report, object_key, node_path=str(node.path), place=str(node.id))
+    return mark.at(report, object_key, node_path=str(node.path), subject=str(node.id))
 
 
 def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> None:
@@ -140,11 +140,11 @@ def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> N
             "node-path-duplicate",
             f"more than one node has the path {path}; readers see one of them",
             node_path=str(path),
-            place=str(path),
+            subject=str(path),
         )
     is_group = {node.path: node.array is None for node in snapshot.nodes}
     if is_group and ROOT not in is_group:
-        here.add("root-missing", "there are nodes, but no root group '/'", place="")
+        here.add("root-missing", "there are nodes, but no root group '/'", subject="")
     for node in snapshot.nodes:
         above = parent(node.path)
         if above is None:
@@ -161,7 +161,7 @@ def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> N
         elif above not in is_group and above != ROOT:
             _at(node, mark, report).add(
                 "node-parent-missing",
-                f"its parent group {above} is not there, so that listing groups does not find it",
+                f"its parent group {above} does not exist, so that listing groups does not find it",
             )
     for node_id, count in Counter(node.id for node in snapshot.nodes).items():
         if count > 1:
@@ -169,13 +169,13 @@ def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> N
             here.add(
                 "node-id-duplicate",
                 f"the nodes {', '.join(paths)} have one id, {node_id}, and so share their chunks",
-                place=str(node_id),
+                subject=str(node_id),
             )
 
 
 def _check_manifest_files(
     snapshot: Snapshot, mark: VersionMark, report: Report, seen: SeenNodes
-) -> Iterator[Said]:
+) -> Iterator[Claim]:
     """Compare the list of manifest files with the manifests that arrays use."""
     files = snapshot.manifest_files
     lists = [node.array.manifests.ids for node in snapshot.nodes if node.array is not None]
@@ -248,14 +248,14 @@ def _check_document(
     if document.shape != array.shape:
         here.add(
             "array-shape-mismatch",
-            f"zarr.json says shape {list(document.shape)}, the snapshot {list(array.shape)}",
+            f"zarr.json has shape {list(document.shape)}, the snapshot {list(array.shape)}",
         )
         return array.num_chunks
     unnamed = (None,) * document.ndim
     if (document.dimension_names or unnamed) != (array.dimension_names or unnamed):
         here.add(
             "array-names-mismatch",
-            f"zarr.json says dimension names {document.dimension_names}, the snapshot "
+            f"zarr.json has dimension names {document.dimension_names}, the snapshot "
             f"{array.dimension_names}",
         )
     grid = document.grid.num_chunks
@@ -263,7 +263,7 @@ def _check_document(
     if spec_version >= SPEC_V2 and grid != array.num_chunks:
         here.add(
             "array-grid-mismatch",
-            f"zarr.json makes {list(grid)} chunks, the snapshot {list(array.num_chunks)}",
+            f"zarr.json has {list(grid)} chunks, the snapshot {list(array.num_chunks)}",
         )
     return tuple(max(a, b) for a, b in zip(grid, array.num_chunks, strict=True))
 

@@ -133,9 +133,7 @@ def read_repo_state(
     count_unreferenced(storage, TRANSACTIONS, logs, report)
     leftovers = sum(1 for _ in storage.list(REFS)) + (storage.head(CONFIG_YAML) is not None)
     if leftovers:
-        problem = (
-            f"{leftovers} objects of spec version 1 lie beside 'repo'; no reader looks at them"
-        )
+        problem = f"{leftovers} objects of spec version 1 are beside 'repo'; no reader uses them"
         report.add("v1-leftovers", problem, object_key=REFS)
     return VerifyState(versions=versions, backups=backups, containers=containers, is_whole=True)
 
@@ -194,7 +192,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
     """Check the contents of ``repo`` alone; return the containers of the configuration."""
     here = report.at(object_key=REPO)
     if MAIN not in info.branches:
-        here.add("main-missing", "there is no branch 'main', which must be")
+        here.add("main-missing", "branch 'main' does not exist")
     for name in sorted(set(info.tags) & set(info.deleted_tags)):
         problem = f"tag {name!r} exists, although it is listed as deleted"
         here.add("tag-deleted-but-present", problem)
@@ -250,7 +248,7 @@ def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) 
         parent = None if info.parent_id is None else snapshots.get(info.parent_id)
         if parent is not None and parent.flushed_at > info.flushed_at:
             here = report.at(object_key=snapshot_key(info.id), snapshot_id=str(info.id))
-            problem = f"snapshot {info.id} says that it was made before its parent {parent.id}"
+            problem = f"snapshot {info.id} is older than its parent {parent.id}"
             here.add("snapshot-time-reversed", problem)
 
 
@@ -288,8 +286,8 @@ def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> t
         shown = ", ".join(missing[:_NAMED_IN_TEXT])
         report.add(
             "backup-missing",
-            f"{len(missing)} of the {len(named)} backups that the operations log names are not "
-            f"there: {shown}{', ...' if len(missing) > _NAMED_IN_TEXT else ''}",
+            f"{len(missing)} of the {len(named)} backups that the operations log names do not "
+            f"exist: {shown}{', ...' if len(missing) > _NAMED_IN_TEXT else ''}",
             object_key=OVERWRITTEN,
         )
     return tuple(overwritten_key(name) for name in named if name in present)

@@ -70,34 +70,34 @@ class ManifestEntry:
         return (self.size, self.num_refs)
 
 
-Said = ManifestUse | ManifestEntry
+Claim = ManifestUse | ManifestEntry
 
 
 class ManifestClaims:
     """Distinct claims of snapshots about one manifest."""
 
-    __slots__ = ("_said", "manifest_id")
+    __slots__ = ("_claims", "manifest_id")
 
     def __init__(self, manifest_id: ManifestId) -> None:
         self.manifest_id = manifest_id
-        self._said: dict[tuple[object, ...], Said] = {}
+        self._claims: dict[tuple[object, ...], Claim] = {}
 
-    def add(self, said: Said) -> None:
+    def add(self, claim: Claim) -> None:
         """Add one claim; of equal ones that of the newest snapshot counts."""
-        known = self._said.get(said.identity)
-        if known is None or said.mark.rank < known.mark.rank:
-            self._said[said.identity] = said
+        known = self._claims.get(claim.identity)
+        if known is None or claim.mark.rank < known.mark.rank:
+            self._claims[claim.identity] = claim
 
     @property
     def is_empty(self) -> bool:
         """Whether there are no claims."""
-        return not self._said
+        return not self._claims
 
     @property
     def uses(self) -> list[ManifestUse]:
         """Arrays that take chunks from it, those of the newest snapshots first."""
         return sorted(
-            (said for said in self._said.values() if isinstance(said, ManifestUse)),
+            (claim for claim in self._claims.values() if isinstance(claim, ManifestUse)),
             key=lambda use: (use.mark.rank, use.node_path, use.extents),
         )
 
@@ -105,14 +105,14 @@ class ManifestClaims:
     def entries(self) -> list[ManifestEntry]:
         """Sizes and counts, those of the newest snapshots first."""
         return sorted(
-            (said for said in self._said.values() if isinstance(said, ManifestEntry)),
+            (claim for claim in self._claims.values() if isinstance(claim, ManifestEntry)),
             key=lambda entry: entry.mark.rank,
         )
 
     @property
     def mark(self) -> VersionMark:
         """The newest snapshot that uses or lists the manifest."""
-        return min((said.mark for said in self._said.values()), key=lambda mark: mark.rank)
+        return min((claim.mark for claim in self._claims.values()), key=lambda mark: mark.rank)
 
     @property
     def expected_size(self) -> int:
@@ -120,12 +120,12 @@ class ManifestClaims:
         return max((entry.size for entry in self.entries), default=0)
 
 
-def gather(said: Iterable[Said]) -> dict[ManifestId, ManifestClaims]:
+def gather(found: Iterable[Claim]) -> dict[ManifestId, ManifestClaims]:
     """Return the claims by manifest."""
     claims: dict[ManifestId, ManifestClaims] = {}
-    for one in said:
-        known = claims.get(one.manifest_id)
+    for claim in found:
+        known = claims.get(claim.manifest_id)
         if known is None:
-            known = claims[one.manifest_id] = ManifestClaims(one.manifest_id)
-        known.add(one)
+            known = claims[claim.manifest_id] = ManifestClaims(claim.manifest_id)
+        known.add(claim)
     return claims

@@ -97,7 +97,7 @@ class VirtualFiles:
         for at in np.flatnonzero(unclear).tolist():
             location: str = texts[at].as_py()
             chunk = used.chunk(int(first_rows[at]))
-            problem, place = self._problem_of(location)
+            problem, uncovered = self._problem_of(location)
             if problem is not None:
                 is_good[at] = False
                 used.at(report).add(
@@ -105,11 +105,11 @@ class VirtualFiles:
                     f"the location {shown(location)!r} cannot be read: {problem}",
                     chunk=chunk,
                 )
-            elif place is not None:
+            elif uncovered is not None:
                 used.at(report).add(
                     "virtual-container-unknown",
-                    f"virtual chunks lie at {place}, which no container of the repository covers",
-                    place=str(used.uses[0].node_id),
+                    f"virtual chunks are at {uncovered}, which no container covers",
+                    subject=str(used.uses[0].node_id),
                 )
         return is_good
 
@@ -179,7 +179,7 @@ def _problem_with(
     """Return kind, row and problem of a file, for the references to it."""
     refs = used.refs
     if answer is None or isinstance(answer, NotFoundError):
-        return "virtual-missing", int(rows[0]), "the file is not there"
+        return "virtual-missing", int(rows[0]), "the file does not exist"
     if isinstance(answer, IcechunkError):
         return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
     ends = needed_bytes(refs, rows)
