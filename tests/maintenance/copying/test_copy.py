@@ -24,12 +24,17 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance import collect_garbage, copy, expire_snapshots
 from icechunk_format.maintenance.copying import objects as copy_objects
 from icechunk_format.maintenance.copying import publish as copy_publish
+from icechunk_format.maintenance.copying.copy import finish_copy
+from icechunk_format.maintenance.copying.hold import hold_copy
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
+    Copied,
     CopyContext,
     copy_chunks,
+    copy_manifests,
     distinct_chunks,
 )
+from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
@@ -306,6 +311,25 @@ def test_objects_that_hold_several_chunks_are_compared_with_the_source(monkeypat
     done = copy_chunks(context, distinct_chunks([rows_of([(one, 4) for one in raw])]))
     assert (done.objects, done.skipped, done.bytes) == (2, 1, 20)
     assert keys_of(target) == dict.fromkeys(keys, 10)
+
+
+def test_a_copy_onto_snapshots_that_were_removed_meanwhile_is_a_conflict():
+    source = repository_of(2)
+    target = place()
+    copy(source.location, target, target_branch="work")
+    commit(source, 5)
+    plan = plan_copy(source.location, target, target_branch="other")
+    [manifests] = [copy_manifests(plan.context, listed)[0] for listed in plan.manifests]
+    hold_copy(plan)
+    repository = Repository.open(target)
+    repository.delete_branch("work")
+    later = datetime.now(UTC) + timedelta(seconds=5)
+    repository.expire_snapshots(later)
+    collect_garbage(target, later)
+    assert plan.new[-1].parent_id not in {info.id for info in repository.snapshots()}
+    with pytest.raises(ConflictError) as error:
+        finish_copy(plan, manifests, Copied())
+    assert error.value.facts == {"snapshot": str(plan.new[-1].parent_id)}
 
 
 def test_a_missing_chunk_names_itself():

@@ -1,10 +1,12 @@
 """Deletions keep the pace of the store, and failed ones are counted and reported."""
 
 import numpy as np
+import pytest
 from helpers.files.maintenance_repositories import build_untidy, collect, keys_of, soon
 
 from icechunk_format.errors import StorageError
-from icechunk_format.maintenance.garbage.result import DeleteReport
+from icechunk_format.maintenance.garbage.parts import SweepTask, part_count, sweep_part
+from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.maintenance.garbage.sweep import MAX_FAILURES_IN_A_ROW, delete_keys
 from icechunk_format.storage.protocol import DeleteFailure
 
@@ -109,3 +111,21 @@ def test_what_others_refer_to_waits_while_those_cannot_be_deleted():
     finished = collect(built, soon())
     assert finished.transaction_logs_deleted == result.objects_failed_to_delete
     assert finished.chunks_deleted > 0
+
+
+def test_lost_ids_end_a_sweep_before_it_deletes():
+    built = build_untidy()
+    keys = keys_of(built.storage)
+    task = SweepTask(
+        location=built.repository.location,
+        phase=Phase.CHUNKS,
+        older_than=soon(),
+        depth=1,
+        dry_run=False,
+    )
+    for part in range(part_count(1)):
+        with pytest.raises(StorageError) as error:
+            sweep_part(task, part, [b"\x19" * 24], expected=3)
+        facts = error.value.facts
+        assert (facts["part"], facts["received"], facts["expected"]) == (part, 2, 3)
+    assert keys_of(built.storage) == keys

@@ -331,6 +331,31 @@ def test_with_nothing_left_to_replace_it_is_a_conflict():
     assert repository.resolve() == tip
 
 
+@pytest.mark.parametrize("late", ["deleted", "between"])
+def test_manifests_that_no_longer_fit_are_not_committed(late):
+    """Deleted chunks would come back, and added ones would have two manifests."""
+    repository = new_repository()
+    session = repository.writable_session()
+    session.create_group("/", b'{"zarr_format":3,"node_type":"group"}')
+    add_array(session, "/a", (12, 4))
+    session.commit("create")
+    for step in (1, 3, 5):
+        append(repository, step)
+    plan, made = planned(repository)
+    session = repository.writable_session()
+    if late == "deleted":
+        session.delete_chunks("/a", [[3, i] for i in range(4)])
+    else:
+        session.set_chunks("/a", [[2, 0]], [b"late"])
+    tip = session.commit(late).snapshot_id
+    before = contents(repository)
+    with pytest.raises(ConflictError) as error:
+        rewrite.finish_rewrite(plan, made)
+    assert error.value.facts["paths"] == ("/a",)
+    assert repository.resolve() == tip
+    assert contents(repository) == before
+
+
 def test_an_amendment_never_replaces_what_it_has_not_seen():
     repository = appended(new_repository(), 12)
     plan, made = planned(repository)
@@ -384,6 +409,12 @@ def test_overlapping_and_empty_manifests_go():
     plan = plan_rewrite_of(extents, np.array([4, 2, 0]), (4,), 1000)
     assert plan.replaced_rows.tolist() == [0, 1, 2]
     assert [box.rows.tolist() for box in plan.boxes] == [[0, 1]]
+
+
+def test_a_cell_stays_or_goes_as_a_whole():
+    extents = boxes([(0, 2)], [(1, 3)], [(3, 4)])
+    plan = plan_rewrite_of(extents, np.array([2, 2, 1]), (4,), 4)
+    assert plan.replaced_rows.tolist() == [0, 1, 2]
 
 
 def test_large_cells_are_cut_between_manifests_and_stay_so():

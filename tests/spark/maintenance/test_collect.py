@@ -17,7 +17,7 @@ import icechunk_format.maintenance as one_process
 import icechunk_spark.maintenance as jobs
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.maintenance.garbage.collect import collect_from
-from icechunk_format.maintenance.garbage.parts import SweepTask, sweep_part
+from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import Phase
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
@@ -122,18 +122,6 @@ def test_options_that_mean_nothing_are_refused(spark, tmp_path):
     assert error.value.facts == {"option": "where"}
     with pytest.raises(InvalidInputError, match="metadata table 'chunks'"):
         jobs.expire_snapshots(spark, f"{tmp_path}#chunks", soon())
-
-
-def test_lost_marks_are_noticed_before_anything_is_deleted(untidy, tmp_path):
-    place, _ = untidy[2]
-    copy = copy_of(place, tmp_path / "copy")
-    before = files_of(copy)
-    task = SweepTask(
-        location=Location(copy), phase=Phase.CHUNKS, older_than=soon(), depth=1, dry_run=False
-    )
-    with pytest.raises(Exception, match="may have been lost"):
-        sweep_part(task, 3, [b"\x19" * 24], expected=3)
-    assert files_of(copy) == before
 
 
 def test_credentials_stay_out_of_plans(spark, untidy, tmp_path):
