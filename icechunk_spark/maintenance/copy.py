@@ -30,7 +30,6 @@ from pyspark.sql import functions as F
 
 from icechunk_format.maintenance import CopyResult
 from icechunk_format.maintenance.copying.copy import finish_copy
-from icechunk_format.maintenance.copying.hold import hold_copy
 from icechunk_format.maintenance.copying.objects import (
     Copied,
     CopyContext,
@@ -39,6 +38,7 @@ from icechunk_format.maintenance.copying.objects import (
     copy_part,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
+from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.maintenance.garbage.parts import part_count
 from icechunk_format.options.location import maintenance_location
 from icechunk_spark.jobs.errors import raised_in_jobs

@@ -25,7 +25,6 @@ from icechunk_format.maintenance import collect_garbage, copy, expire_snapshots
 from icechunk_format.maintenance.copying import objects as copy_objects
 from icechunk_format.maintenance.copying import publish as copy_publish
 from icechunk_format.maintenance.copying.copy import finish_copy
-from icechunk_format.maintenance.copying.hold import hold_copy
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
     Copied,
@@ -35,6 +34,7 @@ from icechunk_format.maintenance.copying.objects import (
     distinct_chunks,
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
+from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs

@@ -1,6 +1,6 @@
 """Copies the history of a branch or tag to another repository in any storage.
 
-Order of writing: manifests, a branch that protects their chunks from collections (``hold``),
+Order of writing: manifests, a branch that protects their chunks from collections (``publish``),
 chunks, snapshots and transaction logs, and last ``repo`` of the target, which makes all visible at
 once. Ids stay, so a repeated copy continues an interrupted one, and a later copy adds new commits.
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.display.lazily import shown_by
-from icechunk_format.maintenance.copying.hold import hold_copy, release_copy
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
     Copied,
@@ -24,7 +23,7 @@ from icechunk_format.maintenance.copying.objects import (
     distinct_chunks,
 )
 from icechunk_format.maintenance.copying.plan import CopyPlan, plan_copy
-from icechunk_format.maintenance.copying.publish import publish_copy
+from icechunk_format.maintenance.copying.publish import hold_copy, publish_copy, release_copy
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Place

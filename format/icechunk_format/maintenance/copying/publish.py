@@ -1,5 +1,11 @@
 """Publishes a copy: stores snapshots and transaction logs, then ``repo`` of the target.
 
+A copy skips chunks that an interrupted one has left. A garbage collection could delete these chunks
+after the copy has skipped them. So, before it looks for chunks, a copy creates the branch
+``copying/BRANCH``, at a snapshot without nodes that lists the copied manifests: collections of any
+library then keep their chunks. Publishing the copy deletes the branch. To give up a copy, delete
+the branch. A target that is not yet a repository needs no branch: its garbage is not collected.
+
 Readers of the target see nothing of a copy before ``repo`` is written, and all of it afterwards.
 The next copy reuses the objects of one that was interrupted.
 
@@ -11,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -25,7 +33,8 @@ from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds, update_repo
 from icechunk_format.repository.state.repo_file import RepoFile
-from icechunk_format.repository.state.transitions import MAIN, Transition
+from icechunk_format.repository.state.revival import marker_on
+from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, delete_branch
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
@@ -39,6 +48,7 @@ from icechunk_format.spec.repo_info.updates import (
     Update,
 )
 from icechunk_format.spec.snapshot import file as snapshot_file
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.spec.transaction_log import EncodedLog
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import batches
@@ -46,6 +56,53 @@ from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
 _FILES_AT_ONCE: Final = 64
+
+
+def hold_copy(plan: CopyPlan) -> None:
+    """Keep the chunks of stored manifests from collections until ``release_copy``."""
+    if not plan.target_exists or not plan.manifests:
+        return
+    target = open_storage(plan.context.target)
+    branch = _branch(plan)
+    listed = np.concatenate(plan.manifests)
+    files = ManifestFiles.of(listed["id"], listed["size"], listed["refs"])
+    newest = plan.new[0]
+    marker = marker_on(
+        newest.id,
+        newest.flushed_at,
+        manifest_files=files,
+        message=f"Keeps what is copied to branch {plan.branch}, up to snapshot {plan.tip}",
+    )
+    target.put_many(marker.files)
+
+    def change(info: RepoInfo) -> Transition:
+        # On that of an interrupted copy, whose chunks stay as well.
+        previous = info.branches.get(branch)
+        parent = info.ancestry(info.branches[MAIN])[-1].id if previous is None else previous
+        held = replace(marker.info, parent_id=parent)
+        return with_branch(info, branch, held.id, [held])
+
+    update_repo(target, change, landed=lambda info: marker.info.id in info.snapshots)
+
+
+def release_copy(plan: CopyPlan) -> None:
+    """Delete the branch of ``hold_copy`` once the copy is published."""
+    branch = _branch(plan)
+
+    def change(info: RepoInfo) -> Transition | TipMoved:
+        if branch not in info.branches:
+            return TipMoved(branch=branch, tip=None)
+        return delete_branch(info, branch)
+
+    if plan.target_exists:
+        update_repo(open_storage(plan.context.target), change)
+
+
+def _branch(plan: CopyPlan) -> str:
+    return f"copying/{plan.branch}"
+
+
+# -- publishing ------------------------------------------------------------------------------
 
 
 def publish_copy(plan: CopyPlan, progress: ProgressOption = None) -> int:
