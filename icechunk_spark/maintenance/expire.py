@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
 from icechunk_format.options.location import maintenance_location
-from icechunk_format.repository.history.cutoff import Cutoff
+from icechunk_format.repository.history.resolve import Cutoff
 from icechunk_format.repository.repository import Repository
 
 

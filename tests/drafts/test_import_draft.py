@@ -90,7 +90,7 @@ def test_an_import_that_fails_anywhere_can_be_repeated(source, target, tmp_path)
             fault = (Fault.REFUSED, Fault.RESPONSE_LOST)[number % 2]
             faulty = FaultyStorage(storage, fault=fault, at=frozenset(range(number, 10**6)))
             patch.setattr(importing, "open_storage", lambda place, s=faulty: s)
-            patch.setattr("icechunk_format.repository.state.new_object._ATTEMPTS", 1)
+            patch.setattr("icechunk_format.repository.state.publish.MAX_ATTEMPTS", 1)
             try:
                 import_draft(open_draft(source), target)
             except IcechunkError:

@@ -106,7 +106,7 @@ def location_at(repository: str, given: Sequence[str] | None) -> Location:
 
 def parse_past(text: str, *, argument: str) -> datetime:
     """Return the timestamp of an age or a time, which must not be in the future."""
-    from icechunk_format.repository.history.cutoff import parse_cutoff
+    from icechunk_format.repository.history.resolve import parse_cutoff
 
     now = datetime.now(UTC)
     timestamp = parse_cutoff(text, argument=argument, now=now)
@@ -127,7 +127,7 @@ def resolve_snapshot(
     as_of: str | None = None,
 ) -> SnapshotId:
     """Return the snapshot that the options of a command select; see ``Repository.resolve``."""
-    from icechunk_format.repository.history.cutoff import parse_cutoff
+    from icechunk_format.repository.history.resolve import parse_cutoff
 
     timestamp = None if as_of is None else parse_cutoff(as_of, argument="--as-of")
     if snapshot is not None:

@@ -134,13 +134,13 @@ class RepositoryReader:
         snapshot: str | SnapshotId | None = None,
         as_of: datetime | None = None,
     ) -> SnapshotId:
-        """Return the one snapshot that the arguments mean; without any, the tip of ``main``.
+        """Return the snapshot that the arguments select; without any, the tip of ``main``.
 
         At most one of ``branch``, ``tag`` and ``snapshot`` is given. ``as_of``, with a branch, is
         a timestamp with a time zone: the newest snapshot at or before it is meant.
 
-        Raises ``InvalidInputError`` (arguments do not fit together, ``as_of`` has no time zone) or
-        ``NotFoundError`` (the text lists what exists).
+        Raises ``InvalidInputError`` (arguments exclude one another, ``as_of`` has no time zone) or
+        ``NotFoundError`` (its message lists existing names).
         """
         history = self._history()
         return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
@@ -148,7 +148,7 @@ class RepositoryReader:
     def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first; arguments as for ``resolve``.
 
-        Spec version 1 costs one request for each snapshot, made when it is asked for.
+        Spec version 1 costs one request for each snapshot, made when it is reached.
         """
         history = self._history()
         return history.ancestry(self._resolve(history, **version))
@@ -187,7 +187,7 @@ class RepositoryReader:
         return iter(()) if state is None else read_operations(self.storage, state.info)
 
     def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
-        """Return what changed from a snapshot to one of its descendants, else InvalidInputError."""
+        """Return the changes from a snapshot to one of its descendants, else InvalidInputError."""
         from icechunk_format.repository.history.diff import changes_between
 
         history = self._history()
@@ -201,7 +201,7 @@ class RepositoryReader:
         return files.load_snapshot(self.storage, self._existing(snapshot_id))
 
     def transaction_log(self, snapshot_id: SnapshotId | str) -> TransactionLog:
-        """Return what a snapshot changed; spec version 1 has no log of the first snapshot."""
+        """Return the log of a snapshot; spec version 1 has no log of the first snapshot."""
         return files.load_transaction_log(self.storage, self._existing(snapshot_id))
 
     def manifest(self, manifest_id: ManifestId, size_hint: int | None = None) -> Manifest:
@@ -222,19 +222,19 @@ class RepositoryReader:
         ``InvalidInputError`` if a prefix has no bucket or host, or no storage has such an option.
         """
         containers = self.as_read().config.virtual_chunk_containers
-        return checked_source(self.location, containers, authorized, virtual_options or {})
+        return checked_source(self.location, authorized, virtual_options, containers=containers)
 
     # -- settings -------------------------------------------------------------------------------
 
     @property
     def config(self) -> RepositoryConfig:
-        """The stored configuration, with the defaults for what it leaves open."""
+        """The stored configuration, with defaults for settings that it does not have."""
         state = self._state()
         return read_yaml_config(self.storage) if state is None else config_in(state.info)
 
     @property
     def status(self) -> RepoStatus | None:
-        """Whether the repository takes changes; None for spec version 1, which has no status."""
+        """True if the repository can be changed; None for spec version 1, which has no status."""
         state = self._state()
         return None if state is None else state.info.status
 

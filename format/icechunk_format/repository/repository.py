@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. One class is what users hold, so one file: methods are documented here, work is done elsewhere.
+1. Users hold one class, so one file: methods are documented here, work is done elsewhere.
 2. What only reads is in ``RepositoryReader``.
 """
 
@@ -15,8 +15,8 @@ from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.files.manifest_files import ManifestFormat
-from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
 from icechunk_format.repository.history.history import RepoInfoHistory
+from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.repository.lifecycle.create import create_repository
 from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_snapshots
 from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
@@ -54,13 +54,6 @@ class Repository(RepositoryReader):
     changed the repository on every attempt; nothing was changed) and ``CommitOutcomeUnknownError``
     (the storage did not report whether the change landed).
 
-    Parameters
-    ----------
-    location
-        Where the repository is.
-    spec_version
-        1 or 2.
-
     Examples
     --------
     >>> repository = Repository.open("s3://bucket/weather")
@@ -71,9 +64,10 @@ class Repository(RepositoryReader):
     def create(
         cls, location: Place, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
     ) -> Self:
-        """Create an empty repository at an empty place and open it; see ``create_repository``.
+        """Create a repository at an empty location and open it; see ``create_repository``.
 
-        Spec version 1 is for old readers. Without ``check_clean_root``, the place may hold objects.
+        Spec version 1 is for old readers. Without ``check_clean_root`` the location may hold
+        objects.
         """
         place = Location.of(location)
         create_repository(
@@ -88,11 +82,11 @@ class Repository(RepositoryReader):
     ) -> WriteSession:
         """Begin a session that changes a branch.
 
-        ``base`` is the version of the branch that the work was planned on; None is the newest. A
-        commit is rebased over what others have committed since, or finds a conflict.
+        ``base`` is the snapshot of the branch that the work was planned on; None is the newest. A
+        commit is rebased over later commits of other writers, or raises ConflictError.
         """
         check_writable(self.storage)
-        # For the newest version, no check: the commit of an earlier session has changed the state.
+        # For the newest snapshot, no check: the commit of an earlier session has changed the state.
         state = self._state(is_read=base is None)
         history = self._history() if state is None else RepoInfoHistory(state.info)
         # Raises for a read-only repository, before the branch is looked up.
@@ -107,7 +101,7 @@ class Repository(RepositoryReader):
         )
 
     def writable_tip(self, branch: str) -> BranchTip:
-        """Return the end of a branch, with which sessions and maintenance move the branch."""
+        """Return the tip of a branch, with which sessions and maintenance move the branch."""
         check_writable(self.storage)
         return writable_tip(self.storage, branch, status=self.status)
 
@@ -119,14 +113,14 @@ class Repository(RepositoryReader):
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> CommitResult:
-        """Commit an earlier version again, on top of a branch; later versions stay in history.
+        """Commit an earlier snapshot again, on top of a branch; later snapshots stay in history.
 
-        No data are copied: nodes, chunks and their ids are those of the earlier version. To drop
-        the later versions instead, use ``reset_branch``. Without a message, one says what was
-        restored; ``metadata`` are JSON values by name, kept with the version.
+        No data are copied: nodes, chunks and their ids are those of the earlier snapshot. To drop
+        the later snapshots instead, use ``reset_branch``. The default message names the restored
+        snapshot; ``metadata`` are JSON values by name.
 
-        Raises ``InvalidInputError`` (the branch holds just that) or ``ConflictError`` (the branch
-        moved meanwhile; nothing was committed).
+        Raises ``InvalidInputError`` (the branch has the same content) or ``ConflictError`` (the
+        branch moved meanwhile; nothing was committed).
         """
         seen = self.resolve(branch=branch)
         format = ManifestFormat(spec_version=self.spec_version, config=self.config)
@@ -151,7 +145,7 @@ class Repository(RepositoryReader):
         self._refs().create_branch(name, self.resolve(snapshot=snapshot))
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch, but never ``main``; its versions stay until they are collected."""
+        """Delete a branch, but never ``main``; its snapshots stay until garbage collection."""
         self._refs().delete_branch(name)
 
     def reset_branch(
@@ -159,7 +153,7 @@ class Repository(RepositoryReader):
     ) -> None:
         """Move a branch to any snapshot; with ``from_``, only if it is at that snapshot now.
 
-        Raises ``ConflictError`` where the branch is not at ``from_``.
+        Raises ``ConflictError`` if the branch is not at ``from_``.
         """
         expected = None if from_ is None else self.resolve(snapshot=from_)
         self._refs().reset_branch(name, self.resolve(snapshot=to), expected)
@@ -169,7 +163,7 @@ class Repository(RepositoryReader):
 
         Write, audit, publish: commit to an audit branch, look at it, then move ``main`` there.
 
-        Raises ``ConflictError`` where both branches have versions that the other has not.
+        Raises ``ConflictError`` if each branch has snapshots that the other does not have.
         """
         return self._refs().fast_forward(branch, to)
 
@@ -202,16 +196,16 @@ class Repository(RepositoryReader):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> ExpireResult:
-        """Take snapshots that were committed before an instant out of history.
+        """Remove snapshots from history that were committed before ``older_than``.
 
-        Roots of histories and tips of branches and tags stay; the oldest snapshot that is kept gets
-        the root as its parent. Files stay until ``maintenance.collect_garbage`` runs. The flags
-        also delete branches (never ``main``) and tags whose snapshot was committed before
-        ``older_than``: an instant with a time zone, or an age, such as ``"30d"`` or a
-        ``timedelta``. ``dry_run`` only reports what would be done.
+        ``older_than`` is a timestamp with a time zone, or an age, such as ``"30d"`` or a
+        ``timedelta``. Roots of histories and tips of branches and tags stay; the oldest kept
+        snapshot gets the root as its parent. Files stay until ``maintenance.collect_garbage``
+        runs. The flags also delete branches (never ``main``) and tags with an expired snapshot.
+        ``dry_run`` only reports what would be done.
 
-        Raises ``InvalidInputError`` (no such cutoff) or ``ReadOnlyError`` (a tag would go, and
-        deleting tags is switched off).
+        Raises ``InvalidInputError`` (an invalid ``older_than``) or ``ReadOnlyError`` (a tag would
+        be deleted, and deleting tags is switched off).
         """
         run = expire_snapshots_v1 if self._version_now() == SPEC_V1 else expire_snapshots
         return run(
@@ -229,16 +223,16 @@ class Repository(RepositoryReader):
 
         ``changes`` is a tree like the configuration itself, such as ``{"manifest": {"splitting":
         [SplittingRule(...)]}, "virtual_chunk_containers": {"s3://bucket/": {"store": {"s3":
-        {"region": "eu-central-1"}}}}}``. Maps are merged; None gives a setting back to its
-        default, or removes a container. Splitting rules and containers are given as values or as
-        their trees. Raises ``InvalidInputError`` for an unknown setting or a wrong value.
+        {"region": "eu-central-1"}}}}}``. Maps are merged; None resets a setting to its
+        default, or removes a container. Splitting rules and containers are values or their trees.
+        Raises ``InvalidInputError`` for an unknown setting or a wrong value.
         """
         return change_config(self.storage, changes, spec_version=self._version_now())
 
     def save_config(self, config: RepositoryConfig) -> RepositoryConfig:
-        """Store what was replaced in a configuration that ``config`` gave; see ``update_config``.
+        """Store the settings that were replaced in a configuration; see ``update_config``.
 
-        Only replaced settings are stored, so changes that others made meanwhile stay.
+        Only replaced settings are stored, so later changes by other writers stay.
         ``RepositoryConfig(...)`` stores what differs from the defaults.
         """
         return self.update_config(changes_in(config))

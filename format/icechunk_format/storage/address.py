@@ -1,4 +1,4 @@
-r"""Parses URLs and local paths into kind of store, bucket and path; contacts nothing.
+r"""Parses URLs and local paths into kind of storage, bucket and path, without I/O.
 
 | URL | kind | bucket | path |
 |---|---|---|---|
@@ -56,17 +56,17 @@ class Address:
     Attributes
     ----------
     kind
-        Kind of store.
+        Kind of storage.
     url
         The URL in one spelling: no slash at the end, local paths absolute and without scheme.
     shown_url
         The URL for messages: without user, password and query.
     bucket
-        Bucket or container; empty where the kind has none.
+        Bucket or container; empty if the kind has none.
     path
         Path of the root within the bucket, without slashes at its ends; absolute for ``local``.
     account
-        Azure account, where the URL names it.
+        Azure account, if the URL names it.
     """
 
     kind: Kind
@@ -83,13 +83,7 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """Take a URL apart.
-
-    Raises
-    ------
-    InvalidInputError
-        The URL is empty, names no bucket, or has a query, a fragment or ``..`` where none may be.
-    """
+    """Take a URL apart."""
     if not url.strip():
         raise InvalidInputError("the storage path is empty; give a local path or a URL")
     match = _SCHEME.match(url)
@@ -200,7 +194,7 @@ def _bucket(kind: Kind, scheme: str, rest: str, url: str) -> Address:
         raise InvalidInputError(f"{_shown(url)} names no {thing}; write {scheme}://{thing}/path")
     if "@" in bucket or ":" in bucket or account == "":
         raise InvalidInputError(
-            f"{_shown(url)} has credentials or a port where the bucket stands; give them as "
+            f"{_shown(url)} has credentials or a port in place of the bucket; give them as "
             "storage.key, storage.secret and storage.endpoint_url"
         )
     path = path.strip("/")

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-# Assumed size of an object whose size nobody listed.
+# Assumed size of an object of unknown size.
 _UNKNOWN_SIZE: Final = 2**20
 
 
@@ -21,10 +21,7 @@ def sized_batches(
 ) -> Iterator[list[T]]:
     """Yield items in lists of at most ``count``, and of at most ``nbytes`` unless one has more.
 
-    Parameters
-    ----------
-    items
-        Each with the bytes that it takes; None where that is not known.
+    Items come with their bytes; None if unknown.
     """
     batch: list[T] = []
     held = 0

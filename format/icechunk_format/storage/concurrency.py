@@ -1,7 +1,7 @@
 """Runs requests in threads, and makes clients and thread pools anew in each process.
 
-Clients and thread pools that a parent process made hang or fail after a fork. The child keeps the
-parent's and never closes them: closing could hang as well.
+Clients and thread pools of a parent process hang or fail after a fork. The child keeps them open:
+closing could hang as well.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 A = TypeVar("A")
 
-# Time that one request takes this process, and at least as long its server. More requests in flight
-# than the latency divided by this only wait for one another.
+# Time of this process for one request. More requests in flight than the latency divided by this
+# only wait for one another.
 _SECONDS_PER_REQUEST: Final = 0.0004
 # Limit on the bytes of all answers in flight, where more than the fewest requests are in flight.
 _MOST_BYTES: Final = 16 * 2**20
@@ -73,8 +73,6 @@ class PacedThreads:
         ----------
         function
             Sends one request; called from several threads.
-        arguments
-            One for each request.
         mean_bytes
             Bytes of an answer; infinity where unknown.
         """
@@ -111,8 +109,8 @@ class _Batch(Generic[A, T]):
         self.error: BaseException | None = None
 
     def run(self, pool: ThreadPoolExecutor, latency: float) -> None:
-        """Work in threads of a pool until all answers, or an error, are there."""
-        # The first answers also wait for connections; the latency of earlier batches does not.
+        """Send requests in threads of a pool until all are answered or one fails."""
+        # The first answers also wait for connections; earlier batches did not.
         self._pool, self._known = pool, latency or math.inf
         try:
             with self._lock:

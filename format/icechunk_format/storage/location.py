@@ -1,7 +1,7 @@
-"""Names the place of a repository or of virtual chunks, and opens its storage.
+"""``Location``: names a repository or other objects, and opens their storage.
 
 A :class:`Location` holds a URL, the choice of client and the options, and no client: it can be
-sent to executors, and each process opens its own clients. Its text never shows option values.
+sent to executors, and each process opens its own clients. Option values are never shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OBSTORE_KINDS: Final = ("s3", "gs", "az", "http", "memory")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Location:
-    """The place of a repository or of other objects.
+    """The location of a repository or of other objects.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Location:
         Raises
         ------
         InvalidInputError
-            The place is something else, or cannot be used.
+            The argument is something else, or cannot be used.
         """
         return place if isinstance(place, cls) else cls(_text_of(place))
 
@@ -99,7 +99,7 @@ def _text_of(place: object) -> str:
     text = os.fspath(place) if isinstance(place, os.PathLike) else place
     if not isinstance(text, str):
         raise InvalidInputError(
-            f"{place!r} is a {type(place).__name__}, not a place of objects; give a URL, a local "
+            f"{place!r} is a {type(place).__name__}, not a location; give a URL, a local "
             "path or a Location",
             found=place,
         )
@@ -115,10 +115,10 @@ _opened: dict[tuple[int, Location, int], Storage] = {}
 
 
 def open_storage(location: Location) -> Storage:
-    """Return the storage of a location; within a process, one storage for equal locations.
+    """Return the storage of a location; in a process, one storage for equal locations.
 
-    Nothing is contacted before the first verb. Changed environment variables about credentials,
-    endpoints or proxies give a new storage.
+    The first verb makes the first connection. After changes of environment variables about
+    credentials, endpoints or proxies, the storage is a new one.
     """
     is_local = location.url.startswith(("/", "memory:"))
     key = (os.getpid(), location, 0 if is_local else environment_mark())

@@ -51,15 +51,7 @@ _PROCESS_SPACE = MemorySpace()
 
 
 class MemoryStorage(Storage):
-    """Objects below ``memory://<root>`` of this process.
-
-    Parameters
-    ----------
-    root
-        Path of the root, without slashes at its ends; empty for the whole space.
-    space
-        Where the objects are kept; default: the space that this process shares.
-    """
+    """Objects below ``memory://<root>`` of this process."""
 
     def __init__(self, root: str = "", *, space: MemorySpace | None = None) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""Checks the ``storage.*`` options; all clients share the same names, those of fsspec.
+"""Checks the ``storage.*`` options; the names are those of fsspec for all clients.
 
 Rules of this file
 ------------------
@@ -39,7 +39,7 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
         "region": "region of the bucket",
         "anon": "true for public buckets: requests are not signed",
         "profile": "name of a profile in the AWS configuration files",
-        "requester_pays": "true to pay for requests to somebody else's bucket",
+        "requester_pays": "true to pay for requests to the bucket of another account",
         "virtual_hosted_style": "true for https://bucket.host/key instead of https://host/bucket/key",
         **_EVERY_SERVER,
         **_EVERY_STORE,
@@ -67,13 +67,18 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "http": {**_EVERY_SERVER, **_EVERY_STORE},
     "other": {
-        "single_writer": "true to promise that one process writes, where nothing enforces it",
+        "single_writer": "true to promise that only one process writes",
         "concurrency": "requests in flight at once (default 32)",
         "max_gap_bytes": _EVERY_STORE["max_gap_bytes"],
         "max_retries": _EVERY_STORE["max_retries"],
     },
 }
 """Kind of URL -> canonical name -> one line of help."""
+
+SECRET_OPTIONS: Final = frozenset(
+    ("key", "secret", "token", "account_key", "sas_token", "connection_string", "client_secret")
+)
+"""Options whose values no message may show."""
 
 _EVERY_ALIAS: Final = {
     "skip_signature": "anon",
@@ -205,7 +210,7 @@ def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:
 
 
 def relevant_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return only those options that a kind of URL knows; all of them for fsspec's URLs."""
+    """Return only the options that a kind of URL has; all of them for URLs of fsspec."""
     spellings = _spellings(kind)
     return {
         name: value

@@ -6,13 +6,13 @@ Rules of this contract
    (:func:`check_key`). Objects are bytes; nothing here knows what they mean.
 2. A write is atomic: readers see the old object or the new one, never a part.
 3. A lost race is a result (``None``), not an error. A conditional write without an answer
-   raises ``StorageError`` with ``outcome_unknown``: if it were repeated, the repetition could lose
-   because the first attempt succeeded. Overwrites are simply repeated.
+   raises ``StorageError`` with ``outcome_unknown``: a repetition could lose because the first
+   attempt succeeded. Overwrites are simply repeated.
 4. Batch verbs run their requests concurrently; callers bound the bytes that they ask for.
 5. Every storage is picklable and survives a fork: clients are made per process, when first used.
 
 Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``StorageError``
-(the store failed), ``ReadOnlyError`` and ``UnsupportedError`` (the store cannot do it at all).
+(the storage failed), ``ReadOnlyError`` and ``UnsupportedError`` (the storage cannot do it at all).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ MAX_KEY_LENGTH: Final = 1024
 """Longest key in UTF-8 bytes: the limit of S3, GCS and Azure."""
 
 MAX_READ_LENGTH: Final = 8 * 2**30
-"""Longest byte range of one request. Lengths come from stored references, so one damaged
-reference must not make us plan a million requests."""
+"""Longest byte range of one request: one damaged reference must not cause a million requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class ObjectVersion:
     generation: str | None = None
 
     def matches(self, expected: ObjectVersion) -> bool:
-        """Tell whether this is the expected version; generations count where it has one."""
+        """Return True if this is the expected version; generations count if it has one."""
         return self.etag == expected.etag and (
             expected.generation is None or self.generation == expected.generation
         )
@@ -91,11 +90,6 @@ class ReadRequest:
         Entity tag that the object must still have, with or without quotes.
     if_unmodified_since
         Seconds since 1970 after which the object must not have changed.
-
-    Raises
-    ------
-    InvalidInputError
-        The range is negative, reversed, larger than ``MAX_READ_LENGTH``, or given twice.
     """
 
     key: str
@@ -124,7 +118,7 @@ class ReadRequest:
             )
         if self.if_match is not None and not self.if_match.isprintable():
             raise InvalidInputError(
-                f"the etag {self.if_match!r} of {self.key!r} cannot be asked for: it holds "
+                f"the etag {self.if_match!r} of {self.key!r} cannot be sent: it holds "
                 "characters that are not printable",
                 key=self.key,
             )
@@ -144,7 +138,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOnly:
-    """Write only if there is no object."""
+    """Write only if the object does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +154,7 @@ Condition: TypeAlias = CreateOnly | ReplaceIfUnchanged | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFailure:
-    """An object that could not be deleted, and the reason. A missing object is no failure."""
+    """An object that could not be deleted, and the reason. Missing objects count as deleted."""
 
     key: str
     reason: str
@@ -184,7 +178,7 @@ class Storage(Protocol):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether every write is refused with ``ReadOnlyError``."""
+        """True if every write is refused with ``ReadOnlyError``."""
         return False
 
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
@@ -193,9 +187,9 @@ class Storage(Protocol):
         Raises
         ------
         NotFoundError
-            There is no such object (``kind="object"``), or no such bucket (``kind="bucket"``).
+            The object (``kind="object"``) or the bucket (``kind="bucket"``) does not exist.
         StorageError
-            The object is shorter than ``end``, or the store failed.
+            The object is shorter than ``end``, or the storage failed.
         """
         ...
 
@@ -210,9 +204,9 @@ class Storage(Protocol):
         NotFoundError
             An object is missing.
         ChunkModifiedError
-            ``if_match`` or ``if_unmodified_since`` does not hold.
+            ``if_match`` or ``if_unmodified_since`` is not met.
         StorageError
-            An object is shorter than asked (facts ``expected`` and ``found``), or the store failed.
+            An object is too short (facts ``expected`` and ``found``), or the storage failed.
         """
         ...
 
@@ -223,12 +217,12 @@ class Storage(Protocol):
     def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         """Write one object atomically; return its new version.
 
-        ``None`` means that the condition did not hold and nothing was written.
+        ``None`` means that the condition was not met and nothing was written.
 
         Raises
         ------
         StorageError
-            The store failed. With ``outcome_unknown`` a conditional write may have landed.
+            The storage failed. With ``outcome_unknown`` a conditional write may have landed.
         """
         ...
 
@@ -245,7 +239,7 @@ class Storage(Protocol):
         Raises
         ------
         StorageError
-            The store refused to delete anything; some of the objects may be gone.
+            The storage refused to delete; some of the objects may be deleted.
         """
         ...
 
@@ -273,12 +267,12 @@ class Storage(Protocol):
 
 @runtime_checkable
 class StagingStorage(Protocol):
-    """A storage whose killed writers leave staged files behind."""
+    """A storage in which killed writers leave staged files."""
 
     def delete_staged(
         self, older_than: datetime, *, dry_run: bool = False
     ) -> tuple[Sequence[int], Sequence[DeleteFailure]]:
-        """Delete files that were staged before an instant and never moved into place.
+        """Delete files that were staged before a time and never moved to their keys.
 
         Returns
         -------
@@ -337,13 +331,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def split_prefix(prefix: str) -> tuple[str, str]:
-    """Return the folder of a listing prefix (``""`` or without a final ``/``) and the rest.
-
-    Raises
-    ------
-    InvalidInputError
-        The folder would leave the root.
-    """
+    """Return the folder of a listing prefix (``""`` or without a final ``/``) and the rest."""
     folder, _, rest = prefix.rpartition("/")
     if folder or prefix.startswith("/"):
         check_key(folder)
@@ -351,7 +339,7 @@ def split_prefix(prefix: str) -> tuple[str, str]:
 
 
 def check_writable(storage: Storage) -> None:
-    """Refuse a store that can only be read."""
+    """Refuse a storage that can only be read."""
     if storage.is_read_only:
         raise ReadOnlyError(
             f"{storage.root_url} can only be read, so it cannot be changed; open it where it "
@@ -361,7 +349,7 @@ def check_writable(storage: Storage) -> None:
 
 
 def missing_object(key: str, root_url: str) -> NotFoundError:
-    """Return the error for an object that is not there."""
+    """Return the error for an object that does not exist."""
     return NotFoundError(
         f"there is no object {key!r} below {root_url}", kind="object", key=key, root_url=root_url
     )

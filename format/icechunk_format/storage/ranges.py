@@ -1,7 +1,7 @@
 """Plans the requests for a batch of byte ranges: joins near ranges and cuts large ones.
 
-Every request costs a round trip, so ranges of one object with small gaps are cheaper together. A
-connection has a limited speed, so a large range is faster in parts.
+A request costs a round trip, so ranges of one object with small gaps are cheaper together. A
+connection has limited speed, so a large range is faster in parts.
 
 Algorithm
 ---------
@@ -72,18 +72,9 @@ def plan_reads(
 
     Parameters
     ----------
-    requests
-        Ranges in any order; they may overlap.
-    max_gap
-        Largest gap in bytes between two ranges that are read as one.
     max_read
         Size in bytes up to which reads are joined and above which they are cut; ``None`` for
         no limit and no cutting.
-
-    Raises
-    ------
-    InvalidInputError
-        A key is not below the root.
     """
     reads: list[ReadRequest] = []
     pieces: list[list[tuple[int, int, int | None]]] = [[] for _ in requests]
@@ -163,7 +154,7 @@ def check_length(read: ReadRequest, found: int, root_url: str) -> None:
     Raises
     ------
     StorageError
-        ``found`` bytes came where the range has more (facts ``expected`` and ``found``).
+        The range has more than ``found`` bytes (facts ``expected`` and ``found``).
     """
     if read.suffix is not None:
         expected = read.suffix
@@ -176,8 +167,8 @@ def check_length(read: ReadRequest, found: int, root_url: str) -> None:
             f"last {expected} bytes" if read.suffix is not None else f"{read.start or 0}-{read.end}"
         )
         raise StorageError(
-            f"object {read.key!r} below {root_url} gave {found} bytes where {expected} were asked "
-            f"({where}): it is shorter than its reference says",
+            f"object {read.key!r} below {root_url} has {found} of {expected} requested bytes "
+            f"({where}): it is shorter than its reference specifies",
             key=read.key,
             expected=expected,
             found=found,
@@ -195,7 +186,7 @@ def quoted(etag: str) -> str:
 
 
 def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) -> None:
-    """Compare an object with the conditions of a read, for stores that do not compare themselves.
+    """Compare an object with the conditions of a read, for servers that do not.
 
     The fraction of ``modified_at`` (seconds since 1970) is dropped: references keep whole
     seconds, and a file written at 7.8 s was recorded as 7 s.
@@ -203,7 +194,7 @@ def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) 
     Raises
     ------
     ChunkModifiedError
-        A condition does not hold.
+        A condition is not met.
     """
     if read.if_match is not None and (etag is None or unquoted(read.if_match) != unquoted(etag)):
         raise modified_error(read)

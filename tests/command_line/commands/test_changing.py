@@ -20,7 +20,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     StorageError,
 )
-from icechunk_format.repository.history.cutoff import parse_cutoff
+from icechunk_format.repository.history.resolve import parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import open_storage
 

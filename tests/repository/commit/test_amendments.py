@@ -57,7 +57,7 @@ def test_what_cannot_be_amended(repository):
     session.commit("first")
     session = repository.writable_session()
     session.move("/a", "/b")
-    with pytest.raises(InvalidInputError, match="cannot be amended with changes"):
+    with pytest.raises(InvalidInputError, match="cannot be amended with other changes"):
         session.amend("no")
     session.commit("moved")
     session = repository.writable_session()
@@ -67,5 +67,5 @@ def test_what_cannot_be_amended(repository):
     assert (move.from_path, move.to_path) == ("/a", "/c")
     session = repository.writable_session()
     session.set_chunk("/c", [0], b"x")
-    with pytest.raises(InvalidInputError, match="cannot be amended with changes"):
+    with pytest.raises(InvalidInputError, match="cannot be amended with other changes"):
         session.amend("no")

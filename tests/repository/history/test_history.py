@@ -92,7 +92,7 @@ def test_a_branch_moves_forward_only_to_what_stands_on_it(repository):
     assert repository.fast_forward("main", "audit") == audited
     commit(repository, 2)
     later = commit(repository, 3, "audit")
-    with pytest.raises(ConflictError, match="versions would be lost"):
+    with pytest.raises(ConflictError, match="snapshots would be lost"):
         repository.fast_forward("main", "audit")
     assert repository.branches()["audit"] == later
 

@@ -14,7 +14,7 @@ def url_of(memory_repository, below=""):
 
 
 def test_an_empty_place_is_called_empty(memory_repository):
-    with pytest.raises(NotFoundError, match="nothing at all is stored") as caught:
+    with pytest.raises(NotFoundError, match="nothing is stored") as caught:
         Repository.open(url_of(memory_repository))
     assert caught.value.facts["kind"] == "repository"
     assert not Repository.exists(url_of(memory_repository))
@@ -29,8 +29,8 @@ def test_an_empty_place_is_called_empty(memory_repository):
         (["snapshots/1CECHNKREP0F1RSTCMT0"], "files of a repository are there"),
         (["refs/branch.other/ref.json"], "files of a repository of version 1 are there"),
         (["refs/elsewhere"], "files of a repository are there"),
-        (["deep/down/repo", "deep/down/snapshots/x"], "lies below it, in 'deep/down'"),
-        (["old/refs/branch.main/ref.json"], "lies below it, in 'old'"),
+        (["deep/down/repo", "deep/down/snapshots/x"], "is below it, in 'deep/down'"),
+        (["old/refs/branch.main/ref.json"], "is below it, in 'old'"),
     ],
 )
 def test_what_is_there_instead_is_named(memory_repository, keys, message):

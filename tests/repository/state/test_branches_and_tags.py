@@ -136,7 +136,7 @@ def test_every_branch_of_version_1_is_found_by_the_name_that_is_listed(spellings
 
 def test_settings_belong_to_spec_version_2(repository):
     if repository.spec_version == 1:
-        with pytest.raises(UnsupportedError, match="knows no metadata"):
+        with pytest.raises(UnsupportedError, match="has no metadata"):
             repository.set_metadata({"a": 1})
         return
     repository.set_metadata({"a": [1, {"b": None}]})

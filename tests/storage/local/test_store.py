@@ -247,7 +247,7 @@ def test_locks_of_older_writers_are_taken_or_named(shared):
     lock.chmod(0o000)
     text = replaced_by_another_user(storage, version)
     assert ".storage-lock" in text
-    assert "let all who write the repository read and write it" in text
+    assert "give every writer of the repository access to it" in text
     lock.chmod(0o444)
     assert replaced_by_another_user(storage, version) == ""
     assert storage.get("repo").data == b"two"

@@ -42,9 +42,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from icechunk_format.repository.chunks.container_options import check_virtual_options
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.chunks.virtual import parse_authorized
+from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
@@ -167,16 +165,12 @@ def prepare_write(
             return skipped
     else:
         check_new_location(place, options)
-        parse_authorized(authorize)
-        check_virtual_options(virtual_options or {}, authorize)
         group = NodePath("/" + (options.group or "").strip("/"))
         destination = Destination(
             location=place,
             base=None,
             manifest_format=ManifestFormat(spec_version=options.spec_version),
-            chunk_source=ChunkSource(
-                location=place, authorized=tuple(authorize), virtual_options=virtual_options or {}
-            ),
+            chunk_source=checked_source(place, authorize, virtual_options),
         )
     if options.layout != "cells":
         check_layout_columns(schema, options.layout)

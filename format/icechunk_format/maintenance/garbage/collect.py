@@ -53,8 +53,8 @@ from icechunk_format.maintenance.garbage.sweep import (
     delete_unneeded,
 )
 from icechunk_format.progress import ProgressOption
-from icechunk_format.repository.history.cutoff import Cutoff, parse_cutoff
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
+from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import check_status

@@ -12,7 +12,7 @@ Specification: all of it; spec versions 1 and 2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -37,9 +37,7 @@ from icechunk_format.maintenance.verifying.parts import (
     run_verify,
 )
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.repository.chunks.container_options import check_virtual_options
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.chunks.virtual import parse_authorized
+from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
 from icechunk_format.spec.ids import ChunkId
@@ -180,8 +178,7 @@ def plan_verify(
     """Read ``repo`` or refs, and return what remains to be checked."""
     report = Report(max_findings)
     wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
-    parse_authorized(authorized)
-    check_virtual_options(dict(virtual_options or {}), authorized)
+    source = checked_source(location, authorized, virtual_options)
     storage = open_storage(location)
     try:
         data = storage.get(REPO).data
@@ -192,14 +189,8 @@ def plan_verify(
         state = read_refs_state(storage, report, wanted)
     else:
         state = read_repo_state(storage, data, report, wanted)
-    source = ChunkSource(
-        location=location,
-        containers=state.containers or (),
-        authorized=tuple(authorized),
-        virtual_options=dict(virtual_options or {}),
-    )
     context = VerifyContext(
-        source=source,
+        source=replace(source, containers=state.containers or ()),
         knows_containers=state.containers is not None,
         deep=deep,
         max_findings=report.max_findings,

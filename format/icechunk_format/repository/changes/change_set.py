@@ -62,12 +62,12 @@ class ChangeSet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a commit would change nothing."""
+        """True if a commit would change nothing."""
         return not (self.has_edits or self.moved)
 
     @property
     def has_edits(self) -> bool:
-        """Whether anything but moves was done."""
+        """True if anything but moves was done."""
         return bool(
             self.created
             or self.updated

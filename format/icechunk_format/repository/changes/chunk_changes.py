@@ -10,8 +10,8 @@ Layers, from the bottom; a higher layer hides lower ones at the same coordinate:
 Rules of this file
 ------------------
 1. Pure: nothing is read or written here. Values can be pickled.
-2. The later call wins. Calls are noted, and joined at the next read: setting a million chunks one
-   by one costs no more than setting them together.
+2. The later call wins. Calls are recorded, and joined at the next read: setting a million chunks
+   one by one costs no more than setting them together.
 3. ``revision`` grows with every change, so that a result of one state is never used for another.
 """
 
@@ -39,11 +39,6 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 class ChunkChanges:
     """Changes of the chunks of one array.
 
-    Parameters
-    ----------
-    ndim
-        Number of dimensions of the array.
-
     Attributes
     ----------
     replaces_all
@@ -64,7 +59,7 @@ class ChunkChanges:
         self._left = np.empty((0, ndim), dtype=np.uint32)
         self._refs = ChunkRefs.empty(ndim)
         self._deleted = np.empty((0, ndim), dtype=np.uint32)
-        # Newest last: references that were set, or coordinates that were deleted.
+        # Newest last: set references, or deleted coordinates.
         self._notes: list[ChunkRefs | NDArray[np.uint32]] = []
 
     # -- changing ---------------------------------------------------------------------------
@@ -82,14 +77,7 @@ class ChunkChanges:
             self.revision += 1
 
     def add_receipts(self, receipts: Sequence[ManifestReceipt]) -> None:
-        """Take over stored manifests; their chunks replace what is at their coordinates.
-
-        Raises
-        ------
-        InvalidInputError
-            Two of them hold the same chunk, or one of them and an earlier one, unless that chunk
-            was replaced or deleted meanwhile.
-        """
+        """Take over stored manifests; their chunks replace what is at their coordinates."""
         if not receipts:
             return
         refs, deleted = self.pending()
@@ -155,7 +143,7 @@ class ChunkChanges:
         self.revision += 1
 
     def replace_all(self, refs: ChunkRefs, left: NDArray[np.uint32]) -> None:
-        """Put references in the place of all that the array has.
+        """Replace all references of the array.
 
         Parameters
         ----------
@@ -172,7 +160,7 @@ class ChunkChanges:
         self.revision += 1
 
     def yield_to_others(self, coords: NDArray[np.uint32]) -> None:
-        """Leave coordinates as they are below: another writer's chunks are preferred there."""
+        """Drop changes at some coordinates, where another writer's chunks are preferred."""
         refs, deleted = self.pending()
         self._refs = refs.take(~_is_in(coords, refs.coords))
         self._deleted = deleted[~_is_in(coords, deleted)]
@@ -180,7 +168,7 @@ class ChunkChanges:
         self.revision += 1
 
     def _leave_to_others(self, coords: NDArray[np.uint32]) -> None:
-        """Let the chunks of the receipts at these coordinates not count any more."""
+        """Remove coordinates from the receipts."""
         kept = []
         for receipt in self.receipts:
             if boxes_meet(receipt.coords.bounds(), bounds_of(coords)):
@@ -197,7 +185,7 @@ class ChunkChanges:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was changed."""
+        """True if nothing was changed."""
         return not (
             self._notes
             or len(self._refs)
@@ -208,7 +196,7 @@ class ChunkChanges:
         )
 
     def pending(self) -> tuple[ChunkRefs, NDArray[np.uint32]]:
-        """Return what was set, and the sorted coordinates (n, ndim) of what was deleted."""
+        """Return set references, and the sorted coordinates (n, ndim) of deleted chunks."""
         if self._notes:
             self._refs, self._deleted = self._join_notes()
             self._notes = []
@@ -248,7 +236,7 @@ class ChunkChanges:
         )
 
     def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Tell for each coordinate, shape (m, ndim), whether it was set or deleted."""
+        """Return for each coordinate, shape (m, ndim), whether it was set or deleted."""
         refs, deleted = self.pending()
         found = in_any([receipt.coords for receipt in self.receipts], coords)
         found |= refs.find(coords) >= 0
@@ -256,5 +244,5 @@ class ChunkChanges:
 
 
 def _is_in(known: NDArray[np.uint32], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Tell for each coordinate, shape (m, ndim), whether it is among others that are sorted."""
+    """Return for each coordinate, shape (m, ndim), whether it is among sorted ones."""
     return CoordinateOrder(known).find(coords) >= 0

@@ -1,6 +1,6 @@
-"""Detects conflicts between a session's changes and commits of others, and rebases. Pure.
+"""Detects conflicts between a session and commits of other writers, and rebases. Pure.
 
-Changes of others are read from their transaction logs, and paths from their newest snapshot. These
+The changes of other writers are in their transaction logs, paths in their newest snapshot. These
 changes conflict:
 
 =====================  =========================================================================
@@ -71,7 +71,7 @@ class ConflictKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirCommit:
-    """A commit of another writer after our session began."""
+    """A commit of another writer after the session began."""
 
     snapshot_id: SnapshotId
     log: TransactionLog
@@ -79,20 +79,18 @@ class TheirCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conflict:
-    """One conflict between our changes and those of others.
+    """One conflict between the session and another writer.
 
     Parameters
     ----------
-    kind
-        Kind of the conflict.
     path
         The node, by its path here.
     node_id
-        The node; None where only a path is in question.
+        The node; None if the conflict is about a path.
     snapshot_id
-        The commit of the other writer; None where no single one can be named.
+        The commit of the other writer; None if not known.
     coords
-        uint32, shape (n, ndim): the chunks, where chunks are in question.
+        uint32, shape (n, ndim): the chunks, if the conflict is about chunks.
     """
 
     kind: ConflictKind
@@ -112,16 +110,16 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictDetector:
-    """Finds the conflicts between our changes and the commits of others.
+    """Finds the conflicts between a session and commits of other writers.
 
     Parameters
     ----------
     changes
-        What we changed.
+        Changes of the session.
     base
-        The snapshot that we began with.
+        The snapshot that the session began with.
     tip
-        The newest snapshot of the others.
+        The newest snapshot of the branch.
     theirs
         The commits from ``base`` (without it) to ``tip``, oldest first.
     """
@@ -222,7 +220,7 @@ class ConflictDetector:
                 yield self._of(ConflictKind.DELETED_NODE_CHANGED, node_id, changed[0])
 
     def _new_paths(self) -> Iterator[Conflict]:
-        """Check every path that a node of ours takes."""
+        """Check the path of every node that this session creates or moves."""
         moved = self.changes.moved
         targets = {state.path: node_id for node_id, state in self.changes.created.items()}
         targets.update((move.to_path, node_id) for node_id, move in moved.items())
@@ -245,7 +243,7 @@ class ConflictDetector:
                 )
 
     def _orphans(self) -> Iterator[Conflict]:
-        """Check what others created below a group that leaves its place here."""
+        """Check what other writers created below a group that this session deletes or moves."""
         gone = {n.path for n in self.changes.deleted.values() if not n.is_array}
         gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {
@@ -266,14 +264,14 @@ class ConflictDetector:
                 )
 
     def _path_of(self, node_id: NodeId) -> NodePath:
-        """Return the path of a node here, as it was when we began."""
+        """Return the path of a node in the base or, if created here, in the session."""
         created = self.changes.created.get(node_id)
         path = self.base.nodes.path_of_id(node_id) if created is None else created.path
-        assert path is not None  # Nodes that we changed are in our base.
+        assert path is not None  # Changed nodes are in the base.
         return path
 
     def _leaves(self, node: NodeSnapshot) -> bool:
-        """Tell whether a node of theirs is not at its path any more after our changes."""
+        """Return True if the session deletes or moves a node of the tip."""
         return node.id in self.changes.deleted or node.id in self.changes.moved
 
     def _is_our_group(self, node_id: NodeId | None) -> bool:
@@ -298,7 +296,7 @@ class ConflictDetector:
         """Return their commits that name a node in a list of their logs, oldest first."""
         known = self._commits_naming.get(name)
         if known is None:
-            # One pass over all logs for each list, so that a question costs no further pass.
+            # One pass over all logs for each list.
             known = self._commits_naming[name] = {}
             for commit in self.theirs:
                 for named in getattr(commit.log, name):
@@ -321,12 +319,12 @@ class ConflictDetector:
         )
 
     def _taken(self, kind: ConflictKind, path: NodePath, node_id: NodeId) -> Conflict:
-        """Return a conflict about a path that a node of theirs has, with who made it."""
+        """Return a conflict about a path that is taken, with the commit that took it."""
         made_by = self._creator(node_id)
         return Conflict(kind=kind, path=path, node_id=node_id, snapshot_id=made_by)
 
     def _by(self, kind: ConflictKind, node_id: NodeId, *lists: str) -> Conflict:
-        """Return a conflict about a node that is gone, with the commit that deleted it."""
+        """Return a conflict about a deleted node, with the commit that deleted it."""
         names = lists or ("deleted_groups", "deleted_arrays")
         culprit = self._first(*names, node_id=node_id)
         return Conflict(
@@ -350,10 +348,10 @@ def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflic
 def rebased(
     changes: ChangeSet, *, tip: Snapshot, conflicts: Sequence[Conflict], resolve: str | None
 ) -> None:
-    """Fit our changes to a newer snapshot, after all conflicts were resolved.
+    """Fit changes to a newer snapshot, after all conflicts were resolved.
 
-    Nodes that others deleted as well are dropped from our changes. With ``"theirs"``, chunks that
-    both wrote stay theirs.
+    Nodes that other writers deleted as well are dropped from the changes, and with ``"theirs"``
+    the chunks that both wrote.
     """
     for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
         del changes.deleted[node_id]

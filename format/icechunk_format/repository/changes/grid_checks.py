@@ -34,13 +34,7 @@ def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> Inva
 
 
 def check_regular(node: NodeSnapshot) -> None:
-    """Refuse an array whose chunks do not all have one shape.
-
-    Raises
-    ------
-    InvalidInputError
-        Its metadata document names another chunk grid than ``regular``, or none.
-    """
+    """Refuse an array whose chunks do not all have one shape."""
     try:
         name = json.loads(node.user_data)["chunk_grid"]["name"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -48,8 +42,8 @@ def check_regular(node: NodeSnapshot) -> None:
     if name != "regular":
         raise InvalidInputError(
             f"the chunk grid of array {node.path!r} is {name!r}; only the chunks of a 'regular' "
-            "grid can be shifted, since only they fit in one another's place. Read the array and "
-            "write it at its new place",
+            "grid can be shifted, since only they have one shape. Read the array and write it "
+            "shifted",
             name=node.path,
             found=name,
             allowed=("regular",),
@@ -57,14 +51,7 @@ def check_regular(node: NodeSnapshot) -> None:
 
 
 def check_receipts(path: str, receipts: Sequence[ManifestReceipt], grid: NDArray[np.int64]) -> None:
-    """Refuse receipts that contradict themselves or do not fit into the grid.
-
-    Raises
-    ------
-    InvalidInputError
-        Extents are not those of the chunks, a chunk is outside of the grid, or the number of
-        references is not that of the chunks.
-    """
+    """Refuse receipts that contradict themselves or do not fit into the grid."""
     for receipt in receipts:
         extents = np.array(receipt.extents, dtype=np.int64).reshape(len(receipt.extents), 2)
         if extents.shape != grid.shape or (extents != receipt.coords.bounds()).any():

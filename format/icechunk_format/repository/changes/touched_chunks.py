@@ -27,7 +27,7 @@ from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 
 _ROWS_AT_ONCE: Final = 1 << 17
-# Places are marked in a mask rather than sorted where there are at most so many for each row.
+# Indices are marked in a mask rather than sorted if there are at most so many for each row.
 _SPARSE: Final = 16
 
 
@@ -39,10 +39,6 @@ class TouchedChunks:
     ----------
     sources
         Sets that share no coordinate.
-    ndim
-        Number of dimensions of the array.
-    count
-        Number of coordinates.
     """
 
     sources: tuple[CoordSet, ...]
@@ -116,7 +112,7 @@ def _as_set(points: NDArray[np.uint32]) -> CoordSet:
 
 
 def in_any(sets: Sequence[CoordSet], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Tell for each coordinate, shape (n, ndim), whether it is in one of the sets."""
+    """Return for each coordinate, shape (n, ndim), whether it is in one of the sets."""
     found = np.zeros(len(coords), dtype=np.bool_)
     if len(coords):
         box = bounds_of(coords)
@@ -143,7 +139,7 @@ def _regions(
     region
         int64, shape (ndim, 2).
     axis
-        The region has one place on every axis before this one.
+        The region has one index on every axis before this one.
     """
     if axis == len(region):
         yield region
@@ -164,7 +160,7 @@ def _regions(
             yield _limited(region, axis, at, end)
             at, done = end, done_there
             continue
-        # One place on this axis holds too much, so the next axis is cut there.
+        # One index on this axis holds too much, so the next axis is cut there.
         is_here = (boxes[:, axis, 0] <= at) & (at < boxes[:, axis, 1])
         rows = [slice(*np.searchsorted(p[:, axis], [at, at + 1]).tolist()) for p in points]
         here = [p[r] for p, r in zip(points, rows, strict=True) if r.start < r.stop]
@@ -175,13 +171,13 @@ def _regions(
 def _filling(
     boxes: NDArray[np.int64], points: Sequence[NDArray[np.uint32]], axis: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Tell how coordinates are spread over an axis.
+    """Return how coordinates are spread over an axis.
 
     Returns
     -------
     tuple
-        Places between which each place holds as much as the next, shape (m,); how many
-        coordinates lie before each, shape (m,); and how many at each place behind, shape (m - 1,).
+        Edges between which each index holds as many coordinates as the next, shape (m,); how many
+        are before each edge, shape (m,); and how many at each index after it, shape (m - 1,).
     """
     single = [np.empty(0, dtype=np.int64), *(p[:, axis].astype(np.int64) for p in points)]
     places, counts = np.unique(np.concatenate(single), return_counts=True)

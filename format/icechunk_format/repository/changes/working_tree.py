@@ -1,8 +1,8 @@
-"""The nodes that a session sees: a snapshot with a change set laid over it.
+"""``WorkingTree``: the nodes of a snapshot with the changes of a session.
 
 Rules of this file
 ------------------
-1. Pure. Every change is checked here against the nodes of now and noted in the change set, so the
+1. Pure. Every change is checked against the current nodes and recorded in the change set, so the
    tree and the change set never disagree.
 2. After each call, every node but the root has a parent group, and no two nodes have one path.
 3. The time of a call grows with the changes and the answer, not with the size of the snapshot.
@@ -29,7 +29,7 @@ from icechunk_format.spec.transaction_log import MoveOperation
 
 
 class WorkingTree:
-    """Nodes of ``base`` after ``changes``, which the caller has checked to fit."""
+    """Nodes of ``base`` after ``changes``, which must fit the base."""
 
     def __init__(self, base: Snapshot, changes: ChangeSet) -> None:
         self.base = base
@@ -42,7 +42,7 @@ class WorkingTree:
     # -- looking ----------------------------------------------------------------------------
 
     def node(self, path: NodePath | str) -> NodeSnapshot | None:
-        """Return the node at a path, None where there is none.
+        """Return the node at a path; None if it does not exist.
 
         The manifests of an array are those of the base: chunks that changed are not in them.
         """
@@ -55,14 +55,8 @@ class WorkingTree:
         return None if found is None else self._now(found)
 
     def existing(self, path: NodePath | str) -> NodeSnapshot:
-        """Return the node at a path.
-
-        Raises
-        ------
-        NotFoundError
-            When there is none.
-        """
-        # An odd path of another writer is found as it is stored, to be deleted or moved.
+        """Return the node at a path."""
+        # An invalid path of another writer is found as stored, to be deleted or moved.
         found = self.node(path)
         if found is None:
             parse_node_path(path)
@@ -72,15 +66,7 @@ class WorkingTree:
         return found
 
     def existing_array(self, path: NodePath | str) -> NodeSnapshot:
-        """Return the array at a path.
-
-        Raises
-        ------
-        NotFoundError
-            When there is nothing.
-        InvalidInputError
-            When it is a group.
-        """
+        """Return the array at a path."""
         found = self.existing(path)
         if found.array is None:
             raise InvalidInputError(
@@ -101,7 +87,7 @@ class WorkingTree:
         return found
 
     def with_changed(self, nodes: Sequence[NodeSnapshot]) -> Nodes:
-        """Return all nodes, given those that ``changed_nodes`` names as they shall be."""
+        """Return all nodes, with new values of those of ``changed_nodes``."""
         gone = self._left_paths.union(
             node.path for node in nodes if node.id not in self.changes.created
         )
@@ -143,17 +129,7 @@ class WorkingTree:
     def create(
         self, path: str, user_data: bytes, node_id: NodeId, array: ArrayNode | None = None
     ) -> None:
-        """Add a group, or an array where its shape is given.
-
-        Raises
-        ------
-        AlreadyExistsError
-            Something is at the path.
-        NotFoundError
-            The parent group does not exist.
-        InvalidInputError
-            The parent is an array, or nodes were moved in this session.
-        """
+        """Add a group, or an array if its shape is given."""
         self._check_no_moves()
         checked = parse_node_path(path)
         if self.node(checked) is not None:
@@ -185,13 +161,6 @@ class WorkingTree:
         dropped
             Where the base has chunks that were dropped in this session and lie inside of this
             shape; None for nowhere.
-
-        Raises
-        ------
-        NotFoundError
-            There is no node.
-        InvalidInputError
-            A group was given a shape, the number of dimensions differs, or nodes were moved.
         """
         self._check_no_moves()
         node = self.existing(path)
@@ -235,15 +204,7 @@ class WorkingTree:
             changes.clip = None
 
     def delete(self, path: str) -> None:
-        """Remove a node with all that is below it.
-
-        Raises
-        ------
-        NotFoundError
-            There is no node.
-        InvalidInputError
-            Nodes were moved in this session.
-        """
+        """Remove a node with all that is below it."""
         self._check_no_moves()
         node = self.existing(path)
         for gone in (node, *self.descendants(node.path)):
@@ -257,18 +218,7 @@ class WorkingTree:
                 self._left_paths.add(gone.path)
 
     def move(self, source: str, target: str) -> None:
-        """Give a node, with all that is below it, another path.
-
-        Raises
-        ------
-        NotFoundError
-            There is no node, or no group to move it to.
-        AlreadyExistsError
-            Something is at the target.
-        InvalidInputError
-            A node would move into itself, the root would move, or something else than moves was
-            done in this session.
-        """
+        """Give a node, with all that is below it, another path."""
         if self.changes.has_edits:
             raise InvalidInputError(
                 "this session has changed nodes or chunks, and one commit either moves nodes or "
@@ -311,13 +261,7 @@ class WorkingTree:
             self._new_paths[to_path] = mover.id
 
     def chunks_of(self, node: NodeSnapshot) -> ChunkChanges:
-        """Return the noted chunk changes of an array, to add to them.
-
-        Raises
-        ------
-        InvalidInputError
-            Nodes were moved in this session.
-        """
+        """Return the chunk changes of an array, to add to them."""
         self._check_no_moves()
         changes = self.changes.chunks.get(node.id)
         if changes is None:
@@ -356,14 +300,7 @@ def changed_shape(
     num_chunks: Sequence[int] | None,
     dimension_names: Sequence[str | None] | Literal["keep"] | None,
 ) -> ArrayNode | None:
-    """Return the shape of a node after a change of its metadata; None for a group.
-
-    Raises
-    ------
-    InvalidInputError
-        Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, or the number
-        of dimensions differs.
-    """
+    """Return the shape of a node after a change of its metadata; None for a group."""
     if (shape is None) != (num_chunks is None):
         raise InvalidInputError("shape and num_chunks of an array change together; give both")
     if node.array is None:
@@ -384,13 +321,7 @@ def checked_shape(
     num_chunks: Sequence[int],
     dimension_names: Sequence[str | None] | None,
 ) -> ArrayNode:
-    """Check the facts about an array that a snapshot stores.
-
-    Raises
-    ------
-    InvalidInputError
-        Their numbers of dimensions differ, or a number cannot be stored.
-    """
+    """Check the facts about an array that a snapshot stores."""
     names = None if dimension_names is None else tuple(name or None for name in dimension_names)
     if len({len(shape), len(num_chunks), len(shape if names is None else names)}) != 1:
         raise InvalidInputError(

@@ -1,8 +1,8 @@
 """Merges storage options for virtual chunks: those of the container, and over them the user's.
 
-Containers are part of a repository, which may come from a stranger. A container may name the place
-of a bucket; it can bring no credential, read no file and switch no check off. An endpoint that it
-names is used only if the user names it, too (see ``virtual.py``).
+Containers are part of a repository, which may come from a stranger. A container can bring no
+credential, read no file and switch no check off. Its endpoint is used only if the user authorises
+it, too (see ``virtual.py``).
 
 =====================  ==========================  ================================================
 container's store      options taken from it       others (timeouts, checksums, headers) are left
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.options import (
     KNOWN_OPTIONS,
+    SECRET_OPTIONS,
     StorageOptions,
     parse_options,
     relevant_options,
@@ -68,19 +69,7 @@ _WORDS: Final[dict[str, dict[str, str]]] = {
         "azure_storage_endpoint": "endpoint_url",
     },
 }
-_CREDENTIALS: Final = frozenset(
-    {
-        "key",
-        "secret",
-        "token",
-        "profile",
-        "account_key",
-        "sas_token",
-        "connection_string",
-        "client_id",
-        "client_secret",
-    }
-)
+_CREDENTIALS: Final = SECRET_OPTIONS | {"profile", "client_id"}
 
 
 def container_storage_options(
@@ -88,26 +77,7 @@ def container_storage_options(
 ) -> tuple[StorageOptions, str | None]:
     """Return the options for the storage of a virtual chunk, and the container's endpoint in them.
 
-    Parameters
-    ----------
-    kind
-        Kind of URL, as in ``KNOWN_OPTIONS``.
-    container
-        The container of the chunk; None where none covers it.
-    user_options
-        The user's options for virtual chunks of all kinds.
-
-    Returns
-    -------
-    StorageOptions
-        Canonical names.
-    str or None
-        The endpoint, where it comes from the container and not from the user.
-
-    Raises
-    ------
-    InvalidInputError
-        When a value of the user is not of its type.
+    ``kind`` is a key of ``KNOWN_OPTIONS``. The endpoint is None if the user gave one.
     """
     own = parse_options(kind, relevant_options(kind, user_options))
     stated = {} if container is None else _stated(container)
@@ -120,14 +90,9 @@ def container_storage_options(
 
 
 def check_virtual_options(options: Mapping[str, str], prefixes: Iterable[str]) -> None:
-    """Refuse an option for virtual chunks that no kind of storage knows.
+    """Refuse an option for virtual chunks that no kind of storage has.
 
-    Where a prefix is left to fsspec, its options cannot be known here and all are let through.
-
-    Raises
-    ------
-    InvalidInputError
-        With the nearest known option.
+    If fsspec opens a prefix, its options are not known here, and none is refused.
     """
     if any(Location(prefix).address.kind == "other" for prefix in prefixes):
         return
@@ -150,7 +115,7 @@ def _stated(container: VirtualChunkContainer) -> dict[str, str]:
 
 
 def _text(value: Any) -> str | None:
-    """Return a stored value as an option's text; what is neither text nor a flag is left out."""
+    """Return a stored string or flag as the value of an option; None for other values."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) and value else None

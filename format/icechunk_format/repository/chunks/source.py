@@ -3,9 +3,8 @@
 Rules of this file
 ------------------
 1. One call fetches many chunks, with one batch of requests for each storage.
-2. Ranges count within the payload of a chunk and must lie inside it. An answer of another length
-   than was asked for is an error.
-3. A ``ChunkSource`` holds no connection, can be pickled, and shows no credential in its text.
+2. Ranges are within the payload of a chunk. An answer of another length is an error.
+3. A ``ChunkSource`` holds no connection, is picklable, and shows no credential.
 
 Specification: "Chunk references", "Virtual chunks".
 """
@@ -52,18 +51,20 @@ _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
 
 def checked_source(
     location: Location,
-    containers: Iterable[VirtualChunkContainer],
     authorized: Sequence[str],
-    virtual_options: Mapping[str, str],
+    virtual_options: Mapping[str, str] | None,
+    *,
+    containers: Iterable[VirtualChunkContainer] = (),
 ) -> ChunkSource:
-    """Make a ``ChunkSource`` from options of a user; see ``Repository.chunk_source``."""
+    """Check the options of a user and return a source; see ``Repository.chunk_source``."""
+    virtual_options = virtual_options or {}
     parse_authorized(authorized)
     check_virtual_options(virtual_options, authorized)
     return ChunkSource(
         location=location,
         containers=tuple(containers),
         authorized=tuple(authorized),
-        virtual_options=dict(virtual_options),
+        virtual_options=virtual_options,
     )
 
 
@@ -73,14 +74,10 @@ class ChunkSource:
 
     Parameters
     ----------
-    location
-        The repository.
-    containers
-        The virtual chunk containers of its configuration.
     authorized
         URL prefixes from which the user allows virtual chunks to be fetched.
     virtual_options
-        Storage options for virtual chunks, on top of what the containers say. Never shown.
+        Storage options for virtual chunks, over those of the containers. Never shown.
     """
 
     location: Location
@@ -116,30 +113,25 @@ class ChunkSource:
             negative start counts from the end of the payload, and an end of ``TO_END`` is its
             end: ``(-n, TO_END)`` are the last n bytes. None fetches whole payloads.
 
-        Returns
-        -------
-        list of bytes
-            k items, in the order of ``rows``.
-
         Raises
         ------
         FormatError
-            When a reference or range lies outside its object or payload.
+            A reference or range is outside of its object or payload.
         NotFoundError
-            When the object of a chunk is missing.
+            The object of a chunk is missing.
         UnauthorizedVirtualChunkError
-            When a virtual chunk lies where the user authorised nothing. Nothing is fetched then.
+            A virtual chunk is outside of every authorised prefix. Nothing is fetched.
         ChunkModifiedError
-            When the object of a virtual chunk changed after the reference was made.
+            The object of a virtual chunk changed after the reference was made.
         StorageError
-            When a store fails.
+            A storage fails.
         """
         rows = np.asarray(rows, dtype=np.int64)
         starts, ends = _payload_ranges(refs, rows, ranges)
         batches: dict[Location, list[tuple[int, ReadRequest]]] = {}
         kinds = refs.kind[rows]
         result: list[bytes] = [b""] * len(rows)
-        # Everything is checked and authorised before the first byte is asked for.
+        # Everything is checked and authorised before the first byte is requested.
         for kind, objects in ((KIND_NATIVE, self._native), (KIND_VIRTUAL, self._virtual)):
             positions = np.flatnonzero(kinds == kind)
             if not len(positions):
@@ -167,14 +159,14 @@ class ChunkSource:
     def _native(
         self, refs: ChunkRefs, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Location, dict[str, Any]]]:
-        """Yield the store and the fields of the request of each chunk in the repository."""
+        """Yield the storage and the fields of the request of each chunk in the repository."""
         for text in encode_many(refs.chunk_id[rows]):
             yield self.location, {"key": f"{CHUNKS}{text}"}
 
     def _virtual(
         self, refs: ChunkRefs, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Location, dict[str, Any]]]:
-        """Yield the store and the fields of the request of each virtual chunk."""
+        """Yield the storage and the fields of the request of each virtual chunk."""
         resolver = VirtualResolver(self.containers, self.authorized, self.virtual_options)
         conditions = refs.etags(rows), refs.last_modified[rows].tolist()
         for location, etag, modified in zip(refs.locations(rows), *conditions, strict=True):
@@ -223,7 +215,7 @@ def _payload_lengths(refs: ChunkRefs, rows: NDArray[np.int64]) -> NDArray[np.int
     if len(wrong):
         first = int(wrong[0])
         raise FormatError(
-            f"the reference of the chunk at {refs.coords[rows[first]].tolist()} says offset "
+            f"the reference of the chunk at {refs.coords[rows[first]].tolist()} has offset "
             f"{offsets[first]} and length {lengths[first]}; chunks have at most "
             f"{MAX_READ_LENGTH} bytes",
             file_type="manifest",

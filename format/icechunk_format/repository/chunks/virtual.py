@@ -4,15 +4,15 @@ Algorithm
 ---------
 1. ``vcc://NAME/rest`` becomes the URL prefix of the container NAME followed by ``rest``. Any
    other location belongs to the container with the longest URL prefix that it begins with, as it
-   is written or percent-decoded, and may belong to none.
+   is written or percent-decoded, if there is one.
 2. The URL is taken apart (``virtual_url``). One of the prefixes that the *user* gave must cover
    it. Containers are part of the repository and authorise nothing.
 3. The storage is the bucket or host, or for files the authorised folder itself. Its options are
-   those that the container names (region, endpoint, anonymous access: never credentials), then
-   the user's on top.
+   those of the container (region, endpoint, anonymous access: never credentials), then the
+   user's on top.
 
 A container may also name an endpoint, which would receive the credentials and decide on the bytes.
-The user must name it like any other place: by ``virtual.authorize`` or
+The user must authorise it, too: by ``virtual.authorize`` or
 ``virtual.storage.endpoint_url``. Redirects of web servers to this machine or to a metadata service
 are not followed.
 
@@ -59,13 +59,7 @@ class VirtualObject:
 
 
 def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
-    """Check the URL prefixes below which a user lets virtual chunks be fetched; return their parts.
-
-    Raises
-    ------
-    InvalidInputError
-        When one is not a URL with a bucket or host. ``s3://`` alone would authorise everything.
-    """
+    """Return the parts of URL prefixes that a user authorises; ``s3://`` alone is refused."""
     authorized = {}
     for text in prefixes:
         try:
@@ -80,22 +74,7 @@ def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
 
 
 class VirtualResolver:
-    """Resolves locations of virtual chunks, each distinct one once.
-
-    Parameters
-    ----------
-    containers
-        The containers of the repository's configuration.
-    authorized
-        URL prefixes that the user authorised.
-    options
-        Storage options that the user gave for virtual chunks.
-
-    Raises
-    ------
-    InvalidInputError
-        When an authorised prefix is not a URL.
-    """
+    """Resolves locations of virtual chunks, each distinct one once."""
 
     def __init__(
         self,
@@ -180,7 +159,7 @@ class VirtualResolver:
             suggestion = shown(container.url_prefix)
             belongs = f"its container{named} has the prefix {suggestion!r}"
         prefixes = ", ".join(self._authorized)
-        allowed = f"only {prefixes} is authorised" if prefixes else "no place is authorised"
+        allowed = f"only {prefixes} is authorised" if prefixes else "no prefix is authorised"
         return UnauthorizedVirtualChunkError(
             f"the virtual chunk at {shown(location)!r} was not fetched: {belongs}, "
             f"and {allowed}\n"
@@ -221,7 +200,7 @@ class VirtualResolver:
         options, endpoint = container_storage_options(kind, container, self._options)
         if endpoint is not None and (parts.scheme, endpoint) != ("tigris", TIGRIS_ENDPOINT):
             self._check_endpoint(endpoint, location)
-        # Web servers redirect, and of the clients only this one lets us look where to.
+        # Web servers redirect, and only this client lets the target be checked.
         client: Literal["auto", "fsspec"] = "fsspec" if kind == "http" else "auto"
         return VirtualObject(
             location=Location(root_url, client=client, options=options), object_key=object_key
@@ -258,6 +237,6 @@ def _decoded(location: str) -> str:
 
 
 def _root_url(parts: UrlParts) -> str:
-    # Tigris speaks S3; its own scheme only says which endpoint to ask.
+    # Tigris speaks S3; its own scheme only stands for its endpoint.
     scheme = "s3" if parts.scheme == "tigris" else parts.scheme
     return f"{scheme}://{parts.authority}"

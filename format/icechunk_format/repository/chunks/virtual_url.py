@@ -1,8 +1,8 @@
 """Parses URLs of virtual chunks and of authorised prefixes, both by the same rules.
 
-A repository may come from a stranger, and its virtual references name bytes to fetch with our
-network and our credentials. The parts of a URL that are checked against authorised prefixes are
-those that are fetched: two ways to parse one URL would let a reference escape the check.
+A repository may come from a stranger, and its virtual references name bytes to fetch with the
+reader's network and credentials. The parts of a URL that are checked against authorised prefixes
+are those that are fetched: two ways to parse one URL would let a reference escape the check.
 
 Rules of this file
 ------------------
@@ -34,7 +34,7 @@ _USER_IN_AUTHORITY: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
 class MalformedUrlError(IcechunkError):
-    """The text is not a URL that can be checked; the caller adds where the text is from."""
+    """The string is not a URL that can be checked; the caller adds where it is from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class UrlParts:
     path: str
 
     def covers(self, other: UrlParts) -> bool:
-        """Tell whether ``other`` lies at or below this URL, taken as a prefix of segments."""
+        """Return True if ``other`` is at or below this URL, as a prefix of segments."""
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         if self.path in ("", "/"):
@@ -72,7 +72,7 @@ def parse_url(text: str) -> UrlParts:
     Raises
     ------
     MalformedUrlError
-        The text is no such URL; the message does not repeat the text.
+        The string is not such a URL; the message does not repeat it.
     """
     match = _URL.match(text)
     if match is None:

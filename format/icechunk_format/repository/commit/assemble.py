@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. What has been written once in a session is used again: a commit that lost a race is planned
-   anew, and every group of references that comes out the same keeps its files. Other writers'
+1. What a session has written is used again: a commit that lost a race is planned anew, and every
+   unchanged group of references keeps its files. Other writers'
    changes to other arrays, or to other manifests of the same array, cost nothing here.
 2. Manifests are loaded together, as far as memory allows, since each load costs a round trip.
 3. Where extents of the base overlap, references that no reader finds are dropped.
@@ -90,15 +90,7 @@ class _Work:
 
 
 class ManifestAssembler:
-    """Makes the manifests of the commits of one session.
-
-    Parameters
-    ----------
-    storage
-        Of the repository.
-    format
-        How manifest files are written; its configuration says how they are split.
-    """
+    """Makes the manifests of the commits of one session."""
 
     def __init__(self, storage: Storage, format: ManifestFormat) -> None:
         self._storage = storage
@@ -119,19 +111,10 @@ class ManifestAssembler:
         Parameters
         ----------
         arrays
-            Arrays as they will be, with the manifests of the base, and what was done to them.
-        listed
-            The manifest files of the base.
+            Arrays after the commit, with the manifests of the base, and their changes.
         joins_small
             Whether small manifests of the base may be joined. Not after a lost race, which should
             cost nothing here.
-
-        Raises
-        ------
-        NotFoundError, FormatError
-            A manifest of the base is missing or damaged.
-        StorageError
-            The store failed; what was written is garbage, or is used when this is called again.
         """
         plans: list[tuple[NodeSnapshot, ManifestRefs, ChunkChanges, ArrayPlan]] = []
         works: list[list[_Work]] = []
@@ -168,7 +151,7 @@ class ManifestAssembler:
         cells: tuple[int, ...],
         group: RebuiltGroup,
     ) -> _Work:
-        # All that decides what the files of the group hold.
+        # Everything that determines the files of the group.
         digest = hashlib.blake2b(digest_size=20)
         for part in (
             node.id.raw,
@@ -279,23 +262,12 @@ def manifest_files_of(
     *,
     object_key: str,
 ) -> ManifestFiles:
-    """Return the list of every manifest file that some array refers to.
+    """Return all manifest files that arrays refer to.
 
     Parameters
     ----------
-    nodes
-        All nodes of the new snapshot.
-    listed
-        The list of the base.
     written
         Files that the base does not list.
-    object_key
-        Key of the base, for messages.
-
-    Raises
-    ------
-    FormatError
-        An array refers to a manifest that the base should list and does not.
     """
     new = files_of_receipts({receipt.manifest_id: receipt for receipt in written}.values())
     known = ManifestFiles.of(

@@ -1,17 +1,16 @@
-"""Stores the files of a new version, before the branch is moved to it.
+"""Stores the files of a new snapshot, before the branch is moved to it.
 
 Order of writing
 ----------------
 1. Chunks were stored during the session, by it or by executors.
 2. Manifests of what changed, then the snapshot and its transaction log.
 3. ``repo`` (version 2) or the ref of the branch (version 1), on the condition that the branch is
-   still where the session began. Before this step nothing of the commit can be seen, and after it
-   all of it can.
+   still where the session began. This step makes the whole commit visible at once.
 
 When the branch has moved, be it before step 2 or at step 3, the session is laid over the new tip
 (``conflicts``) and does step 2 for that; manifests that come out the same are not written again. A
-commit that fails deletes nothing: what it wrote is garbage for the collector, or belongs to a
-commit that landed after all.
+commit that fails deletes nothing: what it wrote is garbage, or belongs to a commit that landed
+after all.
 
 Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
 """
@@ -64,13 +63,13 @@ class CommitResult:
     Parameters
     ----------
     snapshot_id
-        The new version.
+        The new snapshot.
     parent_id
-        The version before it; another one than the session began with when it was rebased.
+        The snapshot before it; after a rebase not the one that the session began with.
     branch
         The branch that was moved.
     rebased
-        How often the session was laid over commits of others first.
+        How often the session was first rebased over commits of other writers.
     files_written, bytes_written
         What was stored, by kind: ``chunks``, ``manifests``, ``snapshots``, ``transactions``.
         Manifests and chunks that executors stored are not counted.
@@ -86,14 +85,14 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVersion:
-    """A version whose files are stored, while nothing refers to it yet."""
+    """A snapshot whose files are stored, while nothing refers to it yet."""
 
     info: SnapshotInfo
     snapshot: Snapshot
     written: Written
 
     def landed(self, branch: str, *, rebased: int = 0) -> CommitResult:
-        """Return the commit that this version is, once a branch points to it."""
+        """Return the commit, once a branch points to the snapshot."""
         return CommitResult(
             snapshot_id=self.info.id,
             parent_id=self.info.parent_id,
@@ -139,7 +138,7 @@ def store_snapshot(
     clock_is_known: bool = False,
     beside: Iterable[tuple[str, bytes]] = (),
 ) -> StoredVersion:
-    """Store snapshot and transaction log of a version whose manifests are stored.
+    """Store snapshot and transaction log, after the manifests.
 
     Parameters
     ----------
@@ -154,16 +153,9 @@ def store_snapshot(
     pruned_ancestor_tx_logs
         For an amendment: what it takes over from the version that it replaces.
     clock_is_known
-        Whether this machine's clock was compared with the store's a moment ago.
+        Whether this machine's clock was compared with the storage's a moment ago.
     beside
         Keys and bytes of other objects to store in the same step.
-
-    Raises
-    ------
-    InvalidInputError
-        The clock of this machine and that of the store differ too much.
-    StorageError
-        The store failed; what was stored is garbage.
     """
     now = now_in_microseconds()
     flushed_at = max(now, base.flushed_at + 1)
@@ -198,13 +190,7 @@ def store_snapshot(
 def planned_log(
     changes: ChangeSet, snapshot_id: SnapshotId, *, before: TransactionLog | None, spec_version: int
 ) -> EncodedLog:
-    """Return the log of changes; of an amendment, joined to the log ``before`` that it replaces.
-
-    Raises
-    ------
-    InvalidInputError
-        More chunks were changed than one transaction log can list.
-    """
+    """Return the log of changes; of an amendment, joined to the log ``before`` that it replaces."""
     log, touched = changes.transaction_log(snapshot_id), changes.touched()
     if before is not None:
         touched = joined_chunks(before, log, touched)
@@ -215,15 +201,7 @@ def planned_log(
 def store_nodes(
     assembler: ManifestAssembler, tree: WorkingTree, *, joins_small: bool
 ) -> tuple[Nodes, ManifestFiles]:
-    """Store the manifests of changed arrays; return the new nodes and the list of manifest files.
-
-    Raises
-    ------
-    InvalidInputError
-        Two nodes have one path.
-    NotFoundError, FormatError
-        A manifest of the base is missing or damaged.
-    """
+    """Store the manifests of changed arrays; return the new nodes and manifest files."""
     base, changes = tree.base, tree.changes
     changed = tree.changed_nodes()
     rewritten = [
@@ -245,22 +223,22 @@ def store_nodes(
 
 
 def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> None:
-    """Refuse when this machine's clock and the store's differ too much.
+    """Refuse if the clocks of this machine and of the storage differ too much.
 
-    A version from the future would keep every other writer from committing until that time comes.
+    A snapshot from the future would keep other writers from committing until that time.
     """
     key = snapshot_key(snapshot_id)
     found = storage.head(key)
     if found is None:
-        raise StorageError(f"{key!r} was stored in {storage.root_url} just now and is not there")
+        raise StorageError(f"{key!r} was stored in {storage.root_url} just now and does not exist")
     ahead = flushed_at - int(found.last_modified.timestamp() * 1_000_000)
     if abs(ahead) > MAX_CLOCK_SKEW:
         direction = "ahead of" if ahead > 0 else "behind"
         raise InvalidInputError(
-            f"this version would be dated {abs(ahead) / 1e6:.0f} s {direction} the clock of "
+            f"this snapshot would be dated {abs(ahead) / 1e6:.0f} s {direction} the clock of "
             f"{storage.root_url}; {MAX_CLOCK_SKEW / 1e6:.0f} s are tolerated. Nothing was "
-            "committed: correct the clock of this machine, or wait if the parent version has that "
-            "date",
+            "committed: correct the clock of this machine, or wait if the parent snapshot has "
+            "that date",
             flushed_at=flushed_at,
         )
 
@@ -268,13 +246,7 @@ def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> 
 def commit_metadata(
     given: Mapping[str, Any] | None, *, spec_version: int, rebased: int = 0, **notes: Any
 ) -> MetadataItems:
-    """Return the metadata of a version: what the user gave, and ``notes`` of libraries.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is not JSON, or the reserved name holds no map.
-    """
+    """Return the metadata of a snapshot: those of the user, and ``notes`` of libraries."""
     values = checked_values(given)
     if rebased:
         notes["rebase_attempts"] = rebased
@@ -291,19 +263,18 @@ def commit_metadata(
 
 
 def pause_after_lost_race(attempt: int, took_s: float) -> None:
-    """Wait a random while, so that many writers do not meet again and again.
+    """Wait a random time, so that writers do not collide again and again.
 
-    Of writers that race one wins each time, so pauses save the work of the others and need not grow
-    until somebody wins; those that grow leave the store idle towards the end. With four attempts as
-    the longest, about a third of the writers is at work.
+    One of the racing writers wins each time, so pauses only save the work of the others. Growing
+    pauses would leave the storage idle towards the end. With four attempts as the longest pause,
+    about a third of the writers is at work.
 
     Parameters
     ----------
     attempt
         How often the race was lost.
     took_s
-        Seconds of the attempt that lost: of the store's distance, the size of the commit, and the
-        crowd, which say how long the others need.
+        Seconds of the attempt that lost; estimates how long the others need.
     """
     # One attempt alone says little: it may have been slow for reasons of its own.
     longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)

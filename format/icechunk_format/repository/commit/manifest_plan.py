@@ -6,17 +6,17 @@ coordinate and look no further.
 
 Algorithm
 ---------
-1. A base manifest is dropped where it is clipped away, or where new references stand at every
-   place of its extents: nothing of it would be left, so it is not even read.
+1. A base manifest is dropped if it is clipped away, or if new references fill its extents; it is
+   not even read.
 2. References that were set or deleted inside the extents of a source make it dirty: it has to be
    rebuilt with them. So do a clip that cuts it, and extents that overlap another source.
 3. The other references form fresh groups: one for each cell of the manifest splitting, and for each
    side of the box around all sources, so that what is appended overlaps nothing.
 4. Fresh groups and dirty sources are joined with whatever their boxes overlap, until nothing
    overlaps. Everything else is kept, or taken over from executors, by id.
-5. Appending leaves small manifests behind. Where many of them lie in one cell, the newest are
-   joined as well, if that overlaps nothing else: readers should not pay for the number of commits.
-   It is a bounded number of small files, so that a commit still costs by what it changes.
+5. Appending leaves small manifests behind. If a cell has many, the newest are joined as well,
+   unless that overlaps others: reading should not slow down with the number of commits. Their
+   number is bounded, so that the cost of a commit still depends on its changes only.
 
 Specification: "Chunk Manifest Files", ``ManifestRef``.
 """
@@ -43,10 +43,10 @@ from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 
 SMALL_MANIFEST: Final = 1_000
-"""Manifests of fewer references are small: rebuilding one costs little more than naming it."""
+"""Manifests of fewer references are small: rebuilding one costs little."""
 
 MAX_SMALL_MANIFESTS: Final = 16
-"""Where so many small manifests lie in one cell, that many of them are joined."""
+"""If a cell has so many small manifests, that many of them are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class ManifestPlanner:
         fixed = np.concatenate([~self.is_dirty[numbers], np.zeros(len(fresh), dtype=np.bool_)])
         groups = joined_groups(boxes, fixed)
         taken = [box_around(boxes[group]) for group in groups]
-        # Joining is for what appends leave behind, so it comes with appends.
+        # Small manifests come from appends, so only appends join them.
         for pool in self._small_pools(groups, numbers) if fresh and self.joins_small else ():
             groups += self._joinable(pool, boxes, taken)
         return [self._group(group, numbers, fresh) for group in groups]

@@ -1,14 +1,14 @@
 """Reads the chunk references of an array in boxes of bounded size.
 
-Maintenance reads all references of an array, which may be many more than fit into memory. So the
-chunk grid is cut into boxes that hold about as many references as one file may, estimated from the
-extents and counts that snapshots list, and each box is read by itself.
+Maintenance reads all references of an array, which may not fit into memory. So the chunk grid is
+cut into boxes of about as many references as one file may hold, estimated from the extents and
+counts that snapshots list, and each box is read by itself.
 
 Rules of this file
 ------------------
-1. A reference counts where readers find it: inside the extents of its manifest, and of overlapping
-   manifests in the first one.
-2. No cell of a grid is ever enumerated: a grid may have more cells than references.
+1. A reference counts only if readers find it: inside the extents of its manifest, and of
+   overlapping manifests in the first one.
+2. Cells of a grid are not enumerated: a grid may have more cells than references.
 3. Memory: the references of one box, and the decoded manifests of ``_REFS_AT_ONCE`` references.
 
 Specification: "Chunk Manifest Files", ``ManifestRef``.
@@ -87,7 +87,7 @@ class ListedManifests:
 
 
 def manifest_keys(refs: ManifestRefs) -> NDArray[np.void]:
-    """Return a value for each manifest of an array that stands for its id and its extents."""
+    """Return for each manifest of an array a value that identifies its id and extents."""
     n = len(refs)
     extents = np.ascontiguousarray(refs.extents, dtype="<u4").reshape(n, 2 * refs.ndim)
     rows = np.concatenate([refs.ids, extents.view(np.uint8).reshape(n, 8 * refs.ndim)], axis=1)
@@ -106,19 +106,8 @@ def references_in(
 
     Parameters
     ----------
-    storage
-        Of the repository.
-    node_id, path
-        The array.
     manifests
         At least all of its manifests that meet the box.
-    box
-        int64, shape (ndim, 2).
-
-    Raises
-    ------
-    NotFoundError, FormatError, StorageError
-        A manifest cannot be read.
     """
     wanted = manifests.meeting(box)
     overlaps = any(True for _ in overlapping_pairs(wanted.extents))
@@ -226,7 +215,7 @@ def _cut(
 
 
 def _median(ranges: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Return where about half of the weight of ranges, shape (n, 2), lies below."""
+    """Return the coordinate below which about half of the weight of ranges, shape (n, 2), is."""
     if len(ranges) == 1:
         return float(ranges[0].mean())
     centres = ranges.mean(axis=1)

@@ -1,7 +1,7 @@
 """Stores encoded chunks: small ones in their reference, others as objects of their own.
 
-Executors and sessions call this function. Objects have random names, and no reader knows them
-before a commit refers to them, so a repeated or failed task leaves only garbage.
+Objects have random names, which no reader knows before a commit refers to them, so a repeated or
+failed task leaves only garbage.
 
 Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
 """
@@ -39,22 +39,12 @@ def store_chunks(
 
     Parameters
     ----------
-    storage
-        Of the repository.
     coords
-        Integers, shape (n, ndim), distinct: places in the chunk grid.
+        Integers, shape (n, ndim), distinct.
     payloads
         n encoded chunks, none empty.
     inline_threshold
         Chunks of up to so many bytes become part of their reference.
-
-    Raises
-    ------
-    InvalidInputError
-        A coordinate repeats, a chunk has no bytes, or the numbers of both differ; then nothing is
-        stored.
-    StorageError
-        The store failed; some chunks may be stored, and are garbage.
     """
     at = checked_coords(coords)
     if len(at) != len(payloads):

@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. The first ``ManifestRef`` whose extents contain a chunk decides; a chunk that is not in that
-   manifest is missing, even where a later manifest lists it. Extents must not overlap, so this
-   only settles what damaged or odd repositories mean, in the way all readers do.
+   manifest is missing, even if a later manifest lists it. Extents must not overlap; damaged
+   repositories are read as all readers read them.
 2. Only manifests that may hold a wanted chunk are opened, all of them together.
 3. References stay columns: a chunk is a row number, never a Python object.
 
@@ -40,8 +40,8 @@ def visible_rows(
 ) -> NDArray[np.int64]:
     """Return the rows of one manifest's references that readers find in a box, ascending.
 
-    Readers find a chunk inside the extents of its manifest, unless the extents of an earlier
-    manifest of the array hold it, too.
+    Readers find a chunk inside the extents of its manifest, unless it is also inside those of an
+    earlier manifest of the array.
 
     Parameters
     ----------
@@ -60,13 +60,7 @@ def visible_rows(
 
 
 def refs_of_array(manifest: Manifest, node_id: NodeId, path: str, ndim: int) -> ChunkRefs | None:
-    """Return the references of one array in a manifest; None where it has none.
-
-    Raises
-    ------
-    FormatError
-        They have not the ``ndim`` dimensions of the array.
-    """
+    """Return the references of one array in a manifest, if it has any."""
     entry = manifest.array(node_id)
     if entry is None or entry.refs.ndim == ndim:
         return None if entry is None else entry.refs
@@ -99,17 +93,7 @@ class FoundChunks:
 
 
 class ChunkLookup:
-    """Finds the chunks of one array that exist, and their references.
-
-    Parameters
-    ----------
-    storage
-        Where the manifests are.
-    node
-        The array's entry in the snapshot.
-    manifest_files
-        The manifests that the snapshot lists; they give sizes.
-    """
+    """Finds the chunks of one array that exist, and their references."""
 
     def __init__(
         self, storage: Storage, node: NodeSnapshot, array: ArrayNode, manifest_files: ManifestFiles
@@ -161,12 +145,12 @@ class ChunkLookup:
     def of_manifests(
         self, start: int, stop: int
     ) -> list[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
-        """Return the references in some of the array's manifests, as readers would find them.
+        """Return the references in some manifests of the array that readers find.
 
         Parameters
         ----------
         start, stop
-            Places of the manifests in the array's list of them, ``stop`` excluded.
+            Indices in the array's list of manifests.
 
         Returns
         -------
@@ -188,7 +172,7 @@ class ChunkLookup:
     def _visible(
         self, wanted: NDArray[np.int64], before: NDArray[np.int64], box: NDArray[np.int64]
     ) -> Iterator[tuple[int, ChunkRefs, NDArray[np.int64]]]:
-        """Yield what some manifests show within a box; the extents ``before`` come first."""
+        """Yield the visible references of manifests in a box; the extents ``before`` hide them."""
         for at, refs in enumerate(self._tables(wanted)):
             if refs is not None:
                 earlier = np.concatenate([before, self._extents[wanted[:at]]])
@@ -213,7 +197,7 @@ class ChunkLookup:
         return owners
 
     def _tables(self, wanted: NDArray[np.int64]) -> list[ChunkRefs | None]:
-        """Load manifests and return this array's part of each; None where it has none."""
+        """Load manifests and return this array's references in each, if any."""
         raw = self._manifests.ids[wanted]
         sizes = self._manifest_files.sizes_of(raw).tolist()
         manifests = load_manifests(self._storage, list(ManifestId.many(raw.tobytes())), sizes)

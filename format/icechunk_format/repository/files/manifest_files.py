@@ -1,8 +1,8 @@
 """Writes chunk references into manifest files, on executors or for a commit on the driver.
 
 An executor writes the references of its chunks itself and hands a ``ManifestReceipt`` to the
-driver, which takes the file over as it is. So the driver's work does not grow with the number of
-chunks of a commit.
+driver, which uses the file as it is. So the driver's work does not grow with the number of chunks
+of a commit.
 
 Rules of this file
 ------------------
@@ -45,16 +45,10 @@ _BYTES_PER_BATCH: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestReceipt:
-    """A manifest file that is stored and waits for a commit; small, and made to travel.
+    """A stored manifest file that no commit refers to yet; small and picklable.
 
     Parameters
     ----------
-    manifest_id
-        Id of the file.
-    size_bytes
-        Size of the stored object.
-    num_chunk_refs
-        Number of references in it.
     extents
         Start and end (exclusive) per axis of ``coords``, tight.
     coords
@@ -69,7 +63,7 @@ class ManifestReceipt:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every reference in the file counts."""
+        """True if every reference in the file counts."""
         return self.coords.count == self.num_chunk_refs
 
     def only(self, coords: NDArray[np.uint32]) -> ManifestReceipt:
@@ -85,17 +79,7 @@ class ManifestReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFormat:
-    """Settings by which manifest files of a repository are written; small, for executors.
-
-    Parameters
-    ----------
-    spec_version
-        Of the repository.
-    config
-        Its configuration: compression of files and of locations.
-    max_refs
-        Most references in one file.
-    """
+    """Settings for writing manifest files; small, for executors."""
 
     spec_version: int
     config: RepositoryConfig = field(default_factory=RepositoryConfig)
@@ -120,23 +104,14 @@ def store_manifests(
 
     Parameters
     ----------
-    storage
-        Of the repository.
-    format
-        How files are written.
     parts
-        Node id of an array and references of it, in pieces, each of which gets a file or more.
-        All are drawn one by one, so that they need not be in memory together.
+        Node id of an array and references of it, in parts, each of which gets a file or more. Parts
+        are drawn one by one, so that they need not be in memory together.
 
     Returns
     -------
     list of list of ManifestReceipt
         The files of each part; none for a part without references.
-
-    Raises
-    ------
-    StorageError
-        The store failed; some files may be stored, and are garbage.
     """
     receipts: list[list[ManifestReceipt]] = []
 

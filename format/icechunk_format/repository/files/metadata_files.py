@@ -1,16 +1,16 @@
 """Fetches and decodes snapshots, manifests and transaction logs, each once per process.
 
-Every task of a scan needs the same few manifests, and several tasks run in one worker process, so
-one cache per process holds decoded files for all threads.
+Tasks of a scan need the same few manifests, so one cache per process holds decoded files for all
+threads.
 
 Rules of this file
 ------------------
 1. The cache is bounded in bytes, not in entries: a manifest is a hundred bytes or a gigabyte.
-2. Two threads that ask for one file fetch it once; the second waits for the first.
+2. Two threads that need one file fetch it once; the second waits for the first.
 3. Only files that never change are kept. Snapshots of spec version 1 are read each time, since
    expiration overwrites them in place; and so is the initial snapshot, whose id a repository that
-   was deleted and created again shares with its predecessor.
-4. A file must hold the id that its key names. Otherwise one object was copied over another.
+   was deleted and created again shares with the earlier one.
+4. A file must hold the id of its key. Otherwise one object was copied over another.
 5. Files are kept for one location with its options: two servers may hold other files under one
    URL, and another caller's credentials may not reach them.
 6. A forked process starts with an empty cache: a lock that another thread of the parent held would
@@ -55,10 +55,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[V]):
-    """A value that was just loaded, and what it costs to keep.
-
-    ``cost`` is in bytes; None forbids keeping it.
-    """
+    """A loaded value, and the bytes that keeping it costs; None forbids keeping it."""
 
     value: V
     cost: int | None
@@ -67,10 +64,7 @@ class Loaded(Generic[V]):
 class ObjectCache:
     """Least-recently-used values within a budget of bytes, each loaded by one thread only.
 
-    Parameters
-    ----------
-    max_bytes
-        The budget. A value larger than all of it is handed out and not kept.
+    A value larger than the budget is returned and not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -82,7 +76,7 @@ class ObjectCache:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes that all kept values are estimated to take."""
+        """Estimated bytes of all kept values."""
         return self._used
 
     def resize(self, max_bytes: int) -> None:
@@ -129,12 +123,12 @@ class ObjectCache:
                     else:
                         self._loading[key] = mine[key] = Future()
                         positions.append(position)
-            # Own loads come first, so two threads that wait for one another both get on.
+            # Own loads come first, so two threads never wait for one another forever.
             if positions:
                 values.update(self._load_own(keys, positions, mine, load))
             for key, under_way in theirs.items():
-                # A failed load of another thread is tried again here: its failure may have been
-                # its own (a cancelled task, a timeout), and ours names our own request.
+                # A failed load of another thread is repeated here: a cancelled task or a timeout
+                # concerns that thread only.
                 if under_way.exception() is None:
                     values[key] = under_way.result()
         return [values[key] for key in keys]
@@ -199,21 +193,15 @@ _PROCESS_CACHE: Final = PerProcess(lambda: ObjectCache(_configured_cache_bytes()
 
 
 def metadata_cache() -> ObjectCache:
-    """Return the cache of decoded metadata files of this process.
-
-    Raises
-    ------
-    InvalidInputError
-        When ``ICECHUNK_SPARK_METADATA_CACHE_BYTES`` is not a number of bytes.
-    """
+    """Return the cache of decoded metadata files of this process."""
     return _PROCESS_CACHE.get()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of metadata file: its name, the key of an id, and how its bytes are read.
+    """A kind of metadata file.
 
-    ``decode`` gets the bytes, the key, and the size that a snapshot lists, None for no size.
+    ``decode`` takes the bytes, the key, and the size that a snapshot lists, if known.
     """
 
     name: str
@@ -253,11 +241,10 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
 
 
 def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
-    """Raise FormatError where a file says another id than its key."""
+    """Raise FormatError if a file holds another id than its key."""
     if found != wanted:
         raise FormatError(
-            f"the file says that it is {found}, its key says {wanted}; another file was copied "
-            "over it",
+            f"the file holds the id {found}, its key {wanted}; another file was copied over it",
             object_key=key,
             file_type=file_type,
             field="id",
@@ -265,15 +252,7 @@ def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
 
 
 def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
-    """Fetch and decode a snapshot file.
-
-    Raises
-    ------
-    NotFoundError
-        When there is no such file.
-    FormatError
-        When the file is damaged or belongs to another id.
-    """
+    """Fetch and decode a snapshot file; NotFoundError if it does not exist."""
     [snapshot] = _load(storage, [(_SNAPSHOT, snapshot_id, None)])
     return snapshot  # type: ignore[no-any-return]
 
@@ -288,7 +267,7 @@ def _kept_snapshot(snapshot: Snapshot) -> Loaded[Snapshot]:
 
 
 def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
-    """Keep a snapshot that was just stored, so that whoever loads it next need not decode it."""
+    """Keep a snapshot that was just stored, so that the next load need not decode it."""
     # Version 2 does not store the parent, so it would not be read either.
     kept = _kept_snapshot(replace(snapshot, parent_id=None))
     metadata_cache().keep((storage.cache_scope, snapshot_key(snapshot.id)), kept)
@@ -302,15 +281,8 @@ def load_manifests(
     Parameters
     ----------
     size_hints
-        The sizes in bytes that the snapshot lists, None or 0 where unknown. They are not needed to
-        read; where a file turns out to be damaged, the message tells whether it has another size.
-
-    Raises
-    ------
-    NotFoundError
-        When there is no such file.
-    FormatError
-        When a file is damaged or belongs to another id.
+        The sizes in bytes that the snapshot lists, None or 0 if unknown; for messages about damaged
+        files.
     """
     return _load(storage, [(_MANIFEST, *one) for one in zip(manifest_ids, size_hints, strict=True)])
 
@@ -321,7 +293,7 @@ def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> Transacti
     Raises
     ------
     NotFoundError
-        When there is no such file. That is normal for the root snapshot of spec version 1.
+        It does not exist, as for the root snapshot of spec version 1.
     FormatError
         When the file is damaged or belongs to another id.
     """
@@ -337,10 +309,9 @@ def _decode_log(data: bytes, object_key: str, _: int | None) -> Loaded[Transacti
 def load_newer_versions(
     storage: Storage, log_ids: Sequence[SnapshotId], tip: SnapshotId
 ) -> tuple[list[TransactionLog], Snapshot]:
-    """Fetch the logs of some versions and the snapshot of the newest, all at the same time.
+    """Fetch the logs of some snapshots and the newest snapshot, all at the same time.
 
-    A writer that lost a race has to see both before it can try again, and the others go on.
-    Errors are those of ``load_transaction_log`` and ``load_snapshot``.
+    A writer that lost a race needs both before it can try again.
     """
     *logs, snapshot = _load(
         storage, [*((_LOG, log_id, None) for log_id in log_ids), (_SNAPSHOT, tip, None)]

@@ -1,6 +1,6 @@
 """Fetches objects that need not exist, such as refs and ``config.yaml`` of spec version 1.
 
-A missing object is None; a missing bucket stays an error, since its objects are unknown.
+A missing object is None; a missing bucket is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 
 def fetch_if_there(storage: Storage, key: str) -> Fetched | None:
-    """Fetch an object; None where there is none."""
+    """Fetch an object; None if it does not exist."""
     try:
         return storage.get(key)
     except NotFoundError as error:
@@ -22,7 +22,7 @@ def fetch_if_there(storage: Storage, key: str) -> Fetched | None:
 
 
 def read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:
-    """Read a ref file of spec version 1; None where there is none."""
+    """Read a ref file of spec version 1; None if it does not exist."""
     fetched = fetch_if_there(storage, key)
     if fetched is None:
         return None

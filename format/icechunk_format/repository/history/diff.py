@@ -1,14 +1,14 @@
-"""Lists what changed between two versions, by node path, from transaction logs alone.
+"""Lists the changes between two snapshots, by node path, from transaction logs alone.
 
-No manifest and no chunk is read: each snapshot has a log of the nodes and chunks that it changed,
-and the logs between two snapshots add up.
+Neither manifests nor chunks are read: each snapshot has a log of the nodes and chunks that it
+changed, and the logs between two snapshots add up.
 
 Algorithm
 ---------
 1. Walk from the newer snapshot to the older one, which must be an ancestor.
 2. Add up the logs, with those of ancestors that expired in between.
-3. Node ids become paths by the newer snapshot, or by the older one for nodes that are gone. A node
-   that was created and deleted again in between is in neither, and left out.
+3. Node ids become paths by the newer snapshot, or by the older one for deleted nodes. A node that
+   was created and deleted again in between is left out.
 
 Specification: "Transaction logs"; ``pruned_ancestor_tx_logs`` is of spec 2.1.
 """
@@ -34,7 +34,7 @@ from icechunk_format.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A node that lies elsewhere than before."""
+    """A node whose path changed."""
 
     from_path: NodePath
     to_path: NodePath
@@ -43,17 +43,17 @@ class Move:
 @shown_by("history.changes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Differences of a version from an older one.
+    """Differences of a snapshot from an older one.
 
     Attributes
     ----------
     new_groups, new_arrays
         Paths of created nodes, sorted.
     deleted_groups, deleted_arrays
-        Paths that deleted nodes had in the older version, sorted.
+        Paths of deleted nodes in the older snapshot, sorted.
     updated_groups, updated_arrays
-        Paths of nodes whose metadata were changed, sorted; among them new and deleted ones, where
-        a later or earlier commit than that changed them.
+        Paths of nodes whose metadata were changed, sorted; also new and deleted ones, if another
+        commit changed them.
     updated_chunks
         Path of an array to the chunks that were written or deleted: uint32, shape (n, ndim),
         sorted and without repeats. Of an array that was deleted and created anew,
@@ -61,7 +61,7 @@ class Changes:
     moved_nodes
         Moves in the order in which they happened.
     missing_logs
-        Ids of snapshots whose log is gone, so that changes may be missing here.
+        Ids of snapshots without log, whose changes are missing here.
     """
 
     new_groups: tuple[NodePath, ...] = ()
@@ -78,7 +78,7 @@ class Changes:
 def changes_between(
     storage: Storage, history: History, older: SnapshotId, newer: SnapshotId
 ) -> Changes:
-    """Return what changed between two existing snapshots; see ``Repository.diff``."""
+    """Return the changes between two existing snapshots; see ``RepositoryReader.diff``."""
     between = versions_after(older, history.ancestry(newer))
     if between is None:
         raise InvalidInputError(
@@ -113,10 +113,10 @@ def add_up(
     """Return the changes that ``logs`` (oldest first) made to ``older``, leading to ``newer``."""
     was_at = {node.id: node.path for node in older.nodes}
     is_at = {node.id: node.path for node in newer.nodes}
-    # The newer path of a node that both versions have is the one it is known by.
+    # A node that both snapshots have is listed by its newer path.
     path_of = was_at | is_at
     relocated = {node_id for log in logs for node_id in log.relocated_nodes}
-    # A relocated node is neither new to whom knew it before, nor gone to whom knows it now.
+    # A relocated node is not new if the older snapshot has it, nor deleted if the newer has it.
     unchanged = {"new": relocated & was_at.keys(), "deleted": relocated & is_at.keys()}
 
     def paths(name: str) -> tuple[NodePath, ...]:
@@ -139,7 +139,7 @@ def _moves(
     was_at: Mapping[NodeId, NodePath],
     is_at: Mapping[NodeId, NodePath],
 ) -> Iterator[Move]:
-    """Yield all moves; logs do not say the paths of a relocated node, but what surrounds them."""
+    """Yield all moves; paths of relocated nodes, which logs lack, are derived."""
     path_of = dict(was_at)
     for number, log in enumerate(logs):
         for move in log.moved_nodes:
@@ -162,8 +162,8 @@ def _updated_chunks(
         for node_id, coords in log.updated_chunks.items():
             if node_id in path_of:
                 parts.setdefault(node_id, []).append(coords)
-    # Where an array was deleted and another one took its path, only the chunks of the newer one
-    # mean something: they may even differ in dimensions.
+    # If an array was deleted and another one took its path, only the chunks of the newer one
+    # count: they may even differ in dimensions.
     current = {node.id for node in newer.nodes}
     found: dict[NodePath, NDArray[np.uint32]] = {}
     for node_id in sorted(parts, key=lambda node_id: node_id in current):

@@ -1,7 +1,6 @@
-"""The graph of branches and tags: every version that they reach, children before parents.
+"""The graph of branches and tags: every snapshot that they reach, children before parents.
 
-A version has one parent, so the graph is a forest, and a list in this order is all that is needed
-to draw it.
+A snapshot has one parent, so the graph is a forest, which a list in this order describes.
 
 Specification: "Repo Info File", ``SnapshotInfo``; version 1: "Refs".
 """
@@ -20,15 +19,7 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 @shown_by("history.entry")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEntry:
-    """One version, and the names that point to it.
-
-    Parameters
-    ----------
-    snapshot
-        The version; its parent is the edge of the graph.
-    branches, tags
-        Names, sorted.
-    """
+    """One snapshot, and the sorted names of branches and tags that point to it."""
 
     snapshot: SnapshotInfo
     branches: tuple[str, ...]
@@ -40,7 +31,7 @@ def version_graph(
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],
 ) -> list[GraphEntry]:
-    """Return what branches and tags reach, in the order of ``newest_first``."""
+    """Return the snapshots of branches and tags, in the order of ``newest_first``."""
     names: dict[SnapshotId, tuple[list[str], list[str]]] = {}
     for kind, refs in enumerate((branches, tags)):
         for name, tip in refs.items():
@@ -57,7 +48,7 @@ def version_graph(
 def newest_first(
     snapshots: Mapping[SnapshotId, SnapshotInfo], tips: Iterable[SnapshotId]
 ) -> list[SnapshotInfo]:
-    """Return what the tips reach: children before parents, and the newest first among the rest.
+    """Return tips and their ancestors: children before parents, then the newest first.
 
     A parent that is not among ``snapshots`` ends its line.
     """

@@ -1,23 +1,22 @@
 """Branches, tags and ancestry: one view over the two ways in which they are stored.
 
 ======================  ===============================  ====================================
-question                spec version 2                   spec version 1
+fact                    spec version 2                   spec version 1
 ======================  ===============================  ====================================
 branches, tags          in the one ``repo`` object       one ``refs/.../ref.json`` each
 deleted tags            a list in ``repo``               empty ``ref.json.deleted`` objects
-does a snapshot exist   listed in ``repo``               its file is there
+a snapshot exists       listed in ``repo``               its file exists
 parent of a snapshot    an index in ``repo``             written in the snapshot file
 ======================  ===============================  ====================================
 
 Rules of this file
 ------------------
-1. In version 2 a snapshot that ``repo`` does not list does not exist, whatever files lie about.
+1. In version 2 a snapshot that ``repo`` does not list does not exist, even if its file does.
 2. In version 1 snapshot files may be rewritten (expiry changes a parent), so nothing of them is
-   remembered from one question to the next.
+   cached.
 3. Some clients of version 1 percent-encode names of refs within keys (``ü`` is ``%C3%BC``), others
-   do not. Both spellings are found, and users see the name that they gave. A spelling stands for
-   one name: what a listing calls by a name is what is found by it.
-4. Ancestry is newest first, and a loop in it is a ``FormatError``, never an endless walk.
+   do not. Both spellings are found, and users see the plain name, in listings and look-ups alike.
+4. Ancestry is newest first; a loop in it is a ``FormatError``.
 
 Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 """
@@ -48,7 +47,7 @@ from icechunk_format.storage.protocol import ReadRequest, Storage
 # Characters that those clients do not escape, beside letters and digits of ASCII.
 _NEVER_ENCODED = " !$&'()+,-./:;=@_"
 # A ref that is deleted between the listing and the read makes the batch fail; the next listing
-# no longer shows it. More races than this in a row are not believable.
+# does not have it.
 _LISTING_TRIES = 5
 
 
@@ -71,15 +70,15 @@ class RepoInfoHistory:
         return self._repo_info.deleted_tags
 
     def branch_tip(self, name: str) -> SnapshotId | None:
-        """Return the tip of one branch, None where there is no such branch."""
+        """Return the tip of one branch, None if it does not exist."""
         return self._repo_info.branches.get(name)
 
     def tag_target(self, name: str) -> SnapshotId | None:
-        """Return what one tag points to, None where there is no such tag."""
+        """Return the snapshot of one tag, None if it does not exist."""
         return self._repo_info.tags.get(name)
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
-        """Return the entry of one snapshot, None where ``repo`` does not list it."""
+        """Return the entry of one snapshot, None if ``repo`` does not list it."""
         return self._repo_info.snapshots.get(snapshot_id)
 
     def ancestry(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
@@ -91,7 +90,7 @@ class RepoInfoHistory:
         return list(self._repo_info.snapshots.values())
 
     def known_snapshots(self) -> list[SnapshotId]:
-        """Return ids to suggest to a user who named a wrong one: all that ``repo`` lists."""
+        """Return ids to suggest for an unknown one: all that ``repo`` lists."""
         return list(self._repo_info.snapshots)
 
 
@@ -114,14 +113,14 @@ class RefFilesHistory:
         return tuple(sorted(self.ref_files()[1]))
 
     def branch_tip(self, name: str) -> SnapshotId | None:
-        """Return the tip of one branch, None where there is no such branch."""
+        """Return the tip of one branch, None if it does not exist."""
         for spelling in _spellings(name):
             if (ref := read_ref(self._storage, branch_ref_key(spelling))) is not None:
                 return ref[0]
         return None
 
     def tag_target(self, name: str) -> SnapshotId | None:
-        """Return what one tag points to, None where it never was or was deleted."""
+        """Return the snapshot of one tag, None if it does not exist or was deleted."""
         for spelling in _spellings(name):
             if self._storage.head(tag_tombstone_key(spelling)) is not None:
                 return None
@@ -130,7 +129,7 @@ class RefFilesHistory:
         return None
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
-        """Return the entry of one snapshot from its file, None where there is no file."""
+        """Return the entry of one snapshot from its file, None if it does not exist."""
         try:
             snapshot = load_snapshot(self._storage, snapshot_id)
         except NotFoundError as error:
@@ -170,7 +169,7 @@ class RefFilesHistory:
         return list(reached_from(self, self.known_snapshots()).values())
 
     def known_snapshots(self) -> list[SnapshotId]:
-        """Return ids to suggest to a user who named a wrong one: tips of branches and tags."""
+        """Return ids to suggest for an unknown one: tips of branches and tags."""
         return [*self.branches().values(), *self.tags().values()]
 
     def ref_files(self) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
@@ -188,7 +187,7 @@ class RefFilesHistory:
             if parsed.is_tombstone:
                 deleted[name] = found.key
             elif parsed.name == name or (parsed.kind, name) not in keys:
-                # Of two spellings of one name, the plain one is found first.
+                # Of two spellings of one name, the plain one wins.
                 keys[parsed.kind, name] = found.key
         return keys, deleted
 
@@ -214,7 +213,7 @@ class RefFilesHistory:
 
 
 History: TypeAlias = RepoInfoHistory | RefFilesHistory
-"""What a repository of either spec version tells about its versions."""
+"""The history of a repository of either spec version."""
 
 
 def reached_from(history: History, tips: Iterable[SnapshotId]) -> dict[SnapshotId, SnapshotInfo]:
@@ -231,16 +230,10 @@ def reached_from(history: History, tips: Iterable[SnapshotId]) -> dict[SnapshotI
 def versions_after(
     snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
 ) -> list[SnapshotInfo] | None:
-    """Return the versions of a history after one of its snapshots, newest first.
+    """Return the snapshots of ``ancestry`` (newest first) after one of them, None if it is missing.
 
-    An ancestor that has expired is known by the transaction logs of expired ancestors that a later
-    version lists; of that version's list only the logs after it are returned. None where the
-    snapshot is no ancestor. Version 1 does not remember what expired.
-
-    Parameters
-    ----------
-    ancestry
-        The history, newest first.
+    An expired ancestor is found in the list of expired transaction logs of a later snapshot, which
+    is returned with the logs after it alone. Version 1 does not record what expired.
     """
     newer: list[SnapshotInfo] = []
     for info in ancestry:
@@ -255,7 +248,7 @@ def versions_after(
 
 
 def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
-    """Return what ``repo`` would say of a snapshot of spec version 1."""
+    """Return the entry that ``repo`` would have for a snapshot of spec version 1."""
     return SnapshotInfo(
         id=snapshot.id,
         parent_id=snapshot.parent_id,
@@ -266,14 +259,7 @@ def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
 
 
 def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
-    """Return the key of a ref of spec version 1: of the one that exists, else of a new one.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is not allowed; or there is no such ref, and clients would spell the key of a new
-        one in two ways.
-    """
+    """Return the key of a ref of spec version 1: of the one that exists, else of a new one."""
     make_key = branch_ref_key if kind == "branch" else tag_ref_key
     spellings = _spellings(name)
     if name and spellings == (name,):
@@ -284,7 +270,7 @@ def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
     v1_refs.check_ref_name(name)
     raise InvalidInputError(
         f"{name!r} cannot name a new {kind} of a repository of spec version 1, because clients do "
-        "not agree on how it is spelled in the store; use letters and digits of ASCII, '-', '_' "
+        "not agree on how it is spelled in keys; use letters and digits of ASCII, '-', '_' "
         "and '.'",
         kind=kind,
         name=name,
@@ -296,20 +282,20 @@ def _encoded(name: str) -> str:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Return the spellings of a ref's name within keys; none for what cannot be a name."""
+    """Return the spellings of a ref's name within keys; none for an invalid name."""
     if "/" in name:
         return ()
     try:
         encoded = _encoded(name)
     except UnicodeEncodeError:
         return ()
-    # A plain backslash or control character in a key exists nowhere: stores refuse it.
+    # Storages refuse keys with a backslash or a control character.
     is_plain = name.isprintable() and "\\" not in name
     found = dict.fromkeys((name, encoded) if is_plain else (encoded,))
     return tuple(spelling for spelling in found if _name_of(spelling) == name)
 
 
 def _name_of(spelling: str) -> str:
-    """Return the name that a client encoded, or the spelling itself where none did."""
+    """Return the name of which a spelling is the encoding, or the spelling itself."""
     name = unquote(spelling)
     return name if _encoded(name) == spelling and "/" not in name else spelling

@@ -1,18 +1,19 @@
-"""Finds the one snapshot that a branch, tag, snapshot id or instant names.
+"""Finds the snapshot that a branch, tag, snapshot id or timestamp selects.
 
 Rules of this file
 ------------------
 1. ``branch``, ``tag`` and ``snapshot`` exclude one another; none of them means branch ``main``.
-2. ``as_of`` walks the history of a branch; a tag and a snapshot are already one version.
+2. ``as_of`` walks the history of a branch; it is refused with a tag or a snapshot.
 3. Errors about missing names list the existing ones, nearest spelling first.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from icechunk_format.errors import (
     InvalidInputError,
@@ -31,9 +32,15 @@ _MOST_SUGGESTIONS = 10
 _MOST_COMPARED = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: A timestamp with a time zone, an age, or either as a string.
+Cutoff = datetime | timedelta | str
+
+_AGE: Final = re.compile(r"(\d{1,9})\s*(s|min|h|d|w)", re.ASCII)
+_AGE_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
 
 class VersionArguments(TypedDict, total=False):
-    """The arguments of ``resolve`` that name a version."""
+    """The arguments of ``resolve`` that select a snapshot."""
 
     branch: str | None
     tag: str | None
@@ -66,14 +73,14 @@ def resolve(
     as_of: datetime | None = None,
     repository_url: str,
 ) -> SnapshotId:
-    """Return the one snapshot that the arguments mean.
+    """Return the snapshot that the arguments select.
 
     Raises
     ------
     InvalidInputError
-        When arguments exclude one another, an id is malformed, or ``as_of`` has no time zone.
+        Arguments exclude one another, an id is malformed, or ``as_of`` has no time zone.
     NotFoundError
-        When the branch, tag or snapshot does not exist, or history begins after ``as_of``.
+        The branch, tag or snapshot does not exist, or history begins after ``as_of``.
     """
     given = [
         name
@@ -87,8 +94,8 @@ def resolve(
         )
     if as_of is not None and (tag is not None or snapshot is not None):
         raise InvalidInputError(
-            f"as_of is given with a {given[0]}, which is one version already; "
-            "as_of goes with a branch",
+            f"as_of is given with a {given[0]}, which is one snapshot already; "
+            "give as_of with a branch",
             given=(*given, "as_of"),
         )
     if snapshot is not None:
@@ -124,7 +131,7 @@ def _tag_target(history: History, tag: str, repository_url: str) -> SnapshotId:
     error = _missing_ref("tag", tag, history.tags, repository_url)
     if tag in _listed(history.deleted_tags):
         raise NotFoundError(
-            f"tag {tag!r} of {repository_url} was deleted, and a deleted tag cannot come back\n"
+            f"tag {tag!r} of {repository_url} was deleted, and its name cannot be used again\n"
             f"{error.facts['existing']}",
             **error.facts,
             deleted=True,
@@ -153,7 +160,7 @@ def _as_of(
         if info.flushed_at <= instant:
             return info.id
         earliest = info.flushed_at
-    # Imported here: what is shown loads when it is shown.
+    # Imported here: display modules load when they are used.
     from icechunk_format.display.plain_text import to_timestamp
 
     begins = "" if earliest is None else to_timestamp(earliest).isoformat()
@@ -168,13 +175,7 @@ def _as_of(
 
 
 def microseconds(instant: datetime, *, argument: str) -> int:
-    """Return an instant as whole microseconds since 1970, as the format counts time.
-
-    Raises
-    ------
-    InvalidInputError
-        When the instant has no time zone, so that it could mean any hour of a day.
-    """
+    """Return a timestamp with a time zone as whole microseconds since 1970."""
     if instant.tzinfo is None:
         raise InvalidInputError(
             f"{argument} {instant.isoformat()} has no time zone; give one, as in "
@@ -184,8 +185,36 @@ def microseconds(instant: datetime, *, argument: str) -> int:
     return (instant - _EPOCH) // timedelta(microseconds=1)
 
 
+def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -> datetime:
+    """Return the timestamp of a cutoff; strings without a zone are in UTC."""
+    present = datetime.now(UTC) if now is None else now
+    if isinstance(given, datetime):
+        microseconds(given, argument=argument)
+        return given
+    try:
+        if isinstance(given, timedelta) and given >= timedelta(0):
+            return present - given
+        if isinstance(given, str):
+            stripped = given.strip()
+            match = _AGE.fullmatch(stripped.lower())
+            if match is not None:
+                return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
+            instant = datetime.fromisoformat(stripped)
+            # Also refuses timestamps without an equivalent in UTC.
+            return (
+                instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+            )
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidInputError(
+        f"{argument} {given!r} is neither an age, such as 30d, 12h, 45min or 4w, nor a time,"
+        " such as 2026-01-31 or 2026-01-31T12:00:00Z",
+        argument=argument,
+    )
+
+
 def _listed(list_existing: Callable[[], Iterable[object]]) -> list[str]:
-    """Return what exists, or nothing where the store cannot or may not list it."""
+    """Return existing names; none if they cannot be listed."""
     try:
         return [str(name) for name in list_existing()]
     except (StorageError, UnsupportedError):

@@ -1,8 +1,8 @@
 """Creates a repository: an empty first snapshot, and the object that names it.
 
 Order of writing: the snapshot and its transaction log, then ``repo`` (version 2) or the ref of
-``main`` (version 1), created only where there is none. Of several creators at one place one wins,
-and the others leave at most two files that collection will remove.
+``main`` (version 1), created only if it does not exist. Of several creators one wins, and the
+others leave at most two files of garbage.
 
 Specification: "Initialize New Repository".
 """
@@ -17,8 +17,7 @@ from typing import Final
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
-from icechunk_format.repository.state.new_object import create_once
-from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.publish import create_once, now_in_microseconds
 from icechunk_format.repository.state.transitions import MAIN
 from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
@@ -51,24 +50,20 @@ def create_repository(
 
     Parameters
     ----------
-    storage
-        An empty place.
-    spec_version
-        2, or 1 for readers that know nothing newer.
     check_clean_root
-        Whether to make sure that the place is empty. A write that brings its repository along
-        has asked ``check_new_root`` before its tasks stored their chunks there.
+        Whether to check that the location is empty. A write that creates its repository has called
+        ``check_new_root`` before its tasks stored chunks.
 
     Raises
     ------
     AlreadyExistsError
-        When a repository or anything else is there, or another creator was faster.
+        The location is not empty, or another creator was faster.
     InvalidInputError
-        When the spec version is neither 1 nor 2.
+        The spec version is neither 1 nor 2.
     CommitOutcomeUnknownError
-        When the store did not answer, and could not be asked afterwards.
+        The storage did not answer, also not afterwards.
     StorageError
-        When the store failed; then nothing was created.
+        The storage failed; nothing was created.
     """
     if spec_version not in (SPEC_V1, SPEC_V2):
         raise InvalidInputError(
@@ -103,9 +98,9 @@ def create_repository(
 
 
 def root_snapshot(flushed_at: int, *, spec_version: int = SPEC_V2) -> Snapshot:
-    """Return the empty version that a history begins with."""
+    """Return the empty snapshot that a history begins with."""
     return Snapshot(
-        # The id that the reference takes for the root where it finds none.
+        # The id that the reference takes for the root if it finds none.
         id=INITIAL_SNAPSHOT_ID,
         spec_version=spec_version,
         flushed_at=flushed_at,
@@ -117,17 +112,7 @@ def root_snapshot(flushed_at: int, *, spec_version: int = SPEC_V2) -> Snapshot:
 
 
 def create_object(storage: Storage, key: str, data: bytes) -> None:
-    """Create the object that makes a repository; its bytes must be like no other creator's.
-
-    Raises
-    ------
-    AlreadyExistsError
-        Another creator was faster.
-    CommitOutcomeUnknownError
-        The store did not answer, and could not be asked afterwards.
-    StorageError
-        The store failed; then nothing was created.
-    """
+    """Create the object that makes a repository; its bytes must be like no other creator's."""
     if not create_once(storage, key, data):
         raise _already_exists(storage)
 
@@ -139,7 +124,7 @@ def _check_empty(storage: Storage) -> None:
     if found:
         raise AlreadyExistsError(
             f"{storage.root_url} is not empty: {', '.join(found)} {'are' if found[1:] else 'is'} "
-            "there; a new repository needs an empty place",
+            "there; a new repository needs an empty location",
             found=tuple(found),
         )
 
@@ -147,16 +132,10 @@ def _check_empty(storage: Storage) -> None:
 def check_new_root(
     storage: Storage, versions: Iterable[SnapshotId] = (INITIAL_SNAPSHOT_ID,)
 ) -> None:
-    """Make sure that a write may begin where its repository is created by the commit.
+    """Check that a write whose commit creates the repository can begin.
 
-    Chunks, manifests and staged objects are no obstacle: a write that failed before its commit has
-    left them, and they are garbage. So are the two files of each of the versions that it stores
-    before it.
-
-    Raises
-    ------
-    AlreadyExistsError
-        A repository or anything else is there.
+    Chunks, manifests and staged objects may exist: they are garbage of a write that failed before
+    its commit. So are the two files of each snapshot that it stores before it.
     """
     if has_repository(storage):
         raise _already_exists(storage)
@@ -165,14 +144,14 @@ def check_new_root(
         if not info.key.startswith((CHUNKS, MANIFESTS, STAGING)) and info.key not in own:
             raise AlreadyExistsError(
                 f"{storage.root_url} is not empty: {info.key} is there, which no failed first "
-                "write leaves behind; a new repository needs an empty place",
+                "write leaves behind; a new repository needs an empty location",
                 found=(info.key,),
             )
 
 
 def _already_exists(storage: Storage) -> AlreadyExistsError:
     return AlreadyExistsError(
-        f"there is a repository at {storage.root_url} already; open it, or choose another place",
+        f"there is a repository at {storage.root_url} already; open it, or choose another location",
         kind="repository",
         location=storage.root_url,
     )

@@ -1,8 +1,8 @@
-"""Tells which kind of repository is at a location, or what is there instead.
+"""Finds the repository at a location, or what is there instead.
 
-Order of reading: ``repo`` decides for spec version 2, even where files of version 1 still lie
-beside it (a migration was interrupted). Without it, ``refs/branch.main/ref.json`` decides for
-version 1. A failed search makes a few more requests, to say what is there instead.
+If ``repo`` exists, the spec version is 2, even beside files of version 1 (an interrupted upgrade).
+Else, if ``refs/branch.main/ref.json`` exists, it is 1. A failed search makes a few more requests to
+describe what is there instead.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MOST_PARENTS: Final = 4
 
 
 def has_repository(storage: Storage) -> bool:
-    """Tell whether a repository of either spec version is at the root of a storage."""
+    """Return True if a repository of either spec version is at the root of a storage."""
     return storage.head(REPO) is not None or storage.head(MAIN_REF) is not None
 
 
 def exists_at(location: Location) -> bool:
-    """Tell whether a repository is at a location, whose bucket may be missing."""
+    """Return True if a repository is at a location, whose bucket may be missing."""
     try:
         return has_repository(open_storage(location))
     except NotFoundError:
@@ -43,13 +43,13 @@ def exists_at(location: Location) -> bool:
 
 
 def no_repository(location: Location) -> NotFoundError:
-    """Return the error for a location without a repository, with what was found there."""
+    """Return the error for a location without a repository, with what it contains."""
     url = str(location)
     try:
         found, advice = _found_instead(location)
     except IcechunkError as error:
-        # The explanation is a courtesy: a store that forbids listing must not hide the answer.
-        found, advice = f"the place could not be listed ({error.message.splitlines()[0]})", None
+        # A storage that forbids listing must not hide the error.
+        found, advice = f"the location cannot be listed ({error.message.splitlines()[0]})", None
     advice = advice or "check the path, or create a repository there first"
     return NotFoundError(
         f"there is no Icechunk repository at {url}: neither {REPO!r} (spec version 2) nor "
@@ -66,29 +66,29 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
     if above is not None:
         url, below = above
         return (
-            f"the place is inside of the repository at {url}",
+            f"the location is inside of the repository at {url}",
             f"open {url}; a group or array within it is chosen by the group option, "
             f"perhaps group={below}",
         )
     if not keys:
-        return "nothing at all is stored below this path", None
+        return "nothing is stored below this path", None
     if _ZARR_V3 in keys or any(key in keys for key in _ZARR_V2):
         kind = "version 3" if _ZARR_V3 in keys else "version 2"
         return (
-            f"the place holds a plain Zarr {kind} store, without versions",
-            "a plain Zarr store has to be copied into an Icechunk repository first",
+            f"the location holds a plain Zarr {kind} store, without snapshots",
+            "copy plain Zarr into an Icechunk repository first",
         )
     draft = _draft(storage)
     if draft is not None:
         return (
-            f"the place holds a repository of a draft from before the first release, {draft}",
+            f"the location holds a repository of a draft from before the first release, {draft}",
             f"{location} is of a draft from before the first release: import it with "
             "icechunk_format.drafts.import_draft(source, target), then open the target",
         )
     inner = _repository_below(keys)
     if inner is not None:
         url = str(location).rstrip("/")
-        return f"a repository lies below it, in {inner!r}", f"open {url}/{inner}"
+        return f"a repository is below it, in {inner!r}", f"open {url}/{inner}"
     if any(found.key.startswith(f"{REFS}branch.") for found in storage.list(REFS)):
         return (
             "files of a repository of version 1 are there, but branch 'main' is not, which an "
@@ -103,11 +103,11 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
             "was deleted, or a copy of the repository is incomplete",
             None,
         )
-    return f"the place holds other files, such as {sorted(keys)[0]!r}", None
+    return f"the location holds other files, such as {sorted(keys)[0]!r}", None
 
 
 def _draft(storage: Storage) -> str | None:
-    """Tell by which file a draft is known; the package ``drafts`` reads them."""
+    """Return the file that identifies a draft, which the package ``drafts`` reads."""
     for found in storage.list("r/"):
         if _DRAFT_BRANCH.fullmatch(found.key):
             return f"with branch files such as {found.key!r}"

@@ -1,6 +1,6 @@
-"""Takes old snapshots out of history, in one conditional update of ``repo``.
+"""Removes old snapshots from history, in one conditional update of ``repo``.
 
-Only entries of ``repo`` and, on request, refs are deleted here. Files of released snapshots become
+Only entries of ``repo`` and, on request, refs are deleted here. Files of expired snapshots become
 garbage, which ``maintenance.collect_garbage`` deletes.
 
 Rules of this file
@@ -11,8 +11,8 @@ Rules of this file
 2. A kept snapshot whose parent is released gets the root of its history as its parent, and not
    the nearest kept ancestor. The kept snapshot lists the transaction logs of all snapshots in
    between, kept ones included, so that differences across the gap stay complete.
-3. The change is a pure function of the state, and is computed again whenever others changed
-   ``repo`` first. An expiration is logged even where no snapshot was old enough, as existing
+3. The change is a pure function of the state, and is computed again whenever other writers
+   changed ``repo`` first. An expiration without expired snapshots is logged, too, as existing
    libraries do.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
@@ -50,16 +50,16 @@ from icechunk_format.storage.protocol import Storage
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireResult:
-    """Snapshots and refs that an expiration took out of history, or would take out.
+    """Snapshots and refs that an expiration removed from history, or would remove.
 
     Parameters
     ----------
     released_snapshots
-        Ids of snapshots that are in no history any more, sorted.
+        Ids of snapshots that were removed from history, sorted.
     edited_snapshots
         Ids of snapshots that got another parent, sorted.
     deleted_branches, deleted_tags
-        Names of refs that were deleted with their expired tips, sorted.
+        Names of deleted refs, whose tips had expired, sorted.
     dry_run
         Whether nothing was changed.
     """
@@ -79,7 +79,7 @@ def expire_snapshots(
     delete_expired_tags: bool = False,
     dry_run: bool = False,
 ) -> ExpireResult:
-    """Take snapshots out of the history of a repository of spec version 2.
+    """Expire snapshots of a repository of spec version 2.
 
     Arguments and errors are those of ``Repository.expire_snapshots``.
     """
@@ -112,23 +112,14 @@ def expire(
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
 ) -> tuple[Transition, ExpireResult]:
-    """Return what an expiration makes of one state, and what it changes.
+    """Return the state after an expiration, and the result.
 
     Parameters
     ----------
-    info
-        The state.
     older_than
-        Microseconds since 1970-01-01T00:00:00Z; what was committed strictly before is expired.
+        Microseconds since 1970-01-01T00:00:00Z; earlier commits are expired.
     delete_expired_branches, delete_expired_tags
-        Whether refs go with their expired tips. ``main`` never does.
-
-    Raises
-    ------
-    ReadOnlyError
-        A tag would be deleted, and deleting tags is switched off in this repository.
-    FormatError
-        The history is damaged: a cycle, or a parent that is not listed.
+        Whether refs with expired tips are deleted; never ``main``.
     """
     expired = {
         snapshot.id
@@ -188,7 +179,7 @@ class _Lines:
         self._ends: dict[SnapshotId, tuple[SnapshotId, NDArray[np.uint8], int]] = {}
 
     def on_root(self, snapshot: SnapshotInfo) -> SnapshotInfo:
-        """Put a snapshot, which has a parent, on its root; it lists the logs in between."""
+        """Return a snapshot with its root as parent and the logs in between."""
         parent_id = snapshot.parent_id
         assert parent_id is not None
         if parent_id not in self._ends:
@@ -222,10 +213,10 @@ class _Lines:
 def with_nearest(
     info: RepoInfo, snapshot: SnapshotInfo, is_parent: Callable[[SnapshotInfo], bool]
 ) -> SnapshotInfo:
-    """Put a snapshot on the nearest ancestor that may be its parent, over those in between.
+    """Return a snapshot with the nearest ancestor that may be its parent.
 
-    The transaction logs of those in between are listed in it, oldest first, each behind the logs
-    that it had inherited itself. With no ancestor left, the snapshot becomes a root.
+    It lists the transaction logs of the ancestors in between, oldest first, each behind the logs
+    that it had inherited itself. Without such an ancestor the snapshot becomes a root.
     """
     over: list[SnapshotId] = []
     new_parent: SnapshotId | None = None

@@ -1,4 +1,4 @@
-"""Takes old snapshots out of history in spec version 1, where snapshot files name their parents.
+"""Removes old snapshots from history in spec version 1, where snapshot files name their parents.
 
 Refs are handled one by one, tags before branches, each kind by name. The oldest snapshot of a ref's
 history that is not expired gets the root as its parent: its file is overwritten in place, since
@@ -6,7 +6,7 @@ version 1 has no other way. Readers see the old file or the new one, and the nex
 finishes an interrupted one. Version 1 does not store which transaction logs lie in the gap.
 
 A snapshot is released if no remaining ref reaches it afterwards. The reference also reports
-versions that it keeps, such as an expired tip of ``main``.
+snapshots that it keeps, such as an expired tip of ``main``.
 
 Specification, version 1: "Snapshots", "Refs".
 """
@@ -39,13 +39,13 @@ def expire_snapshots_v1(
     delete_expired_tags: bool = False,
     dry_run: bool = False,
 ) -> ExpireResult:
-    """Take snapshots out of the history of a repository of spec version 1.
+    """Expire snapshots of a repository of spec version 1.
 
     Arguments and errors are those of ``Repository.expire_snapshots``.
     """
     cutoff = microseconds(older_than, argument="older_than")
     history, refs = RefFilesHistory(storage), RefFilesChanges(storage)
-    # What earlier refs changed, as later ones see it; in a dry run nothing else tells.
+    # Changes for earlier refs, which count for later ones; also in a dry run.
     parents: dict[SnapshotId, SnapshotId] = {}
     seen: dict[SnapshotId, SnapshotId | None] = {}
     tags, branches = history.tags(), history.branches()
@@ -60,7 +60,7 @@ def expire_snapshots_v1(
         edited = kept[-1] if kept else tip
         position = [snapshot_id for snapshot_id, _ in line].index(edited)
         if position + 2 >= len(line):
-            continue  # it is the root, or stands on it already
+            continue  # it is the root, or has it as parent already
         parents[edited] = root
         if not dry_run:
             found = load_snapshot(storage, edited)

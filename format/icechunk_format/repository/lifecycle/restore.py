@@ -1,22 +1,22 @@
-"""Restores an earlier version by committing it again; later versions stay in history.
+"""Restores an earlier snapshot by committing it again; later snapshots stay in history.
 
-The new version has the nodes and the manifests of the old one, ids included, so no chunk and no
-manifest is written. The transaction log of the new version lists what the branch loses and gets
-back, so that differences are complete and sessions of other writers find their conflicts.
+The new snapshot has the nodes and the manifests of the old one, ids included, so no chunk and no
+manifest is written. Its transaction log lists what the branch loses and regains, so that
+differences are complete and other writers detect conflicts.
 
 Rules of this file
 ------------------
-1. The log is net: nodes by their ids, chunks by their references. Manifests that both versions
+1. The log is net: nodes by their ids, chunks by their references. Manifests that both snapshots
    have are not read; of the others, two boxes of about a million references are in memory.
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
-3. Where nodes move and others change, the log says of the moved nodes that they were deleted and
-   created, with one id: ``relocated_nodes``. Existing libraries read a log with moves as nothing
-   but moves, and such a version cannot be amended.
+3. If nodes move and others change, the log lists the moved nodes as deleted and created, with one
+   id: ``relocated_nodes``. Existing libraries read a log with moves as nothing but moves, and such
+   a commit cannot be amended.
 4. The branch has to be where the log begins. If it moved, nothing is committed.
-5. In version 2 the old version has to be listed at the very moment of the commit, which leaves a
-   marker on it (``revival``): a collection at the same time comes first, or begins anew. In version
-   1 its file has to be there after the commit, or the branch goes back. Our collections look at the
-   refs after such files went, so one sees the other; those of other libraries do not.
+5. In version 2 the old snapshot has to be listed when the commit lands, which leaves a marker on it
+   (``revival``): a garbage collection at the same time comes first, or begins anew. In version 1
+   its file has to exist after the commit, or the branch is moved back. This library's collections
+   read the refs after they deleted such files, so one sees the other; other libraries' do not.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """
@@ -83,29 +83,21 @@ def restore_snapshot(
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> CommitResult:
-    """Commit an old version anew on top of a branch.
+    """Commit an old snapshot again on top of a branch.
 
     Parameters
     ----------
-    tip
-        The branch.
-    format
-        How files of the repository are written.
     seen
-        Where the branch is.
-    old_id
-        The version to restore.
-    message, metadata
-        Of the new version.
+        The snapshot that the branch is at.
 
     Raises
     ------
     ConflictError
-        The branch is not at ``seen`` any more.
+        The branch moved.
     InvalidInputError
-        The branch holds just that already.
+        The branch has the same content.
     NotFoundError, FormatError
-        A snapshot or manifest is missing or damaged; or the old version was collected just now.
+        A snapshot or manifest is missing or damaged, or the old snapshot was just collected.
     CommitOutcomeUnknownError, ReadOnlyError, StorageError
         As for commits.
     """
@@ -115,8 +107,8 @@ def restore_snapshot(
     log = difference(storage, current, old, snapshot_id=snapshot_id)
     if log.is_empty:
         raise InvalidInputError(
-            f"nothing to restore: branch {branch!r} of {storage.root_url} holds what snapshot "
-            f"{old_id} holds",
+            f"nothing to restore: branch {branch!r} of {storage.root_url} has the content of "
+            f"snapshot {old_id}",
             branch=branch,
             snapshot=str(old_id),
         )
@@ -179,22 +171,7 @@ def _advance_v1(
 def difference(
     storage: Storage, current: Snapshot, restored: Snapshot, *, snapshot_id: SnapshotId
 ) -> TransactionLog:
-    """Return the log of a version that has the nodes of another one.
-
-    Parameters
-    ----------
-    current
-        The version before.
-    restored
-        Whose nodes the new version has.
-    snapshot_id
-        Of the new version.
-
-    Raises
-    ------
-    NotFoundError, FormatError, StorageError
-        A manifest cannot be read.
-    """
+    """Return the log of a commit that replaces nodes of ``current`` by those of ``restored``."""
     before, after = current.nodes, restored.nodes
     (before_ids, before_rows), (after_ids, after_rows) = before.rows_by_id(), after.rows_by_id()
     gone = before_rows[~np.isin(before_ids, after_ids)]
@@ -214,7 +191,7 @@ def difference(
             chunks[node.id] = coords
     moved = [pair for pair, differs in zip(both, is_moved, strict=True) if differs]
     if moved and (len(new) or len(gone) or any(updated) or chunks):
-        # One commit either moves nodes or changes them: here they leave one place for another.
+        # One commit either moves nodes or changes them, so these are deleted and created.
         gone = np.concatenate([gone, was_rows[is_moved]])
         new = np.concatenate([new, node_rows[is_moved]])
         moved = []
@@ -252,7 +229,7 @@ def _changed_chunks(
     node: NodeSnapshot,
     restored: Snapshot,
 ) -> NDArray[np.uint32]:
-    """Return the chunks of an array that are not what they were: uint32, (n, ndim), sorted."""
+    """Return the changed chunks of an array: uint32, (n, ndim), sorted."""
     if node.array is None:
         return np.empty((0, 0), dtype=np.uint32)
     new, ndim = node.array.manifests, node.array.manifests.ndim

@@ -3,21 +3,21 @@
 Steps
 -----
 1. Read branches, tags, ``config.yaml`` and every snapshot that they reach.
-2. Create ``repo``, only where there is none. With it the upgrade is done: readers that know
-   version 2 take it, whatever lies beside it. Until then everybody reads version 1.
-3. Read the files of version 1 again. What a version 1 writer changed between the steps 1 and 2, or
-   after a crash, is brought into ``repo``, on the condition that nobody has changed that yet.
-4. Delete the file of branch ``main``, so that libraries that know version 1 alone stop there
-   rather than commit to refs that are not read; then all other ref files, then ``config.yaml``.
+2. Create ``repo``, only if it does not exist. With it the upgrade is done: readers of version 2
+   use it, whatever is beside it. Until then all readers read version 1.
+3. Read the files of version 1 again. Changes of a version 1 writer between the steps 1 and 2, or
+   after a crash, are merged into ``repo``, on the condition that it has not changed.
+4. Delete the file of branch ``main``, so that libraries of version 1 fail rather than commit to
+   refs that are not read; then all other ref files, then ``config.yaml``.
 
-Whoever finds ``repo`` begins with step 3, so running the upgrade again finishes one that was
-interrupted anywhere, also one by another library, and does nothing where nothing is left to do.
+If ``repo`` exists, the upgrade begins with step 3. So running it again finishes an interrupted one,
+also of another library, and is otherwise without effect.
 
 Rules of this file
 ------------------
-1. Snapshots, manifests, transaction logs and chunks are not touched; readers of version 2 know
-   both flavours.
-2. No file of version 1 is deleted that holds a version which ``repo`` does not list.
+1. Snapshots, manifests, transaction logs and chunks are not changed; readers of version 2 read
+   those of both versions.
+2. A file of version 1 is deleted only if ``repo`` lists its snapshot.
 3. Memory: one entry per snapshot, and 64 snapshot files or 64 MB of them at a time.
 
 Specification: version 1 "Refs"; "Repo Info File".
@@ -44,8 +44,7 @@ from icechunk_format.repository.history.history import (
     snapshot_summary,
 )
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
-from icechunk_format.repository.state.new_object import create_once
-from icechunk_format.repository.state.publish import now_in_microseconds
+from icechunk_format.repository.state.publish import create_once, now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
 from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
 from icechunk_format.spec.ids import SnapshotId
@@ -80,11 +79,11 @@ class UpgradeReport:
     dry_run
         Nothing was written.
     was_needed
-        Something was to do; False for a repository of version 2 without remains of version 1.
+        There was work; False for a repository of version 2 without files of version 1.
     was_half_done
-        An earlier upgrade was interrupted, and this run finished it.
+        An earlier upgrade was interrupted, and this one finished it.
     snapshots, branches, tags, deleted_tags
-        How many of them the repository has in version 2.
+        Their numbers in version 2.
     files_deleted
         Keys of the files of version 1 that were deleted, or would be.
     """
@@ -101,7 +100,7 @@ class UpgradeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """The mutable files of version 1: what they say, and their keys in the order of deletion."""
+    """The mutable files of version 1: their content, and their keys in the order of deletion."""
 
     refs: RefsOfVersion1
     keys: tuple[str, ...]
@@ -114,23 +113,23 @@ def upgrade_repository(
 
     History, branches, tags, deleted tags, configuration and ids of snapshots stay. Data are neither
     read nor written: the cost is one small read per snapshot. Let no writer run meanwhile;
-    libraries that know version 1 alone cannot open the repository afterwards. ``dry_run`` only
-    reports what would be done. ``progress`` is told how many versions were read.
+    libraries of version 1 cannot open the repository afterwards. ``dry_run`` only reports what
+    would be done. ``progress`` counts the snapshots that were read.
 
     Raises
     ------
     ConflictError
         An interrupted upgrade cannot be finished, because versions 1 and 2 were both changed after
-        it; or writers never stopped.
+        it; or other writers kept changing the repository.
     FormatError
         A file of version 1 is damaged; nothing was changed.
     NotFoundError
-        There is no repository, or a snapshot of its history is missing.
+        The repository or a snapshot of its history does not exist.
     ReadOnlyError
-        The store cannot be written.
+        The storage cannot be written.
     CommitOutcomeUnknownError, StorageError
-        The store failed. Until the upgrade is run again, readers find version 1 or 2, each of them
-        whole.
+        The storage failed. Until the upgrade is run again, readers find version 1 or 2, each
+        complete.
     """
     if not dry_run:
         check_writable(storage)
@@ -148,16 +147,16 @@ def upgrade_repository(
         info = _upgraded(storage, files.refs, progress)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
-        # Another upgrade was faster, which is as good.
+        # If another upgrade was faster, its object serves as well.
         create_once(storage, REPO, repo_info.encode(info))
-        # The state that can be read now decides what is deleted below, not the state that was sent.
+        # The stored state decides what is deleted below, not the state that was sent.
         state = _current(storage, repo_file)
     for _ in range(_ATTEMPTS):
         files = _read_files(storage)
         merged = _merged(storage, state, files)
         if merged is None or dry_run:
             break
-        # The next round sees whose state is there.
+        # The next attempt re-reads `repo` and learns whose write won.
         _replace(storage, merged, state.version)
         state = _current(storage, repo_file)
     else:
@@ -185,7 +184,7 @@ def _report(info: RepoInfo, files: _Files, *, dry_run: bool, was_half_done: bool
     )
 
 
-# -- what version 1 says --------------------------------------------------------------------
+# -- files of version 1 ---------------------------------------------------------------------
 
 
 def _read_files(storage: Storage) -> _Files:
@@ -215,7 +214,7 @@ def _read_files(storage: Storage) -> _Files:
 
 
 class _PrefetchedHistory(RefFilesHistory):
-    """History of version 1 with the snapshot files read many at a time rather than in a chain."""
+    """History of version 1 whose snapshot files are read many at a time, not in a chain."""
 
     def __init__(self, storage: Storage, progress: ProgressOption) -> None:
         super().__init__(storage)
@@ -236,13 +235,13 @@ class _PrefetchedHistory(RefFilesHistory):
         try:
             info = snapshot_summary(snapshot.decode(data, object_key=key))
         except FormatError:
-            # A damaged file matters only if a branch or tag reaches it, and is then met again.
+            # A damaged file matters only if a branch or tag reaches it, and is then read again.
             return
         if snapshot_key(info.id) == key:
             self._found[info.id] = info
 
     def snapshot_info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
-        """Return the entry of one snapshot, None where it does not exist."""
+        """Return the entry of one snapshot, None if it does not exist."""
         return self._found.get(snapshot_id) or super().snapshot_info(snapshot_id)
 
 
@@ -252,17 +251,11 @@ def _upgraded(storage: Storage, refs: RefsOfVersion1, progress: ProgressOption =
     return upgraded_state(refs, snapshots, now=now_in_microseconds())
 
 
-# -- what is in both versions ----------------------------------------------------------------
+# -- merging ----------------------------------------------------------------------------------
 
 
 def _merged(storage: Storage, state: RepoState, files: _Files) -> RepoInfo | None:
-    """Return the state that also has what files of version 1 say; None where it has it already.
-
-    Raises
-    ------
-    ConflictError
-        Both versions were written to after the upgrade began.
-    """
+    """Return the state merged with the files of version 1; None if it has their content."""
     info = state.info
     updates = info.latest_updates
     if updates and updates[0].kind is UpdateKind.REPO_MIGRATED:
@@ -292,9 +285,9 @@ def _refs_of(refs: RefsOfVersion1) -> Iterator[tuple[tuple[str, str], SnapshotId
 
 
 def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
-    """Return the refs of both: files that are still there are newer than what was made of them."""
+    """Return the refs of both: existing files are newer than the refs that were made of them."""
     if MAIN in files.refs.branches:
-        # Main is deleted first, so no file was deleted yet and the files are the whole truth.
+        # Main is deleted first, so no file was deleted yet.
         return files.refs
     deleted: dict[str, SnapshotId | None] = dict.fromkeys(info.deleted_tags)
     for update in info.latest_updates:
@@ -328,7 +321,7 @@ def _tree(config: bytes | None) -> object:
 
 
 def _replace(storage: Storage, info: RepoInfo, version: ObjectVersion) -> None:
-    """Replace ``repo``, unless another upgrade has; a lost answer is no error."""
+    """Replace ``repo``, unless another upgrade has; a lost answer is ignored."""
     try:
         storage.put(REPO, repo_info.encode(info), condition=ReplaceIfUnchanged(version=version))
     except StorageError as error:

@@ -1,15 +1,14 @@
 """Computes the ``repo`` object that an upgrade gives a repository of spec version 1. Pure.
 
-Version 1 keeps no log of operations, so the upgrade makes one up: the creation, each commit at its
-time, each branch and tag right after its snapshot, and the upgrade itself on top. Existing
-libraries make the same log.
+Version 1 has no log of operations, so the upgrade derives one, as existing libraries do: the
+creation, each commit at its time, each branch and tag right after its snapshot, and the upgrade.
 
 Rules of this file
 ------------------
 1. Only snapshots that a branch or a tag reaches become part of the new history. Other snapshot
    files stay in the store until they are collected.
-2. A commit belongs to the first branch that reaches it, ``main`` before all others; commits that
-   only tags reach have no entry, since no branch is known that they were made on.
+2. A commit belongs to the first branch that reaches it, beginning with ``main``; commits that only
+   tags reach have no entry, since their branch is not known.
 3. No entry has a backup, because there is no older ``repo`` object.
 
 Specification: "Updates to the repo info file"; version 1: "Refs".
@@ -50,8 +49,6 @@ class RefsOfVersion1:
 
     Parameters
     ----------
-    branches, tags
-        Name to snapshot; deleted tags are not among them.
     deleted_tags
         Name to the snapshot that the tag pointed to, None where unknown.
     config
@@ -75,20 +72,11 @@ def upgraded_state(
 
     Parameters
     ----------
-    refs
-        Branches, tags and configuration.
     snapshots
         Every snapshot that a branch or tag reaches, with its ancestors.
     now
         Microseconds since 1970-01-01T00:00:00Z; None leaves the entry of the upgrade out, for
         repositories that never had version 1.
-    metadata_items
-        Metadata of the repository itself; version 1 has none.
-
-    Raises
-    ------
-    FormatError
-        There is no branch ``main``.
     """
     if MAIN not in refs.branches:
         raise FormatError(
@@ -126,7 +114,7 @@ def upgraded_state(
 def _entries(
     info: RepoInfo, refs: RefsOfVersion1, created_at: int
 ) -> Iterator[tuple[int, UpdateDetails]]:
-    """Yield log entries with their times; of entries of one time the first one comes first."""
+    """Yield log entries with their times; entries of one time in their order."""
     yield created_at, RepoInitializedUpdate()
     seen: set[SnapshotId] = set()
     names = [MAIN, *sorted(name for name in refs.branches if name != MAIN)]

@@ -1,9 +1,9 @@
-"""Stores the changes of a session as a version, and rebases them when the branch has moved.
+"""Commits the changes of a session, and rebases them when the branch has moved.
 
 Rules of this file
 ------------------
-1. A commit that fails keeps the changes in the session, so that it can be tried again.
-2. A rebase writes nothing, and it either succeeds or leaves the session as it was.
+1. A failed commit keeps the changes in the session, so that it can be tried again.
+2. A rebase writes nothing; if it fails, the session is unchanged.
 
 Specification: "Consistency and Optimistic Concurrency".
 """
@@ -47,7 +47,7 @@ from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000
-"""Rebases before a commit gives up. Every lost race means that somebody else's commit landed."""
+"""Rebases before a commit gives up. After every lost race another writer's commit landed."""
 
 OnConflict = Literal["rebase", "fail"]
 Resolve = Literal["ours", "theirs"]
@@ -56,7 +56,7 @@ WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionState:
-    """A session until it ends: its branch, its changes, and what it has written."""
+    """The branch of a session, its changes, and what it has written."""
 
     storage: Storage
     tip: BranchTip
@@ -86,10 +86,10 @@ def commit(
     allow_empty: bool = False,
     when_moved: WhenMoved | None = None,
 ) -> CommitResult:
-    """Make the changes a new version of the branch; see ``WriteSession.commit``."""
+    """Commit the changes to the branch; see ``WriteSession.commit``."""
     _check_commit(state, on_conflict, resolve, allow_empty)
     if on_conflict == "rebase":
-        # Before anything is stored: what others did since the session began costs no files.
+        # Before anything is stored: commits of other writers until now cost no files.
         rebase(state, resolve=resolve, when_moved=when_moved)
     attempt = 0
     while True:
@@ -110,8 +110,8 @@ def commit(
         attempt += 1
         if attempt > rebase_tries:
             raise ConflictError(
-                f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by others "
-                f"{attempt} times while this commit was tried; nothing was committed. Let "
+                f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by other "
+                f"writers {attempt} times while this commit was tried; nothing was committed. Let "
                 "fewer writers commit at once, or try again",
                 branch=state.tip.branch,
                 attempts=attempt,
@@ -127,7 +127,7 @@ def amend(
     metadata: Mapping[str, Any] | None = None,
     allow_empty: bool = False,
 ) -> CommitResult:
-    """Replace the newest version of the branch; see ``WriteSession.amend``."""
+    """Replace the newest snapshot of the branch; see ``WriteSession.amend``."""
     _check_commit(state, "fail", None, allow_empty)
     replaced = state.tip.amendable(state.tree.base.id)
     log = load_transaction_log(state.storage, state.tree.base.id)
@@ -135,8 +135,8 @@ def amend(
     edited = not log.is_empty and not log.moved_nodes
     if (changes.moved and edited) or (changes.has_edits and log.moved_nodes):
         raise InvalidInputError(
-            "a version that moves nodes cannot be amended with changes to them, nor the "
-            "other way round; commit instead"
+            "a commit that moves nodes cannot be amended with other changes, nor the other way "
+            "round; commit instead"
         )
     version = _store(
         state,
@@ -159,7 +159,7 @@ def flush(
     metadata: Mapping[str, Any] | None = None,
     allow_empty: bool = False,
 ) -> SnapshotId:
-    """Store the changes as a version that no branch has; see ``WriteSession.flush``."""
+    """Store the changes as a snapshot that no branch has; see ``WriteSession.flush``."""
     _check_commit(state, "fail", None, allow_empty)
     version = _store(state, message, metadata, parent_id=state.tree.base.id)
     state.tip.add_detached(version.info)
@@ -169,7 +169,7 @@ def flush(
 def rebase(
     state: SessionState, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None
 ) -> int:
-    """Lay the changes over the newest version of the branch; see ``WriteSession.rebase``."""
+    """Rebase the changes over the newest snapshot of the branch; see ``WriteSession.rebase``."""
     state.check_open()
     _check_choice("resolve", resolve, (None, "ours", "theirs"))
     since = state.tip.commits_since(state.tree.base.id)
@@ -203,7 +203,7 @@ def _check_commit(
     if not allow_empty and state.tree.changes.is_empty:
         raise InvalidInputError(
             f"nothing to commit: this session on branch {state.tip.branch!r} has changed nothing; "
-            "allow_empty=True makes a version without changes",
+            "allow_empty=True makes a snapshot without changes",
             branch=state.tip.branch,
         )
 
@@ -219,15 +219,14 @@ def _store(
     attempt: int = 0,
     beside: Iterable[tuple[str, bytes]] = (),
 ) -> StoredVersion:
-    """Store manifests, snapshot and transaction log of a version that nothing refers to yet."""
+    """Store manifests, snapshot and transaction log, before anything refers to them."""
     spec_version, tree = state.format.spec_version, state.tree
     snapshot_id = new_snapshot_id()
-    # Metadata that are no JSON, and too many chunks for one log, are refused here, before anything
-    # is stored.
+    # Metadata other than JSON, and too many chunks for one log, are refused before anything is
+    # stored.
     items = commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased)
     log = planned_log(tree.changes, snapshot_id, before=before, spec_version=spec_version)
-    # A commit that lost the race does not join small manifests: those that it has stored a moment
-    # ago serve again.
+    # After a lost race small manifests are not joined: the stored ones are used again.
     nodes, files = store_nodes(state.assembler, tree, joins_small=attempt == 0)
     return store_snapshot(
         state.storage,
@@ -256,7 +255,7 @@ def _landed(state: SessionState, version: StoredVersion) -> CommitResult:
 
 
 def _versions_of(state: SessionState, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
-    """Return what others committed, oldest first, and the newest snapshot."""
+    """Return the commits of other writers, oldest first, and the newest snapshot."""
     versions = {
         log_id: info.id
         for info in since.commits

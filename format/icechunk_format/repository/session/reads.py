@@ -36,17 +36,6 @@ def current_refs(
     ----------
     node
         The array, with the manifests of the base.
-    changes
-        Pending changes of its chunks; None for none.
-    listed
-        The manifest files of the base.
-
-    Raises
-    ------
-    InvalidInputError
-        The box has another number of dimensions.
-    NotFoundError, FormatError, StorageError
-        A manifest cannot be read.
     """
     ndim = 0 if node.array is None else len(node.array.shape)
     if not len(lo) == len(hi) == ndim:
@@ -82,20 +71,7 @@ def dropped_coords(
     listed: ManifestFiles,
     num_chunks: Sequence[int],
 ) -> NDArray[np.uint32]:
-    """Return the chunks of the base that a resize dropped and a larger grid would show again.
-
-    Parameters
-    ----------
-    node, changes, listed
-        As for ``current_refs``.
-    num_chunks
-        The larger grid.
-
-    Raises
-    ------
-    NotFoundError, FormatError, StorageError
-        A manifest cannot be read.
-    """
+    """Return the chunks of the base that a resize dropped and a larger grid would contain again."""
     ndim = len(num_chunks)
     clip = num_chunks if changes is None or changes.clip is None else changes.clip
     found = []
@@ -111,7 +87,7 @@ def dropped_coords(
 
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:
-    """Return references at other places of a chunk grid, without those that leave it."""
+    """Return references at shifted coordinates, without those that leave the chunk grid."""
     places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
     stays = inside_box(places, grid)
     return refs.take(stays).moved(places[stays])

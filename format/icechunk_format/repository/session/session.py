@@ -1,12 +1,12 @@
-"""``WriteSession``: changes to one branch that become one version, or nothing.
+"""``WriteSession``: changes to one branch that become one commit, or nothing.
 
 Rules of this file
 ------------------
-1. A session sees its branch as it was when the session began, with its own changes on top. Other
-   readers see the changes only after the commit.
-2. One session makes one version: after the commit it can be read, but not changed.
-3. A session cannot be pickled. Executors get a location, node ids and ``session.format``; what they
-   send back are receipts.
+1. A session reads its branch as of its beginning, with its own changes. Other readers see the
+   changes only after the commit.
+2. One session makes one commit: afterwards it can be read, but not changed.
+3. A session cannot be pickled. Executors get a location, node ids and ``session.format``, and send
+   receipts back.
 4. Metadata documents are opaque bytes here; only ``shift`` looks for the name of the chunk grid.
    Callers give shape, chunk counts and dimension names that agree with the document, because
    snapshots store them too.
@@ -66,13 +66,9 @@ from icechunk_format.storage.protocol import Storage
 class WriteSession:
     """Changes to one branch; get it from ``Repository.writable_session``.
 
-    Methods raise ``NotFoundError`` where there is no such node or parent group, ``ReadOnlyError``
-    after a commit, ``FormatError`` and ``StorageError`` where files cannot be read or written.
-
-    Attributes
-    ----------
-    format
-        How manifest files are written here; executors need it.
+    Methods raise ``NotFoundError`` if a node or its parent does not exist, ``ReadOnlyError`` after
+    a commit, ``FormatError`` and ``StorageError`` if files cannot be read or written. Executors
+    need ``format`` to write manifests.
     """
 
     def __init__(
@@ -113,12 +109,12 @@ class WriteSession:
 
     @property
     def snapshot_id(self) -> SnapshotId:
-        """The snapshot that the session stands on; after a commit, the new one."""
+        """The snapshot that the session is based on; after a commit, the new one."""
         return self._state.tree.base.id
 
     @property
     def has_changes(self) -> bool:
-        """Whether a commit would change anything."""
+        """True if a commit would change anything."""
         return not self._state.tree.changes.is_empty
 
     @property
@@ -127,14 +123,14 @@ class WriteSession:
         return self._state.tree.changes
 
     def nodes(self) -> list[NodeSnapshot]:
-        """Return all nodes as they are now, sorted by path.
+        """Return all nodes with the changes of this session, sorted by path.
 
-        Manifests of arrays are those of the base; ``chunk_refs`` knows of changed chunks.
+        Manifests of arrays are those of the base; ``chunk_refs`` includes changed chunks.
         """
         return self._state.tree.nodes()
 
     def node(self, path: str) -> NodeSnapshot | None:
-        """Return a node as it is now, None where there is none; see ``nodes``."""
+        """Return a node, None if it does not exist; see ``nodes``."""
         return self._state.tree.node(path)
 
     def chunk_refs(self, path: str, lo: Sequence[int], hi: Sequence[int]) -> ChunkRefs:
@@ -161,7 +157,7 @@ class WriteSession:
     def create_group(self, path: str, user_data: bytes) -> NodeId:
         """Create a group with a ``zarr.json``; returns its id.
 
-        Raises ``AlreadyExistsError`` where the path is taken.
+        Raises ``AlreadyExistsError`` if the path is taken.
         """
         self._state.check_open()
         node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
@@ -191,13 +187,12 @@ class WriteSession:
         dimension_names
             One name or None per dimension; None when the document names none.
         node_id
-            Its id, where executors have written manifests for it before it existed; None draws
-            a new one.
+            Its id, if executors have already written manifests for it; None draws a new one.
 
         Raises
         ------
         AlreadyExistsError
-            Something is there.
+            A node is at the path.
         InvalidInputError
             The numbers of dimensions differ.
         """
@@ -271,16 +266,16 @@ class WriteSession:
         Parameters
         ----------
         coords
-            Integers, shape (n, ndim): places in the chunk grid, distinct.
+            Integers, shape (n, ndim), distinct: indices in the chunk grid.
         payloads
             n encoded chunks, none empty.
 
         Raises
         ------
         InvalidInputError
-            A place is outside of the grid or given twice, or a chunk is empty.
+            A chunk is outside of the grid, given twice or empty.
         StorageError
-            The store failed; then none of the chunks was set.
+            The storage failed; none of the chunks was set.
         """
         changes, at = self._changes_at(path, coords)
         refs = store_chunks(
@@ -299,7 +294,7 @@ class WriteSession:
         Raises
         ------
         InvalidInputError
-            A place is outside of the grid, or a chunk in the repository has no bytes.
+            A chunk is outside of the grid, or a chunk in the repository has no bytes.
         """
         changes, _ = self._changes_at(path, refs.coords)
         if ((refs.length == 0) & (refs.kind != KIND_VIRTUAL)).any():
@@ -310,15 +305,15 @@ class WriteSession:
         changes.set_refs(refs)
 
     def add_manifests(self, path: str, receipts: Sequence[ManifestReceipt]) -> None:
-        """Take over manifests that executors have stored for an array, by their receipts.
+        """Use manifests that executors have stored for an array, by their receipts.
 
-        Their chunks replace what is at the same places. Files whose chunks lie apart from all
-        others are used as they are; only what overlaps is read and rewritten by the commit.
+        Their chunks replace others at the same coordinates. Only files that overlap others are
+        read and rewritten by the commit.
 
         Parameters
         ----------
         receipts
-            What ``store_manifests`` returned for the node id of the array.
+            Results of ``store_manifests`` for the node id of the array.
 
         Raises
         ------
@@ -331,21 +326,21 @@ class WriteSession:
         self._state.tree.chunks_of(node).add_receipts(receipts)
 
     def delete_chunks(self, path: str, coords: ArrayLike) -> None:
-        """Delete chunks; their places read as the fill value. Missing ones are no error.
+        """Delete chunks, which then read as the fill value; missing ones are ignored.
 
         Raises
         ------
         InvalidInputError
-            A place is outside of the grid.
+            A chunk is outside of the grid.
         """
         changes, at = self._changes_at(path, coords)
         changes.delete(at)
 
     def shift(self, path: str, offset: Sequence[int]) -> None:
-        """Move all chunks of an array by so many places in the chunk grid.
+        """Shift all chunks of an array in the chunk grid.
 
-        Chunks that leave the grid are dropped, places that become free read as the fill value.
-        All references of the array are read.
+        Chunks that leave the grid are dropped; the others read as the fill value. All references
+        of the array are read.
 
         Raises
         ------
@@ -366,12 +361,12 @@ class WriteSession:
         changes.replace_all(shifted(refs, offset, grid), left=refs.coords)
 
     def discard(self) -> None:
-        """Forget all changes. Chunks that were stored are garbage for the collector."""
+        """Discard all changes. Chunks that were stored are garbage."""
         self._state.check_open()
         self._state.tree = WorkingTree(self._state.tree.base, ChangeSet())
         self._state.assembler = ManifestAssembler(self._state.storage, self.format)
 
-    # -- versions ---------------------------------------------------------------------------
+    # -- committing ---------------------------------------------------------------------------
 
     def commit(
         self,
@@ -384,34 +379,34 @@ class WriteSession:
         allow_empty: bool = False,
         when_moved: WhenMoved | None = None,
     ) -> CommitResult:
-        """Make the changes a new version of the branch.
+        """Commit the changes to the branch.
 
         Parameters
         ----------
         metadata
-            JSON values by name, kept with the version.
+            JSON values by name, stored in the snapshot.
         on_conflict
-            When the branch has moved: ``"rebase"`` lays the changes over the new tip if they fit,
+            When the branch has moved: ``"rebase"`` rebases the changes if they do not conflict,
             ``"fail"`` raises.
         resolve
             Chunks that both wrote: ``"ours"`` or ``"theirs"`` wins; None is a conflict.
         rebase_tries
             How often the race may be lost.
         allow_empty
-            Whether a version without changes may be made.
+            Whether a commit without changes is allowed.
         when_moved
-            Called with the new tip and the commits of others before the changes are laid over
-            them; what it raises ends the commit, and the session is as it was.
+            Called with the new tip and the commits of other writers before the changes are
+            rebased; its exceptions end the commit and leave the session unchanged.
 
         Raises
         ------
         ConflictError
-            Others changed what this session changes, or the branch was deleted or reset; nothing
-            was committed, and the session still has its changes.
+            Another writer changed the same, or the branch was deleted or reset; nothing was
+            committed, and the session still has its changes.
         InvalidInputError
             There is nothing to commit.
         CommitOutcomeUnknownError
-            The store did not say whether the commit landed.
+            The storage did not report whether the commit landed.
         ReadOnlyError, StorageError, FormatError, NotFoundError
             The repository cannot be written or read; nothing was committed.
         """
@@ -429,18 +424,18 @@ class WriteSession:
     def amend(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
     ) -> CommitResult:
-        """Replace the newest version of the branch by one that has the changes as well.
+        """Replace the newest snapshot of the branch by one that has the changes as well.
 
-        The new version has the parent of the replaced one, which stays readable by its id until it
-        is collected.
+        The new snapshot has the parent of the replaced one, which can be read by its id until
+        garbage collection.
 
         Raises
         ------
         UnsupportedError
             The repository has spec version 1.
         InvalidInputError
-            There is nothing to commit, the first version would be amended, or one of both moves
-            nodes and the other changes them.
+            There is nothing to commit, the first snapshot would be amended, or only one of both
+            moves nodes.
         ConflictError
             The branch has moved; an amendment is never rebased.
         CommitOutcomeUnknownError
@@ -451,22 +446,21 @@ class WriteSession:
     def flush(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
     ) -> SnapshotId:
-        """Make the changes a version that no branch has, and return its id.
+        """Store the changes as a snapshot that no branch has, and return its id.
 
         Garbage collection keeps it while it is young, or referred to. Errors are as for ``commit``.
         """
         return committing.flush(self._state, message, metadata=metadata, allow_empty=allow_empty)
 
     def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
-        """Lay the changes over the newest version of the branch; returns how many were passed.
+        """Rebase the changes over the newest snapshot of the branch; return how many were passed.
 
-        Nothing is written. With an unmoved branch nothing happens. Parameters are those of
-        ``commit``.
+        Nothing is written. Parameters are those of ``commit``.
 
         Raises
         ------
         ConflictError
-            The changes do not fit; the session is as it was.
+            The changes conflict; the session is unchanged.
         NotFoundError, FormatError, StorageError
             The repository cannot be read.
         """
@@ -475,7 +469,7 @@ class WriteSession:
     # -- inside -----------------------------------------------------------------------------
 
     def _changes_at(self, path: str, coords: ArrayLike) -> tuple[ChunkChanges, NDArray[np.uint32]]:
-        """Return the noted changes of an array, and coordinates that were checked."""
+        """Return the chunk changes of an array, and checked coordinates."""
         self._state.check_open()
         node = self._state.tree.existing_array(path)
         grid = grid_of(node)

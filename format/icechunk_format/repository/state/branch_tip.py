@@ -9,10 +9,9 @@ amend, move nodes    yes                                 no
 a detached version   listed in ``repo``                  nothing more than its files
 ===================  ==================================  =========================================
 
-Nothing is cached, except that ``commits_since`` begins with the state that ``writable_tip`` was
-given, and the first ``advance`` reuses the state that ``commits_since`` saw.
-If that state is stale, the conditional write fails and the state is read again. The copy of the
-state that ``advance`` needs can be stored together with the version's files (``copy_to_store``).
+``commits_since`` begins with the state that ``writable_tip`` was given, and the first ``advance``
+reuses it. If that state is stale, the conditional write fails and the state is read again. The copy
+of the state that ``advance`` needs can be stored together with the snapshot (``copy_to_store``).
 
 Specification: "Repo Info File"; version 1: "Refs".
 """
@@ -62,13 +61,11 @@ class CommitsSince:
 
     Parameters
     ----------
-    tip
-        Where the branch is.
     commits
-        The snapshots after the given one up to the tip, oldest first; those that expired are listed
-        in the next one.
+        The snapshots after the given one up to the tip, oldest first; expired ones are listed in
+        the next one.
     is_ancestor
-        Whether the given snapshot is in the history of the branch at all, or was and expired.
+        Whether the given snapshot is, or was until it expired, in the history of the branch.
     """
 
     tip: SnapshotId
@@ -86,13 +83,13 @@ class RepoBranchTip:
         self._seen: Seen | None = None
 
     def check_moves(self) -> None:
-        """Refuse when the repository has switched moves off."""
+        """Refuse if the repository has switched moves off."""
         check_flag(self._info(), FeatureFlag.MOVE_NODE, "moving nodes")
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
-        """Return what others committed since; None when the branch has not moved.
+        """Return later commits; None if the branch has not moved.
 
-        Raises ConflictError when the branch was deleted.
+        Raises ConflictError if the branch was deleted.
         """
         state, self._state = self._state or read_state(self._storage), None
         self._seen = Seen(state=state)
@@ -105,7 +102,7 @@ class RepoBranchTip:
         return _since(tip, snapshot_id, info.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
-        """Return key and bytes of the copy that ``advance`` counts on to be stored by then."""
+        """Return key and bytes of the copy that must be stored before ``advance``."""
         if self._seen is None:
             return ()
         name = new_backup_name(now_in_microseconds())
@@ -113,7 +110,7 @@ class RepoBranchTip:
         return ((overwritten_key(name), self._seen.state.data),)
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
-        """Return the entry of a version that is to be amended, or raise why it cannot be."""
+        """Return the entry of a snapshot to amend, or raise ConflictError or InvalidInputError."""
         found = self._info().snapshots.get(snapshot_id)
         if found is None:
             raise ConflictError(
@@ -130,20 +127,20 @@ class RepoBranchTip:
         return found
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Move the branch to a child of its tip; None when that was done."""
+        """Move the branch to a child of its tip; None if it was moved."""
         seen, self._seen = self._seen, None
         return self._update(
             snapshot, lambda info: add_commit(info, self.branch, snapshot), seen=seen
         )
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Put a version in the place of the tip; None when that was done."""
+        """Replace the tip by a snapshot; None if it was replaced."""
         return self._update(
             snapshot, lambda info: amend_commit(info, self.branch, amended, snapshot)
         )
 
     def add_detached(self, snapshot: SnapshotInfo) -> None:
-        """List a version that no branch has."""
+        """List a snapshot that no branch has."""
         self._update(snapshot, lambda info: add_detached(info, snapshot))
 
     def _update(
@@ -153,7 +150,7 @@ class RepoBranchTip:
         *,
         seen: Seen | None = None,
     ) -> TipMoved | None:
-        # Ids are random: a state that lists ours stands on our write.
+        # Ids are random: a state that lists this one follows this write.
         return update_repo(
             self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
         ).declined
@@ -170,13 +167,13 @@ class RefBranchTip:
         self.branch = branch
 
     def check_moves(self) -> None:
-        """Refuse: transaction logs of version 1 cannot say that nodes moved."""
+        """Refuse: transaction logs of version 1 have no moves."""
         raise self._unsupported("nodes cannot be moved")
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
-        """Return what others committed since; None when the branch has not moved.
+        """Return later commits; None if the branch has not moved.
 
-        Raises ConflictError when the branch was deleted.
+        Raises ConflictError if the branch was deleted.
         """
         history = RefFilesHistory(self._storage)
         tip = history.branch_tip(self.branch)
@@ -193,7 +190,7 @@ class RefBranchTip:
         raise self._unsupported(f"snapshot {snapshot_id} cannot be amended")
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Move the branch to a child of its tip; None when that was done."""
+        """Move the branch to a child of its tip; None if it was moved."""
         key = ref_key(self._storage, "branch", self.branch)
         answer = update_branch_ref(
             self._storage, self.branch, snapshot.id, expected=snapshot.parent_id, key=key
@@ -206,12 +203,12 @@ class RefBranchTip:
         return TipMoved(branch=self.branch, tip=tip)
 
     def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
-        """Tell whether others committed on top of a version, where the answer to it was lost.
+        """Return True if other writers committed on top of a snapshot whose answer was lost.
 
         Raises
         ------
         CommitOutcomeUnknownError
-            The history cannot be read as far as that version or its parent.
+            The history cannot be read back to that snapshot or its parent.
         """
         problem: StorageError | None = None
         try:
@@ -248,8 +245,7 @@ def writable_tip(
 ) -> BranchTip:
     """Return a branch for moving it, unless the repository is read-only.
 
-    ``status`` is None in spec version 1, which has none. With a ``state`` that was just read, the
-    first question about commits of others is answered from it.
+    ``status`` is None in spec version 1. A ``state`` that was just read saves the first read.
     """
     if status is None:
         return RefBranchTip(storage, branch)
@@ -267,7 +263,7 @@ def _since(
 
 
 def branch_deleted(storage: Storage, branch: str) -> ConflictError:
-    """Return the error for a branch that is gone."""
+    """Return the error for a branch that was deleted."""
     return ConflictError(
         f"branch {branch!r} of {storage.root_url} was deleted after this session began; nothing "
         "was committed. Create the branch again, or make the changes in a session on another one",

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Version 2 checks and changes in one step (``transitions`` through ``publish``). A ref on an
    unreachable snapshot comes with a marker (``revival``), so that a collection at the same time
-   learns of the ref even if the ref has moved on.
+   finds the ref even if the ref has moved on.
 2. Version 1 has one object for each ref. Refs and tombstones of tags are created on the condition
    that they do not exist, and branches are moved on the condition that they did not change. Other
    writers may act between a check and its change, so only facts that never change back are checked:
@@ -30,11 +30,13 @@ from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.conflict_errors import snapshot_removed, tip_moved
-from icechunk_format.repository.state.new_object import create_once
 from icechunk_format.repository.state.publish import (
     Published,
+    attempts,
+    create_once,
     exists_after,
     outcome_unknown,
+    race_lost,
     update_branch_ref,
     update_repo,
 )
@@ -54,8 +56,6 @@ from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.protocol import Storage
 
-_RESET_TRIES = 20
-
 
 class RepoInfoChanges:
     """Branches and tags of spec version 2."""
@@ -74,7 +74,7 @@ class RepoInfoChanges:
         update_repo(self._storage, lambda info: repo_changes.delete_branch(info, name))
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
-        """Move a branch, from ``expected`` only if that is given."""
+        """Move a branch; if ``expected`` is given, only from there."""
         moved = self._point_to(
             to, lambda info: repo_changes.reset_branch(info, name, to, expected=expected)
         )
@@ -82,7 +82,7 @@ class RepoInfoChanges:
             raise tip_moved(self._storage, moved, expected)
 
     def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
-        """Move a branch to the tip of a branch that stands on it."""
+        """Move a branch to the tip of a branch that descends from it."""
         target: list[SnapshotId] = []
 
         def change(info: RepoInfo) -> Transition | TipMoved:
@@ -108,7 +108,7 @@ class RepoInfoChanges:
     def _point_to(
         self, snapshot_id: SnapshotId, change: Callable[[RepoInfo], Transition | TipMoved]
     ) -> TipMoved | None:
-        """Make a change that puts a ref on a snapshot, which may have been garbage."""
+        """Change a ref to a snapshot, which may have been garbage."""
         marker: Marker | None = None
 
         def marked(info: RepoInfo) -> Transition | TipMoved | SnapshotInfo:
@@ -122,7 +122,7 @@ class RepoInfoChanges:
             found = answer.declined
             if not isinstance(found, SnapshotInfo):
                 return found
-            # Files are stored only where they are needed, and then before ``repo`` names them.
+            # Files are stored only if they are needed, and before ``repo`` names them.
             marker = marker_on(snapshot_id, found.flushed_at)
             self._storage.put_many(marker.files)
 
@@ -151,7 +151,7 @@ class RefFilesChanges:
         try:
             failures = self._storage.delete_many([key])
         except StorageError as error:
-            # The branch may be deleted although the store did not answer.
+            # The branch may be deleted although the storage did not answer.
             try:
                 if fetch_if_there(self._storage, key) is None:
                     return
@@ -166,9 +166,9 @@ class RefFilesChanges:
             )
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
-        """Move a branch, from ``expected`` only if that is given."""
+        """Move a branch; if ``expected`` is given, only from there."""
         key = None
-        for _ in range(_RESET_TRIES):
+        for _ in attempts():
             tip = self._existing_tip(name)
             if expected is not None and tip != expected:
                 raise tip_moved(self._storage, TipMoved(branch=name, tip=tip), expected)
@@ -176,14 +176,10 @@ class RefFilesChanges:
             move = partial(update_branch_ref, self._storage, name, key=key)
             if move(to, expected=tip).tip == to:
                 return self._check_kept(key, to, partial(move, tip, expected=to))
-        raise ConflictError(
-            f"branch {name!r} of {self._storage.root_url} was moved by others {_RESET_TRIES} times "
-            "while it was to be reset; nothing was changed. Try again",
-            branch=name,
-        )
+        raise race_lost(self._storage, f"branch {name!r}", branch=name)
 
     def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
-        """Move a branch to the tip of a branch that stands on it."""
+        """Move a branch to the tip of a branch that descends from it."""
         tip, goal = self._existing_tip(name), self._existing_tip(to_branch)
         _check_stands_on(self._storage, self._history.ancestry(goal), name, tip, to_branch, goal)
         self.reset_branch(name, goal, tip)
@@ -199,7 +195,7 @@ class RefFilesChanges:
         if existed or not create_once(self._storage, key, data):
             where = f"in {self._storage.root_url}, and tags never move"
             raise taken("tag", name, f"exists already {where}")
-        # Without a tombstone: the name can be used again.
+        # Deleted without a tombstone, so the name can be used again.
         self._check_kept(key, snapshot_id)
 
     def delete_tag(self, name: str) -> None:
@@ -233,7 +229,7 @@ class RefFilesChanges:
 
 
 RefsChanges: TypeAlias = RepoInfoChanges | RefFilesChanges
-"""What can be done to branches and tags; errors are described at ``Repository``."""
+"""Operations on branches and tags; ``Repository`` describes their errors."""
 
 
 def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
@@ -256,12 +252,12 @@ def _check_stands_on(
     to_branch: str,
     goal: SnapshotId,
 ) -> None:
-    """Refuse a fast-forward that would leave versions of the branch behind."""
+    """Refuse a fast-forward that would lose snapshots of the branch."""
     if versions_after(tip, ancestry) is None:
         raise ConflictError(
             f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
-            f"tip {tip} is not in the history of {goal}, so versions would be lost. Make the "
-            f"changes again in a session on {name!r}, or reset the branch if they may go",
+            f"tip {tip} is not in the history of {goal}, so snapshots would be lost. Make "
+            f"the changes again in a session on {name!r}, or reset the branch to drop them",
             branch=name,
             tip=str(tip),
             goal=str(goal),

@@ -1,7 +1,7 @@
 """Reads and changes the settings in ``repo``, or in ``config.yaml`` of spec version 1.
 
-Changes are applied to the configuration that is stored when they are written, not to one that was
-read earlier, so two people who change different settings do not undo one another.
+Changes are applied to the stored configuration, not to one that was read earlier, so two writers
+that change different settings do not undo one another.
 
 Specification: "Repo Info File"; version 1: ``config.yaml``.
 """
@@ -9,19 +9,19 @@ Specification: "Repo Info File"; version 1: ``config.yaml``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from icechunk_format.errors import (
-    ConflictError,
     UnsupportedError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import (
+    attempts,
     new_backup_name,
     now_in_microseconds,
-    pause_before,
     put_if,
+    race_lost,
     update_repo,
 )
 from icechunk_format.repository.state.transitions import Transition
@@ -45,8 +45,6 @@ from icechunk_format.storage.protocol import (
     check_writable,
 )
 
-_ATTEMPTS: Final = 20
-
 
 def change_setting(
     storage: Storage,
@@ -56,10 +54,10 @@ def change_setting(
     *,
     even_if_read_only: bool = False,
 ) -> None:
-    """Change a setting that spec version 1 does not have; ``what`` names it for the error."""
+    """Change a setting that spec version 1 does not have; ``what`` is its name in the error."""
     if spec_version == SPEC_V1:
         raise UnsupportedError(
-            f"{storage.root_url} has spec version 1, which knows no {what}; upgrade the "
+            f"{storage.root_url} has spec version 1, which has no {what}; upgrade the "
             "repository to version 2 first",
             spec_version=SPEC_V1,
         )
@@ -84,8 +82,7 @@ def change_config(
 
 
 def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConfig:
-    for attempt in range(1, _ATTEMPTS + 1):
-        pause_before(attempt)
+    for _ in attempts():
         fetched = fetch_if_there(storage, CONFIG_YAML)
         condition: Condition = CreateOnly()
         if fetched is not None:
@@ -93,7 +90,7 @@ def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConf
         old = b"" if fetched is None else fetched.data
         before = decode_yaml_config(old)
         tree = changed_tree(before.raw, changes)
-        # A lost answer is met here: what was to be stored is there.
+        # Also after a lost answer: the new configuration is stored.
         if tree == before.raw:
             return parse_config(tree, object_key=CONFIG_YAML)
         data = encode_yaml_config(old, tree)
@@ -103,8 +100,4 @@ def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConf
                 continue
         if put_if(storage, CONFIG_YAML, data, condition):
             return decode_yaml_config(data)
-    raise ConflictError(
-        f"{CONFIG_YAML!r} of {storage.root_url} was changed by others {_ATTEMPTS} times while this "
-        "change was tried; nothing was changed. Try again",
-        location=storage.root_url,
-    )
+    raise race_lost(storage, repr(CONFIG_YAML))

@@ -1,4 +1,4 @@
-"""Errors of commits that conflict with commits of others."""
+"""Errors of commits that conflict with commits of other writers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_CONFLICTS: Final = 8
 
 
 def tip_moved(storage: Storage, moved: TipMoved, expected: SnapshotId) -> ConflictError:
-    """Return the error for a branch that is not where it should be."""
+    """Return the error for a branch that is at another snapshot than expected."""
     where = "was deleted" if moved.tip is None else f"is at snapshot {moved.tip} now"
     return ConflictError(
         f"branch {moved.branch!r} of {storage.root_url} {where}, but snapshot {expected} was "
@@ -31,7 +31,7 @@ def tip_moved(storage: Storage, moved: TipMoved, expected: SnapshotId) -> Confli
 def snapshot_removed(
     storage: Storage, snapshot_id: SnapshotId, outcome: str = "nothing was changed"
 ) -> NotFoundError:
-    """Return the error for a snapshot that a collection removed while it was taken into use."""
+    """Return the error for a snapshot that garbage collection removed while it was used."""
     return NotFoundError(
         f"snapshot {snapshot_id} of {storage.root_url} was removed by a collection meanwhile; "
         f"{outcome}, and its data may be gone",
@@ -43,7 +43,7 @@ def snapshot_removed(
 def history_left(
     storage: Storage, branch: str, expected: SnapshotId, tip: SnapshotId
 ) -> ConflictError:
-    """Return the error for a session whose snapshot is no ancestor of its branch any more."""
+    """Return the error for a session whose snapshot is not an ancestor of its branch any more."""
     return ConflictError(
         f"snapshot {expected}, at which this session began, is not in the history of branch "
         f"{branch!r} of {storage.root_url} any more: the branch was reset or amended, or, in spec "
@@ -58,7 +58,7 @@ def history_left(
 def log_missing(
     storage: Storage, branch: str, log_id: SnapshotId, snapshot_id: SnapshotId
 ) -> ConflictError:
-    """Return the error for a commit of others whose transaction log is missing."""
+    """Return the error for a commit of another writer whose transaction log is missing."""
     return ConflictError(
         f"branch {branch!r} of {storage.root_url} has moved, and the transaction log {log_id} of "
         f"snapshot {snapshot_id} is missing, so conflicts cannot be detected; nothing "
@@ -69,7 +69,7 @@ def log_missing(
 
 
 def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> ConflictError:
-    """Return the error for changes that do not fit to those of others."""
+    """Return the error for changes that conflict with those of other writers."""
     shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
     more = len(found) - _SHOWN_CONFLICTS
     others = f"\n  and {more} more" if more > 0 else ""
@@ -81,9 +81,9 @@ def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> Con
     )
     paths = sorted({str(conflict.path) for conflict in found})
     return ConflictError(
-        f"others have changed what this commit changes:\n{shown}{others}\n"
-        f"nothing was committed to branch {branch!r} of {storage.root_url}, since others have "
-        f"changed {', '.join(paths[:_SHOWN_CONFLICTS])}; {advice}",
+        f"other writers have changed what this commit changes:\n{shown}{others}\n"
+        f"nothing was committed to branch {branch!r} of {storage.root_url}, since other writers "
+        f"have changed {', '.join(paths[:_SHOWN_CONFLICTS])}; {advice}",
         branch=branch,
         conflicts=tuple(str(conflict) for conflict in found),
         kinds=tuple(conflict.kind.name for conflict in found),

@@ -1,10 +1,10 @@
 """Reads the operations log, newest entry first, through the backups of the ``repo`` object.
 
 The ``repo`` object holds the newest entries and names the backup that continues the log. Users may
-delete backups, which no reader of data needs: a missing backup ends the log.
+delete backups: a missing backup ends the log.
 
-An entry names the backup in which it is the newest. Inside that backup the entry has no name yet,
-so the name is filled in here.
+An entry names the backup in which it is the newest, except inside that backup, where the name is
+added here.
 
 Specification: "Updates to the repo info file".
 """
@@ -23,13 +23,7 @@ from icechunk_format.storage.protocol import Storage
 
 
 def read_operations(storage: Storage, newest: RepoInfo) -> Iterator[Update]:
-    """Yield the entries of the log, newest first, fetching each backup when it is reached.
-
-    Raises
-    ------
-    FormatError
-        When a backup is damaged, or backups name one another in a circle.
-    """
+    """Yield the entries of the log, newest first, fetching each backup when it is reached."""
     seen: set[str] = set()
     part = newest
     name: str | None = None
@@ -42,7 +36,7 @@ def read_operations(storage: Storage, newest: RepoInfo) -> Iterator[Update]:
             return
         if name in seen:
             raise FormatError(
-                f"the operations log comes back to the backup {name!r}, which it has already read",
+                f"the operations log returns to the backup {name!r}",
                 object_key=REPO,
                 file_type="repo info",
                 field="repo_before_updates",

@@ -6,23 +6,22 @@ Steps of an update
 2. Apply the change, a pure function of the state. It may decline: then nothing is written.
 3. Put the bytes that were read into ``overwritten/``, under a name with 96 random bits. A commit
    that has read ``repo`` stores this copy together with its snapshot, which saves a round trip.
-4. Replace ``repo`` on the condition that it still is what was read. Lost: begin again.
+4. Replace ``repo`` on the condition that it is unchanged. Lost: begin again.
 
-Why the outcome is always known, or said to be unknown
-------------------------------------------------------
-The log of the new state names the copy of step 3. So a state whose log names one of our copies is
-ours, or a later one. Step 4 may get no answer, or the answer that the condition failed; if the
-client retried after a lost response, that failure may mean that the first attempt succeeded. Then
-the object is read again, with three possible results:
+Why the outcome is always known, or reported as unknown
+-------------------------------------------------------
+The log of the new state names the copy of step 3. So a state whose log names one of this writer's
+copies is its state, or a later one. Step 4 may get no answer, or the answer that the condition
+failed; if the client retried after a lost response, that failure may mean that the first attempt
+succeeded. Then the object is read again, with three possible results:
 
-- The log names our copy: the write landed.
-- The object changed and its log does not name our copy: the condition can never hold again, so the
+- The log names the copy: the write landed.
+- The object changed and its log does not name the copy: the condition can never hold again, so the
   write can never land.
 - The object is unchanged: repeating the same conditional write is harmless, since at most one of
   the two can land.
 
-An error between a doubtful write and the read that settles it proves nothing about the write. Then
-the outcome is unknown, and ``CommitOutcomeUnknownError`` says so.
+If that read fails, the outcome is unknown: ``CommitOutcomeUnknownError``.
 
 Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
 """
@@ -32,7 +31,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -43,7 +42,7 @@ from icechunk_format.errors import (
     IcechunkError,
     StorageError,
 )
-from icechunk_format.repository.files.optional_objects import read_ref
+from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
 from icechunk_format.repository.state.repo_file import RepoState, read_state, remember_state
 from icechunk_format.repository.state.transitions import Transition, check_status, record
 from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
@@ -75,10 +74,10 @@ class RefAnswer:
     Parameters
     ----------
     tip
-        The snapshot that it is at; None when it does not exist.
+        The snapshot that it is at; None if it does not exist.
     tried
-        Whether a write was sent that was not seen to land. A later snapshot on top proves that the
-        write landed.
+        Whether a write was sent whose outcome is not known. A later snapshot on top of it proves
+        that it landed.
     """
 
     tip: SnapshotId | None
@@ -89,8 +88,8 @@ class RefAnswer:
 class Published(Generic[DeclinedT]):
     """The state after an update: the one that was written, or a later one.
 
-    Where the change did not apply to the present state, nothing was written: ``declined`` is what
-    the change answered, and ``info`` the state that it saw.
+    If the change did not apply to the current state, nothing was written: ``declined`` is the
+    result of the change, and ``info`` the state.
     """
 
     info: RepoInfo
@@ -99,12 +98,12 @@ class Published(Generic[DeclinedT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The ``repo`` object as it was read a moment ago.
+    """The ``repo`` object as it was just read.
 
     Parameters
     ----------
     copy
-        Name below ``overwritten/`` where its bytes have been put; None where they have not.
+        Name below ``overwritten/`` under which its bytes are stored, if they are.
     """
 
     state: RepoState
@@ -129,40 +128,37 @@ def update_repo(
     even_if_read_only: bool = False,
     seen: Seen | None = None,
 ) -> Published[DeclinedT]:
-    """Apply a change to the ``repo`` object, however many others do so at the same time.
+    """Apply a change to the ``repo`` object, however many other writers do so at the same time.
 
     Parameters
     ----------
-    storage
-        Where the repository is.
     change
-        Pure function of the state; called again for each state that is met.
+        Pure function of the state; called again for each state that is read.
     landed
-        Another way to recognise a state that stands on the change, where there is one: a random id
-        that it brings. It also serves repositories whose log keeps very few entries.
+        Returns True for a state that includes the change, by a random id of the change. Needed for
+        logs of few entries.
     even_if_read_only
-        For the change of the status itself.
+        For changes of the status.
     seen
-        A state to begin with. An old state is safe: its conditional write fails, and the next
-        attempt reads the object.
+        A state to begin with; if it is old, the conditional write fails, and the next attempt reads
+        the object.
 
     Raises
     ------
     ReadOnlyError
         The repository is read-only.
     ConflictError
-        The race was lost a hundred times; nothing was changed.
+        Other writers won every attempt; nothing was changed.
     CommitOutcomeUnknownError
-        The store did not answer, and could not be asked afterwards: the change may have landed.
+        The storage did not answer, also not afterwards: the change may have landed.
     NotFoundError, FormatError, StorageError
         The repository cannot be read.
     """
     copies: set[str] = set()
-    # The time of the state that a write of ours was to replace, while its outcome is unknown.
+    # Time of the state that a write of unknown outcome was to replace.
     doubted: int | None = None
     try:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            pause_before(attempt)
+        for _ in attempts():
             if seen is None:
                 seen = Seen(state=read_state(storage))
             state, copy = seen.state, seen.copy
@@ -172,7 +168,7 @@ def update_repo(
                 return Published(info=info)
             if doubted is not None:
                 if _time_of(info) < doubted:
-                    # The store answered with an old state, which tells nothing of our write.
+                    # The storage returned an old state, which proves nothing.
                     continue
                 if _time_of(info) > doubted:
                     if landed is None and not _reaches_back(info, doubted):
@@ -209,12 +205,7 @@ def update_repo(
         raise outcome_unknown(storage, REPO) from error
     if doubted is not None and _time_of(info) <= doubted:
         raise outcome_unknown(storage, REPO)
-    raise ConflictError(
-        f"the 'repo' object of {storage.root_url} was changed by others {MAX_ATTEMPTS} times "
-        "while this change was tried; nothing was changed. Let fewer writers commit at once, or "
-        "try again",
-        attempts=MAX_ATTEMPTS,
-    )
+    raise race_lost(storage, "the 'repo' object")
 
 
 def update_branch_ref(
@@ -225,31 +216,28 @@ def update_branch_ref(
     expected: SnapshotId | None,
     key: str,
 ) -> RefAnswer:
-    """Move a branch of a version 1 repository, or create it where nothing is ``expected``.
+    """Move a branch of a version 1 repository, or create it if nothing is ``expected``.
 
     Parameters
     ----------
     expected
-        Where the branch has to be; None for a branch that is not there yet.
-    key
-        Key of the ref file.
+        The snapshot that the branch has to be at; None if it must not exist.
 
     Returns
     -------
     RefAnswer
-        Where the branch is after the call: ``new`` if it was moved, else the snapshot that another
-        writer moved it to; None when it does not exist (any more).
+        Its tip is ``new`` if the branch was moved, else the snapshot that another writer moved it
+        to, or None if it does not exist.
 
     Raises
     ------
     CommitOutcomeUnknownError
-        The store did not answer, and could not be asked afterwards.
+        The storage did not answer, also not afterwards.
     """
     condition: Condition
     tried = False
     try:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            pause_before(attempt)
+        for _ in attempts():
             found = read_ref(storage, key)
             if found is None:
                 if expected is not None:
@@ -257,7 +245,7 @@ def update_branch_ref(
                 condition = CreateOnly()
             else:
                 tip, version = found
-                # Snapshot ids are random: if the branch is at our id, our earlier request landed.
+                # Snapshot ids are random: if the branch is at this id, an earlier request landed.
                 if tip == new or tip != expected:
                     return RefAnswer(tip=tip, tried=tried)
                 condition = ReplaceIfUnchanged(version=version)
@@ -270,27 +258,46 @@ def update_branch_ref(
         if not tried:
             raise
         raise outcome_unknown(storage, key) from error
-    raise ConflictError(
-        f"branch {branch!r} of {storage.root_url} was changed by others {MAX_ATTEMPTS} times while "
-        "this change was tried; nothing was changed",
-        branch=branch,
-    )
+    raise race_lost(storage, f"branch {branch!r}", branch=branch)
+
+
+def create_once(storage: Storage, key: str, data: bytes) -> bool:
+    """Create-if-absent; False if an object with other bytes exists.
+
+    If the outcome is unknown, the object is read: its bytes tell whose request landed. If it does
+    not exist, creating it again is harmless, since only one of both requests can succeed.
+
+    Raises
+    ------
+    CommitOutcomeUnknownError
+        The storage did not answer, also not afterwards.
+    """
+    for _ in attempts():
+        if put_if(storage, key, data, CreateOnly()):
+            return True
+        try:
+            found = fetch_if_there(storage, key)
+        except StorageError as error:
+            raise outcome_unknown(storage, key) from error
+        if found is not None:
+            return found.data == data
+    raise race_lost(storage, repr(key), key=key)
 
 
 def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
-    """Tell whether a state names one of our copies, so that our write came before it."""
+    """Return True if a state names a copy of this writer, so that its write came before."""
     named = {update.backup_path for update in info.latest_updates}
     named.add(info.repo_before_updates)
     return not copies.isdisjoint(named)
 
 
 def _time_of(info: RepoInfo) -> int:
-    """Return when a state was written; every state is younger than the one before it."""
+    """Return the time of a state; every state is younger than the one before it."""
     return max((update.updated_at for update in info.latest_updates), default=0)
 
 
 def _reaches_back(info: RepoInfo, instant: int) -> bool:
-    """Tell whether the log in a state names every update since an instant."""
+    """Return True if the log in a state has every update since a time."""
     if info.repo_before_updates is None:
         return True
     return any(update.updated_at <= instant for update in info.latest_updates)
@@ -307,15 +314,15 @@ def _entries_per_file(info: RepoInfo) -> int:
 
 
 def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool:
-    """Write under a condition; False where the object has to be read to learn what happened.
+    """Write under a condition; False if the object has to be read to learn what happened.
 
-    The write was lost, perhaps because a retry of the client met its own first attempt; or its
-    answer went missing, and the store answers again.
+    The write was lost, perhaps to an earlier attempt of the same client; or its answer was lost,
+    and the storage answers again.
 
     Raises
     ------
     CommitOutcomeUnknownError
-        The answer went missing, and the store cannot be asked afterwards.
+        The answer was lost, and the storage does not answer any more.
     """
     try:
         return storage.put(key, data, condition=condition) is not None
@@ -332,7 +339,7 @@ def exists_after(storage: Storage, key: str, *, written: str) -> bool:
     Raises
     ------
     CommitOutcomeUnknownError
-        The store gives no answer, so what the write led to is unknown.
+        The storage does not answer, so the outcome of the write is unknown.
     """
     for reading in range(_READS_AFTER_LOST_ANSWER):
         try:
@@ -346,18 +353,30 @@ def exists_after(storage: Storage, key: str, *, written: str) -> bool:
 def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
     """Return the error for a write whose outcome is unknown."""
     return CommitOutcomeUnknownError(
-        f"the store did not answer when {key!r} of {storage.root_url} was written, and cannot be "
-        "asked now. The change may have landed or not: look at the repository before doing it "
+        f"the storage did not answer when {key!r} of {storage.root_url} was written, and does not "
+        "answer now. The change may have landed or not: look at the repository before doing it "
         "again, and delete nothing",
         key=key,
     )
 
 
-def pause_before(attempt: int) -> None:
-    """Wait before a repeated attempt; the first few losers of a race only make room."""
-    if attempt == 1:
-        return
-    steps = max(0, attempt - _IMMEDIATE_ATTEMPTS)
-    longest = min(_FIRST_PAUSE * 1.5**steps, _LONGEST_PAUSE)
-    # Spread over the whole span: rivals that pause alike would meet again.
-    time.sleep(random.uniform(0, longest))
+def attempts() -> Iterator[int]:
+    """Yield the numbers of attempts at a change that races with other writers, with pauses."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        if attempt > 1:
+            steps = max(0, attempt - _IMMEDIATE_ATTEMPTS)
+            longest = min(_FIRST_PAUSE * 1.5**steps, _LONGEST_PAUSE)
+            # Random over the whole span: writers with equal pauses would collide again.
+            time.sleep(random.uniform(0, longest))
+        yield attempt
+
+
+def race_lost(storage: Storage, what: str, **facts: str) -> ConflictError:
+    """Return the error for a change after all ``attempts``."""
+    return ConflictError(
+        f"{what} of {storage.root_url} was changed by other writers {MAX_ATTEMPTS} times during "
+        "this change; nothing was changed. Let fewer writers commit at once, or try again",
+        attempts=MAX_ATTEMPTS,
+        location=storage.root_url,
+        **facts,
+    )

@@ -2,7 +2,7 @@
 
 Every read of a repository of spec version 2 starts with this object. The object may be large (one
 entry for each snapshot), and other writers replace it. So a state is kept with its object version,
-and a HEAD request tells whether the state is still current.
+and a HEAD request checks whether it is still current.
 
 Specification: "Repo info file".
 """
@@ -46,28 +46,22 @@ class RepoState:
         return cls(info=decode_state(fetched.data), data=fetched.data, version=fetched.version)
 
 
-# States that this process met last, by their bytes; the cache counts them rather than their bytes.
+# The last states of this process, by their bytes; the cache counts them rather than their bytes.
 _STATES_KEPT: Final = 2
 _STATES: Final = PerProcess(lambda: ObjectCache(_STATES_KEPT))
 
 
 def decode_state(data: bytes) -> RepoInfo:
-    """Decode the ``repo`` object, once for the readers and the writers that meet the same state.
-
-    Raises
-    ------
-    FormatError, UnsupportedError
-        As for ``repo_info.decode``.
-    """
+    """Decode the ``repo`` object, once for all readers and writers of one state."""
     found = _STATES.get().get_many([data], lambda _: [Loaded(repo_info.decode(data), cost=1)])
     return found[0]
 
 
 def remember_state(data: bytes, info: RepoInfo) -> None:
-    """Keep a state that was just written, so that whoever reads it next need not decode it.
+    """Keep a state that was just written, so that the next read need not decode it.
 
-    ``info`` must be what ``data`` was encoded from. Some states are left to be decoded: those that
-    hold what has to be cut or translated, and those with many snapshots that are not columns.
+    ``data`` must be ``info`` encoded. States whose decoding cuts or translates fields, and those
+    with many snapshots that are not columns, are not kept.
     """
     held = info.snapshots
     if isinstance(held, SnapshotList):
@@ -105,13 +99,7 @@ def _sorted_flags(flags: Iterable[int] | None) -> tuple[int, ...] | None:
 
 
 def read_state(storage: Storage) -> RepoState:
-    """Read the object.
-
-    Raises
-    ------
-    NotFoundError, StorageError, FormatError, UnsupportedError
-        It is missing or cannot be read.
-    """
+    """Read the object."""
     return RepoState.of(storage.get(REPO))
 
 
@@ -129,7 +117,7 @@ def read_yaml_config(storage: Storage) -> RepositoryConfig:
 class RepoFile:
     """Reads the ``repo`` object of one storage.
 
-    Threads may share it: what it remembers is one reference, replaced in one step.
+    Threads may share it: its state is one reference, replaced in one step.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -137,15 +125,7 @@ class RepoFile:
         self._state: RepoState | None = None
 
     def fetch(self) -> RepoState | None:
-        """Read the object, even if its state is known; None where there is none.
-
-        Raises
-        ------
-        FormatError
-            When it is damaged.
-        UnsupportedError
-            When its spec version is newer than this library.
-        """
+        """Read the object, even if its state is known; None if it does not exist."""
         fetched = fetch_if_there(self._storage, REPO)
         self._state = None
         if fetched is not None:
@@ -153,7 +133,7 @@ class RepoFile:
         return self._state
 
     def current(self) -> RepoState | None:
-        """Return the state of now, reading the object only where it changed since the last time."""
+        """Return the current state; the object is read only if it changed since the last time."""
         known = self.known()
         if known is not None and known.version.etag is not None:
             found = self._storage.head(REPO)
@@ -165,18 +145,13 @@ class RepoFile:
         """Return the current state of a repository that was opened before.
 
         With ``is_read`` the object is read even if its state may be known.
-
-        Raises
-        ------
-        NotFoundError
-            The object was deleted meanwhile.
         """
         state = self.fetch() if is_read else self.current()
         if state is None:
             url = self._storage.root_url
             raise NotFoundError(
-                f"the repository at {url} is gone: its 'repo' object was deleted after it was "
-                "opened",
+                f"the repository at {url} was deleted after it was opened: its 'repo' object "
+                "does not exist",
                 kind="repository",
                 location=url,
             )

@@ -1,12 +1,11 @@
-"""Protects an unreachable version that is used again from a garbage collection that is running.
+"""Protects an unreachable snapshot that is used again from a running garbage collection.
 
-A collection reads ``repo``, marks reachable snapshots, takes the others out of ``repo`` and deletes
+A collection reads ``repo``, marks reachable snapshots, removes the others from ``repo`` and deletes
 their files. A collection of any library begins anew if it finds a new snapshot in ``repo`` on top
-of one that it drops. So the update of ``repo`` that uses an unreachable version again also adds a
-*marker*: a snapshot without nodes on top of that version, which no ref reaches. There are two
-cases. The collection drops the version first, and the update is refused. Or the collection finds
-the marker and begins anew with what is reachable now. A ref alone would protect the version only as
-long as the ref stays. A later collection drops the marker like every unreachable snapshot.
+of one that it drops. So the update of ``repo`` that uses an unreachable snapshot again also adds a
+*marker*: a snapshot without nodes on top of it, which no ref reaches. Either the collection drops
+the snapshot first, and the update is refused; or it finds the marker and begins anew. A ref alone
+would protect the snapshot only as long as the ref stays. A later collection drops the marker.
 
 Specification: "Repo Info File". Version 1 has no such update, and no protection.
 """
@@ -34,8 +33,6 @@ class Marker:
 
     Parameters
     ----------
-    info
-        Entry of the marker in ``repo``.
     files
         Keys and bytes of the marker's files; store them before ``repo`` names the marker.
     """
@@ -61,11 +58,9 @@ def marker_on(
     Parameters
     ----------
     snapshot_id
-        The version that is used again; the parent of the marker.
-    flushed_at
-        Time of that version, in microseconds since 1970.
+        The snapshot that is used again; the parent of the marker.
     manifest_files
-        Manifests that stay, with their chunks, as long as the marker does.
+        Manifests that stay, with their chunks, as long as the marker.
     message
         Message of the marker; None for "Snapshot ... is used again".
     """

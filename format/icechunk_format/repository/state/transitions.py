@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. A change is a pure function: ``RepoInfo`` in, new ``RepoInfo`` and log entry out, or an error.
    ``publish.update_repo`` alone runs changes, each as often as other writers win the race.
-2. A change keeps everything that it does not name: configuration bytes, feature flags, pruned
-   lists, deleted tags, status.
+2. A change keeps all other fields: configuration bytes, feature flags, pruned lists, deleted
+   tags, status.
 3. Names of deleted tags stay taken, tags never move, ``main`` is never deleted.
 
 Specification: "Repo Info File", "Updates to the repo info file", "References".
@@ -53,8 +53,8 @@ MAIN: Final = "main"
 TAG_DELETED: Final = "was deleted, and the name of a deleted tag cannot be used again"
 
 MAX_CLOCK_SKEW: Final = 600_000_000
-"""Microseconds that the newest log entry may lie ahead of our clock; as much as writers tolerate
-between their clock and the store's."""
+"""Microseconds that the newest log entry may be ahead of this machine's clock; writers tolerate as
+much between their clock and the storage's."""
 
 
 class FeatureFlag(IntEnum):
@@ -67,7 +67,7 @@ class FeatureFlag(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A new state, without its log entry, and what the entry says."""
+    """A new state without its log entry, and the details of the entry."""
 
     info: RepoInfo
     details: UpdateDetails
@@ -75,14 +75,12 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TipMoved:
-    """A commit cannot be added, because its branch is no longer where the commit began.
+    """A branch that is not at the expected snapshot, so that a commit cannot be added.
 
     Parameters
     ----------
-    branch
-        Name of the branch.
     tip
-        Where it is now; None when it was deleted.
+        Its current snapshot; None if it was deleted.
     """
 
     branch: str
@@ -95,25 +93,17 @@ class TipMoved:
 def record(
     transition: Transition, *, now: int, backup_name: str, entries_per_file: int
 ) -> RepoInfo:
-    """Put the log entry of a transition on top of the log.
+    """Add the log entry of a transition to the log.
 
     Parameters
     ----------
     transition
         The new state; its log is still that of the state before.
-    now
-        Microseconds since 1970-01-01T00:00:00Z.
     backup_name
-        Name below ``overwritten/`` of the copy of the state before. The entry that was on top
-        until now gets it: an entry names the copy in which it is the newest.
+        Name below ``overwritten/`` of the copy of the state before. The newest entry until now gets
+        it: an entry names the copy in which it is the newest.
     entries_per_file
         The log is cut at the first entry after so many that a backup continues.
-
-    Raises
-    ------
-    InvalidInputError
-        When the newest entry lies further in the future than clocks may differ: entries must
-        grow, so this machine or another one has a wrong clock.
     """
     info = transition.info
     older = list(info.latest_updates)
@@ -134,7 +124,7 @@ def record(
     before = info.repo_before_updates
     for position in range(entries_per_file, len(updates)):
         continued_in = updates[position].backup_path
-        # Entries of a migration have no backup: they would be lost by a cut, so they stay.
+        # Entries of a migration have no backup, so they are not cut off.
         if continued_in is not None:
             updates, before = updates[:position], continued_in
             break
@@ -145,7 +135,7 @@ def record(
 
 
 def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Transition | TipMoved:
-    """Add a snapshot on top of a branch that is still where the snapshot's parent is."""
+    """Add a snapshot on top of a branch that is at the snapshot's parent."""
     tip = info.branches.get(branch)
     if tip is None or tip != snapshot.parent_id:
         return TipMoved(branch=branch, tip=tip)
@@ -158,7 +148,7 @@ def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Transitio
 def amend_commit(
     info: RepoInfo, branch: str, amended: SnapshotId, snapshot: SnapshotInfo
 ) -> Transition | TipMoved:
-    """Put a snapshot in the place of the tip of a branch; the old tip stays readable by its id."""
+    """Replace the tip of a branch by a snapshot; the old tip can be read by its id."""
     tip = info.branches.get(branch)
     if tip is None or tip != amended:
         return TipMoved(branch=branch, tip=tip)
@@ -204,7 +194,7 @@ def create_branch(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transit
 
 
 def delete_branch(info: RepoInfo, name: str) -> Transition:
-    """Remove a branch; its snapshots stay until they are collected."""
+    """Remove a branch; its snapshots stay until garbage collection."""
     check_not_main(name)
     previous = existing_ref(info.branches, name, "branch")
     return Transition(
@@ -307,13 +297,7 @@ def set_config(info: RepoInfo, config: bytes | None) -> Transition:
 
 
 def check_status(status: RepoStatus) -> None:
-    """Refuse when a repository with this status takes no changes.
-
-    Raises
-    ------
-    ReadOnlyError
-        When it is, with the reason that was given.
-    """
+    """Refuse if a repository with this status takes no changes."""
     if status.availability is Availability.READ_ONLY:
         why = f" ({status.reason})" if status.reason else ""
         raise ReadOnlyError(
@@ -323,13 +307,7 @@ def check_status(status: RepoStatus) -> None:
 
 
 def check_flag(info: RepoInfo, flag: FeatureFlag, what: str) -> None:
-    """Refuse what the repository has switched off.
-
-    Raises
-    ------
-    ReadOnlyError
-        When the flag is disabled.
-    """
+    """Refuse an operation that the repository has switched off."""
     if flag in (info.disabled_feature_flags or ()):
         raise ReadOnlyError(
             f"{what} is switched off in this repository (feature flag {flag:d}, "
@@ -365,12 +343,12 @@ def check_not_main(name: str) -> None:
 
 
 def existing_ref(refs: Mapping[str, SnapshotId], name: str, kind: str) -> SnapshotId:
-    """Return where a branch or tag is; raises NotFoundError that lists what there is."""
+    """Return the snapshot of a branch or tag; NotFoundError lists existing ones."""
     found = refs.get(name)
     if found is None:
         near = get_close_matches(name, refs, n=10, cutoff=0.0)
         raise NotFoundError(
-            f"there is no {kind} {name!r}; there is {', '.join(near) or 'none at all'}",
+            f"there is no {kind} {name!r}; existing: {', '.join(near) or 'none'}",
             kind=kind,
             name=name,
             existing=tuple(near),

@@ -40,7 +40,7 @@ _HINTS: Final = {
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a file is a staged write or the lock, and so no object."""
+    """Return True if a file is a staged write or the lock, not an object."""
     return name.startswith(RESERVED) or _FOREIGN_STAGED.search(name) is not None
 
 
@@ -68,12 +68,12 @@ def version_of(status: os.stat_result, content: bytes | None = None) -> ObjectVe
 
 
 def _digest(content: bytes) -> str:
-    # Processors have instructions for SHA-1, and nobody gains from two contents of one digest here.
+    # Processors have instructions for SHA-1, and collisions do no harm here.
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 
 def is_at(path: str, expected: ObjectVersion) -> bool:
-    """Tell whether the file still has a version; call it under the lock."""
+    """Return True if the file still has a version; call it under the lock."""
     try:
         with open(path, "rb") as file:
             return version_of(os.fstat(file.fileno()), file.read()).matches(expected)
@@ -86,7 +86,7 @@ def staging(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
     """Write ``data`` to a staged file beside ``path``; remove it at the end if it was not moved."""
     folder = os.path.dirname(path)
     staged = os.path.join(folder, f"{RESERVED}staged-{secrets.token_hex(8)}")
-    # 0o666 and not mkstemp's 0o600: objects are as readable as the user's umask says.
+    # 0o666 and not mkstemp's 0o600: the user's umask decides who can read objects.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(staged, flags, 0o666)
@@ -118,14 +118,9 @@ def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def open_lock(root: str, *, follow_symlinks: bool) -> int:
-    """Open the lock file of a root, made where it is missing, and return its descriptor.
+    """Open the lock file of a root, created if missing, and return its descriptor.
 
     The file gets the write permissions of the root's folder, whatever the umask.
-
-    Raises
-    ------
-    StorageError
-        The lock file is a link or no file, or its owner lets nobody else read it.
     """
     path = os.path.join(root, _LOCK_NAME)
     flags = _LOCK_FLAGS & ~getattr(os, "O_NOFOLLOW", 0) if follow_symlinks else _LOCK_FLAGS
@@ -153,7 +148,7 @@ def _open_existing_lock(path: str, flags: int) -> int:
         if os.path.islink(path):
             advice = "it is a symbolic link; delete it"
         else:
-            advice = f"{reason_of(error)}; let all who write the repository read and write it"
+            advice = f"{reason_of(error)}; give every writer of the repository access to it"
         raise StorageError(
             f"cannot open {path}, which writers of the repository lock: {advice}",
             key=_LOCK_NAME,

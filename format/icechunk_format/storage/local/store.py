@@ -2,15 +2,15 @@
 
 Rules of this file
 ------------------
-1. A write is staged in the target's folder under a reserved name and moved into place, so a
-   reader never sees half an object. Files are not synced: a crash of the machine (not of the
+1. A write is staged in the folder of its key under a reserved name and renamed, so a reader never
+   sees half an object. Files are not synced: a crash of the machine (not of the
    process) may lose the last writes.
 2. ``CreateOnly`` is a hard link, which fails where the name is taken. ``ReplaceIfUnchanged``
    compares and replaces under an exclusive lock on one reserved file of the root. Other Icechunk
-   implementations replace without that lock, and it does not stop them.
-   Whoever may write the root may take the lock.
-3. A version is the file's modification time, size and inode, and a digest of the content where
-   it was read or written: the three can repeat within one tick of the file system's clock.
+   implementations replace without that lock, and it does not stop them. Every writer of the root
+   may take the lock.
+3. A version is the file's modification time, size and inode, and a digest of the content if it
+   was read or written: the three can repeat within one tick of the file system's clock.
 4. Reserved names begin with ``.storage-``: they are never listed, and are refused as keys. Names
    such as ``name#3``, which other implementations stage under, are not listed either.
    ``delete_staged`` deletes the staged files of killed writers.
@@ -87,8 +87,6 @@ class LocalStorage(Storage):
 
     Parameters
     ----------
-    root
-        Absolute path of the folder.
     follow_symlinks
         Whether links may lead out of the folder.
     """
@@ -142,7 +140,7 @@ class LocalStorage(Storage):
         return plan.assemble(answers)
 
     def _read_range(self, descriptor: int, read: ReadRequest, size: int) -> bytes:
-        # Lengths come from stored references: compare them with the size before taking memory.
+        # Lengths come from stored references: compare them with the size before allocating.
         if read.suffix is not None:
             first, last = max(size - read.suffix, 0), size
         else:
@@ -229,7 +227,7 @@ class LocalStorage(Storage):
         return [failure for some in failures for failure in some]
 
     def _shared_out(self, work: Callable[[list[A]], T], items: list[A]) -> list[T]:
-        """Do some work in threads, where there is enough of it."""
+        """Call a function on parts of many items in threads, or once on few items."""
         if len(items) < _FILES_FOR_THREADS:
             return [work(items)]
         return self._threads.map(work, batches(items, -(-len(items) // (4 * _THREADS))))

@@ -1,7 +1,7 @@
-"""Finds the endpoint of a location, and checks that its host can be connected to.
+"""Finds the endpoint of a location, and checks that its host can be reached.
 
-A wrong endpoint must fail in seconds and by name; a busy store is retried for minutes. Clients
-cannot tell the two apart, so each process connects to the host once before its first request.
+A wrong endpoint must fail in seconds and by name; a busy server is retried for minutes. Clients
+cannot distinguish the two, so each process connects once before its first request.
 """
 
 from __future__ import annotations
@@ -54,13 +54,7 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
 
 
 def host_part(text: str, option: str, address: Address) -> str:
-    """Return a text that becomes part of a host name; refuse one that could name another host.
-
-    Raises
-    ------
-    InvalidInputError
-        It has other characters than names of regions, accounts and buckets.
-    """
+    """Return a string that becomes part of a host name; refuse one that could name another host."""
     if re.fullmatch(r"[A-Za-z0-9._-]+", text) is None:
         raise InvalidInputError(
             f"storage.{option} of {address.shown_url} becomes part of a host name, so it can have "
@@ -72,7 +66,7 @@ def host_part(text: str, option: str, address: Address) -> str:
 
 
 def server_url(address: Address, options: StorageOptions, region: str | None = None) -> str | None:
-    """Return the URL of the server; ``None`` where only the client knows."""
+    """Return the URL of the server; ``None`` if only the client knows it."""
     given = endpoint_url(address, options)
     if given is not None:
         return given
@@ -90,11 +84,6 @@ def check_reachable(url: str, *, root_url: str) -> None:
     """Connect to the host of ``url`` once, so that a wrong one fails fast and by name.
 
     Hosts behind a proxy are not checked.
-
-    Raises
-    ------
-    StorageError
-        The host has no address, or nobody answers.
     """
     parts = urlsplit(url)
     host = parts.hostname

@@ -1,8 +1,8 @@
-"""Classifies failed requests by what they mean, whichever client sent them.
+"""Classifies failed requests by their meaning, for every client.
 
-Each client turns its own exceptions into a :class:`Failure`; ``request_policy.py`` tells what
-follows. Texts of clients may hold credentials (signed URLs, request dumps): they are shown
-shortened, without queries and secret options.
+Each client turns its own exceptions into a :class:`Failure`, which ``request_policy.py`` handles.
+Messages of clients may hold credentials (signed URLs, request dumps): they are shown shortened,
+without queries and secret options.
 """
 
 from __future__ import annotations
@@ -46,12 +46,10 @@ class Backoff:
 
     Attributes
     ----------
-    max_retries
-        Tries after the first one.
     first_delay, max_delay
-        Seconds before the second try, and the longest wait; in between it doubles.
+        Seconds before the second attempt, and the longest wait; in between it doubles.
     give_up_after
-        Seconds since the first try after which there is no further one.
+        Seconds since the first attempt after which there is no further one.
     """
 
     max_retries: int = DEFAULT_RETRIES
@@ -74,7 +72,7 @@ class RequestFailedError(Exception):
 
 
 def failure_of_status(status: int, code: str = "") -> Failure:
-    """Return the failure for an HTTP status and an error code of the store."""
+    """Return the failure for an HTTP status and an error code of the server."""
     reason = f"HTTP {status}" + (f" {code}" if code else "")
     if code in ("NoSuchBucket", "ContainerNotFound"):
         kind = FailureKind.MISSING_BUCKET
@@ -102,7 +100,7 @@ _MAX_REASON: Final = 300
 
 
 def safe_reason(text: str, secrets: Iterable[str]) -> str:
-    """Return a client's text on one line, shortened, without secrets, queries and users of URLs."""
+    """Return a short line of a client's message without secrets, queries and users of URLs."""
     for secret in secrets:
         if len(secret) >= 4:
             text = text.replace(secret, "***")

@@ -1,6 +1,6 @@
-"""Opens fsspec file systems, and translates the options to the words of each implementation.
+"""Opens fsspec file systems, and translates the options to those of each implementation.
 
-Options of unknown kinds of URL are passed on as given, because only the implementation knows them.
+Options of unknown kinds of URL are passed on as given.
 """
 
 from __future__ import annotations
@@ -22,15 +22,8 @@ _OBSTORE_ONLY: Final = ("timeout", "allow_http", "allow_invalid_certificates", "
 def open_file_system(
     address: Address, options: StorageOptions, secrets: Sequence[str]
 ) -> tuple[Any, str]:
-    """Return a file system without a listings cache, and the path of the root in it.
-
-    Raises
-    ------
-    UnsupportedError
-        The package that brings the file system is not installed, there is none, or it does not
-        take one of the options.
-    """
-    # Imported here because it takes a quarter of a second, and most locations do without it.
+    """Return a file system without a listings cache, and the path of the root in it."""
+    # Imported here because it takes a quarter of a second, and most locations do not need it.
     import fsspec.core
 
     arguments = _arguments(address, options)
@@ -86,9 +79,9 @@ _NEVER_NUMBERS: Final = ("password", "passphrase", "secret", "token", "key", "us
 
 
 def _typed(name: str, value: str) -> Any:
-    """Return an option for an unknown file system: JSON where it is JSON, text otherwise.
+    """Return an option for an unknown file system: JSON if it is JSON, else a string.
 
-    Passwords and the like stay text even when they are digits.
+    Passwords and the like stay strings even if they are digits.
     """
     if any(word in name.lower() for word in _NEVER_NUMBERS):
         return value

@@ -5,9 +5,8 @@ Rules of this file
 1. fsspec's file systems differ; only what all of them can do is used: whole or ranged reads,
    ``pipe_file``, ``info``, ``walk``, ``rm_file``.
 2. No file system of fsspec replaces an object conditionally, so conditional writes are refused,
-   except in fsspec's own memory (one process, one lock) and with ``single_writer=true``, by
-   which the user promises that one process writes. Both compare first and then write. S3 has
-   ``s3_store.py``.
+   except in fsspec's own memory (one process, one lock) and with ``single_writer=true``. Both
+   compare first and then write. S3 has ``s3_store.py``.
 3. A write is as atomic as the file system's ``pipe_file``; local files are staged and moved.
 4. Any exception of a file system becomes a typed error: their kinds are not documented.
 """
@@ -58,14 +57,7 @@ _conditional_lock = threading.Lock()
 
 
 class FsspecStorage(RemoteStorage):
-    """Objects below a URL, through the fsspec implementation of its scheme.
-
-    Raises
-    ------
-    UnsupportedError
-        The package that brings the file system is not installed, there is none, or it does not
-        take one of the options.
-    """
+    """Objects below a URL, through the fsspec implementation of its scheme."""
 
     def __init__(self, address: Address, options: StorageOptions) -> None:
         secrets = [value for value in options.values() if len(value) >= 4]
@@ -284,7 +276,7 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _modified(info: Mapping[str, Any]) -> datetime:
-    """Return the modification time of an object; 1970 where the file system has none."""
+    """Return the modification time of an object; 1970 if the file system has none."""
     for field in _TIME_FIELDS:
         value = info.get(field)
         if isinstance(value, datetime):

@@ -4,9 +4,9 @@ A repository or a redirecting server must never make a reader contact such a hos
 
 Rules of this file
 ------------------
-1. The address that is connected to is judged, whatever name or spelling led to it: the text of the
-   host before the connection, the address of the peer before the request.
-2. The host and port of the URL that the user authorised are not judged.
+1. The address that is connected to is checked, whatever name or spelling led to it: the host as
+   written before the connection, the address of the peer before the request.
+2. The host and port of the URL that the user authorised are not checked.
 """
 
 from __future__ import annotations
@@ -49,13 +49,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
-    """Return a factory of aiohttp sessions, for fsspec, that keeps the rules of this file.
-
-    Parameters
-    ----------
-    root_url
-        The URL that the user gave.
-    """
+    """Return a factory of aiohttp sessions, for fsspec, that enforces the rules of this file."""
 
     async def make(**arguments: Any) -> Any:
         # Imported here: slow, and missing without fsspec's http extra.

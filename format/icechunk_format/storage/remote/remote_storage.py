@@ -94,7 +94,7 @@ class RemoteStorage(Storage):
 
     @abstractmethod
     def _look_at(self, key: str) -> ObjectInfo | None:
-        """Ask for an object without its bytes, in one request."""
+        """Request an object without its bytes."""
 
     def _existing(self, key: str) -> ObjectInfo:
         info = self.head(key)
@@ -120,7 +120,7 @@ class BucketStorage(RemoteStorage):
     """Prefix of every key in the bucket: empty, or a path with a slash at its end."""
     _threads: PacedThreads
     _reads: PacedThreads
-    """As many threads as ``_threads`` has, or more where reads are small and far away."""
+    """As many threads as ``_threads`` has, or more if reads are small and latency is high."""
 
     def _path(self, key: str) -> str:
         return self._prefix + check_key(key)
@@ -157,7 +157,7 @@ class BucketStorage(RemoteStorage):
         if failure.kind is FailureKind.CONDITION:
             return modified_error(read)
         if failure.kind is FailureKind.RANGE:
-            # The range begins behind the last byte: the size is needed for the error.
+            # The range begins after the last byte: the error needs the size.
             info = self.head(read.key)
             found = max((info.size if info else 0) - (read.start or 0), 0)
             try:
@@ -186,7 +186,7 @@ class BucketStorage(RemoteStorage):
     def _conditional_write(
         self, key: str, data: bytes, condition: CreateOnly | ReplaceIfUnchanged
     ) -> Callable[[], ObjectVersion] | None:
-        """Return what sends a conditional write, exactly once; ``None`` if it would be lost."""
+        """Return what sends a conditional write exactly once; None if it would be lost."""
 
     def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
         return self._server.call("write", key, lambda: self._write(key, data))

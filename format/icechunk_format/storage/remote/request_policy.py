@@ -1,13 +1,13 @@
 """Sends requests to a server, repeats them where safe, and turns failures into errors.
 
-The three clients of remote objects (obstore, botocore, fsspec) differ in calls and exceptions; they
-share what follows from a failure.
+The three clients of remote objects (obstore, botocore, fsspec) differ in calls and exceptions;
+failures are handled alike.
 
 Rules of this file
 ------------------
 1. Transient failures (5xx, throttling, timeouts, lost connections) are tried again with
    exponential backoff and full jitter. Refusals (400, 401, 403, 404, 412) are not.
-2. A conditional write is tried again only if the store did not process it (throttled, or never
+2. A conditional write is tried again only if the server did not process it (throttled, or never
    connected). After any other lost answer the outcome is unknown: a repetition can fail because
    the first attempt succeeded.
 3. Errors do not chain the client's exception, whose text may hold credentials.
@@ -58,15 +58,11 @@ class Server:
     ----------
     root_url
         The root for messages: without credentials.
-    kind
-        Kind of URL, for hints and limits.
-    endpoint
-        URL of the server, for hints.
     classify
         Turns an exception of the client, and ``secrets``, into a failure; ``None`` if the exception
-        is no failed request.
+        is not a failed request.
     secrets
-        Texts that no error may show.
+        Strings that no error may show.
     backoff
         Repetitions beyond those of the client itself.
     conditional_backoff
@@ -83,7 +79,7 @@ class Server:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the server takes no writes."""
+        """True if the server takes no writes."""
         return self.kind == "http"
 
     def attempt(self, operation: Callable[[], T], *, conditional: bool = False) -> T:
@@ -117,15 +113,7 @@ class Server:
                 retry += 1
 
     def call(self, action: str, key: str, operation: Callable[[], T]) -> T:
-        """Send a request; a failure becomes the error to show.
-
-        Raises
-        ------
-        NotFoundError
-            The object or the bucket is missing.
-        StorageError
-            Any other failure.
-        """
+        """Send a request; a failure becomes the error to show."""
         try:
             return self.attempt(operation)
         except RequestFailedError as error:
@@ -140,7 +128,7 @@ class Server:
         none_for: Collection[FailureKind] = (FailureKind.MISSING,),
         conditional: bool = False,
     ) -> T | None:
-        """Send a request; ``None`` where it fails in one of some ways, and errors of ``call``."""
+        """Send a request; None for failures of some kinds, else the errors of ``call``."""
         try:
             return self.attempt(operation, conditional=conditional)
         except RequestFailedError as error:
@@ -155,8 +143,6 @@ class Server:
 
         Parameters
         ----------
-        action, key
-            The verb such as ``"read"``, and the key (may be empty).
         conditional
             Whether the request was a conditional write, whose outcome may now be unknown.
         """
@@ -170,13 +156,13 @@ class Server:
             )
         if failure.kind is FailureKind.MISSING and key:
             return missing_object(key, self.root_url)
-        hint = "see the store's own log for more"
+        hint = "see the log of the server for more"
         if (
             failure.kind is FailureKind.DENIED
             or "region" in failure.reason.lower()
             or failure.status in _REFUSED_FOR_ACCESS
         ):
-            hint = _ACCESS_HINTS.get(self.kind, "check who may read and write there")
+            hint = _ACCESS_HINTS.get(self.kind, "check the permissions there")
         elif failure.kind is FailureKind.UNREACHABLE:
             where = f" ({self.endpoint})" if self.endpoint else ""
             hint = f"check storage.endpoint_url{where} and the network"
@@ -194,13 +180,7 @@ class Server:
         )
 
     def refuse_writing(self, key: str = "") -> None:
-        """Refuse every write to a web server.
-
-        Raises
-        ------
-        ReadOnlyError
-            The server is a web server.
-        """
+        """Refuse every write to a web server."""
         if self.is_read_only:
             what = f"object {key!r} below " if key else ""
             raise ReadOnlyError(
@@ -210,13 +190,7 @@ class Server:
             )
 
     def refuse_listing(self) -> None:
-        """Refuse to list a web server, which has no listing.
-
-        Raises
-        ------
-        UnsupportedError
-            The server is a web server.
-        """
+        """Refuse to list a web server, which has no listing."""
         if self.kind == "http":
             raise UnsupportedError(
                 f"{self.root_url} cannot be listed: HTTP has no listing; "

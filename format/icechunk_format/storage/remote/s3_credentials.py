@@ -27,14 +27,12 @@ _CONNECT_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """What an S3 location takes from its options and the environment, for both clients.
+    """Settings of an S3 location from its options and the environment, for both clients.
 
     Attributes
     ----------
     endpoint
         URL of the server, ``None`` for AWS itself.
-    region
-        Region that requests are signed for.
     credentials
         Keys, or their source; ``None`` to send requests unsigned.
     """
@@ -54,7 +52,7 @@ class S3Credentials:
     renewing: Any = field(default=None, repr=False)
 
     def current(self) -> tuple[str, str, str | None, datetime | None]:
-        """Return key id, secret, session token, and when to ask again."""
+        """Return key id, secret, session token, and the time to renew them."""
         if self.renewing is None:
             return self.key, self.secret, self.token, None
         frozen = self.renewing.get_frozen_credentials()
@@ -62,7 +60,7 @@ class S3Credentials:
         return frozen.access_key, frozen.secret_key, frozen.token, again
 
     def for_obstore(self) -> dict[str, Any]:
-        """Return the keys as obstore asks for them, so that it takes none from the environment."""
+        """Return the keys in the form of obstore, so that it takes none from the environment."""
         key, secret, token, again = self.current()
         return {
             "access_key_id": key,
@@ -72,21 +70,13 @@ class S3Credentials:
         }
 
     def secrets(self) -> list[str]:
-        """Return the texts that no error may show."""
+        """Return the strings that no error may show."""
         key, secret, token, _ = self.current()
         return [part for part in (key, secret, token) if part]
 
 
 def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
-    """Return the settings of an S3 location from its options and the environment.
-
-    Raises
-    ------
-    InvalidInputError
-        ``key`` without ``secret``, ``secret`` without ``key``, or an unknown profile.
-    StorageError
-        There are no credentials anywhere.
-    """
+    """Return the settings of an S3 location from its options and the environment."""
     session = _LazySession(options.get("profile"))
     endpoint = endpoint_url(address, options)
     # A server that is not AWS takes any region; AWS names the right one in its refusal.
@@ -137,7 +127,7 @@ def _credentials(
 
 def make_client(settings: S3Settings, options: StorageOptions, *, connections: int) -> Any:
     """Return a botocore client that sends each request exactly once."""
-    # Imported here because it takes half a second, and most locations do without it.
+    # Imported here because it takes half a second, and most locations do not need it.
     import botocore
     import botocore.config
     import botocore.session
@@ -173,13 +163,7 @@ def make_client(settings: S3Settings, options: StorageOptions, *, connections: i
 
 
 def check_conditions(client: Any) -> None:
-    """Refuse conditional writes where the installed botocore is too old for them.
-
-    Raises
-    ------
-    UnsupportedError
-        Its ``put_object`` does not know ``IfMatch`` or ``IfNoneMatch``.
-    """
+    """Refuse conditional writes if the installed botocore is too old for them."""
     known = client.meta.service_model.operation_model("PutObject").input_shape.members
     if not {"IfMatch", "IfNoneMatch"} <= set(known):
         raise UnsupportedError(
@@ -189,14 +173,14 @@ def check_conditions(client: Any) -> None:
 
 
 class _LazySession:
-    """A botocore session, made only where options and environment do not answer."""
+    """A botocore session, made only if options and environment are not enough."""
 
     def __init__(self, profile: str | None) -> None:
         self._profile = profile
 
     @cached_property
     def _session(self) -> Any:
-        # Imported here because it takes half a second, and explicit keys do without it.
+        # Imported here because it takes half a second, and explicit keys do not need it.
         import botocore.session
 
         return botocore.session.Session(profile=self._profile)

@@ -51,15 +51,7 @@ _PART_SIZE: Final = 64 * 2**20
 
 
 class S3Storage(BucketStorage):
-    """Objects below a prefix of an S3 bucket; its server is contacted once.
-
-    Raises
-    ------
-    InvalidInputError
-        The options do not fit together.
-    StorageError
-        Nobody answers at the endpoint, or there are no credentials.
-    """
+    """Objects below a prefix of an S3 bucket; its server is contacted once."""
 
     def __init__(self, address: Address, options: StorageOptions) -> None:
         settings = s3_settings(address, options)

@@ -17,7 +17,7 @@ import obstore.store
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.address import Address
-from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.options import SECRET_OPTIONS, StorageOptions
 from icechunk_format.storage.remote.endpoint import (
     check_reachable,
     endpoint_url,
@@ -37,7 +37,7 @@ _DEFAULT_TIMEOUT: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObstoreClients:
-    """The two clients of a bucket, and the texts that their errors must not show."""
+    """The two clients of a bucket, and the strings that their errors must not show."""
 
     patient: Any
     once: Any
@@ -46,16 +46,8 @@ class ObstoreClients:
 
 
 def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
-    """Return the clients of a location; connect to the server once to check that it answers.
-
-    Raises
-    ------
-    InvalidInputError
-        The options do not fit together.
-    StorageError
-        Nobody answers at the endpoint, or there are no credentials.
-    """
-    secrets = [value for name, value in options.items() if name in _SECRET_OPTIONS]
+    """Return the clients of a location; connect to the server once to check that it answers."""
+    secrets = [value for name, value in options.items() if name in SECRET_OPTIONS]
     region = None
     store: Any
     arguments: dict[str, Any]
@@ -106,7 +98,7 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
 
 
 def _check_sendable(address: Address, arguments: Mapping[Any, Any]) -> None:
-    """Refuse what no header of a request can carry: obstore breaks on it."""
+    """Refuse strings that no header can carry: obstore breaks on them."""
     for value in arguments.values():
         text = value if isinstance(value, str) and not value.lstrip().startswith("{") else ""
         if any(character < " " or character == "\x7f" for character in text):
@@ -114,19 +106,6 @@ def _check_sendable(address: Address, arguments: Mapping[Any, Any]) -> None:
                 f"an option or a credential for {address.shown_url} has a line break or another "
                 "control character; remove it, also at the end of files and environment variables"
             )
-
-
-_SECRET_OPTIONS: Final = frozenset(
-    {
-        "key",
-        "secret",
-        "token",
-        "account_key",
-        "sas_token",
-        "connection_string",
-        "client_secret",
-    }
-)
 
 
 def _client_options(options: StorageOptions, server: str | None) -> dict[str, Any]:
@@ -154,7 +133,7 @@ def _s3_arguments(
     if settings.endpoint is not None:
         arguments["endpoint"] = settings.endpoint
         if options.flag("virtual_hosted_style"):
-            # Here obstore expects the bucket in the host; users give the server alone.
+            # obstore expects the bucket in the host; users give the server alone.
             scheme, _, host = settings.endpoint.partition("://")
             bucket = host_part(address.bucket, "virtual_hosted_style", address)
             if not host.startswith(f"{bucket}."):

@@ -5,8 +5,8 @@ Rules of this file
 1. obstore's calls block without holding Python's lock, so concurrency is plain threads.
 2. obstore repeats failed requests itself; conditional writes use a client that never does (see
    ``clients.py``).
-3. obstore has one runtime per process that does not survive a fork: :func:`claim_runtime` tells
-   whether this process may use it. A child of a process that used it needs another client.
+3. obstore has one runtime per process that does not survive a fork: a child of a process that used
+   it needs another client (:func:`claim_runtime`).
 4. Entity tags have no quotes outside of this file; requests add them again.
 """
 
@@ -15,6 +15,7 @@ Rules of this file
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from typing import Any, Final
 import obstore
 import obstore.exceptions
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.options import StorageOptions
@@ -36,9 +37,15 @@ from icechunk_format.storage.protocol import (
     ReadRequest,
     ReplaceIfUnchanged,
 )
-from icechunk_format.storage.ranges import check_length, quoted
-from icechunk_format.storage.remote.failures import Backoff, FailureKind, RequestFailedError
-from icechunk_format.storage.remote.obstore.answers import classify, update_mode, version_of
+from icechunk_format.storage.ranges import check_length, quoted, unquoted
+from icechunk_format.storage.remote.failures import (
+    Backoff,
+    Failure,
+    FailureKind,
+    RequestFailedError,
+    failure_of_status,
+    safe_reason,
+)
 from icechunk_format.storage.remote.obstore.clients import make_clients
 from icechunk_format.storage.remote.remote_storage import BucketStorage
 
@@ -46,7 +53,7 @@ _MOST_CONCURRENCY: Final = 256
 _LIST_PAGE: Final = 1000
 _BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
 _PART_SIZE: Final = 16 * 2**20
-# obstore repeats requests itself, but not those whose body broke off halfway.
+# obstore repeats requests itself, but not after a broken body.
 _ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
 
 _WHOLE_BATCH: Final = (
@@ -55,6 +62,9 @@ _WHOLE_BATCH: Final = (
     FailureKind.DENIED,
     FailureKind.THROTTLED,  # halves of the batch would only be more requests
 )
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"(\w{1,64})\"")
 
 _runtime_owner: int | None = None
 
@@ -68,15 +78,7 @@ def claim_runtime() -> bool:
 
 
 class ObjectStoreStorage(BucketStorage):
-    """Objects below a root of a bucket or an HTTP folder; its server is contacted once.
-
-    Raises
-    ------
-    InvalidInputError
-        The options do not fit together.
-    StorageError
-        Nobody answers at the endpoint, or there are no credentials.
-    """
+    """Objects below a root of a bucket or an HTTP folder; its server is contacted once."""
 
     def __init__(self, address: Address, options: StorageOptions) -> None:
         clients = make_clients(address, options)
@@ -106,7 +108,7 @@ class ObjectStoreStorage(BucketStorage):
         except UnsupportedError:
             if read.suffix is None:
                 raise
-        # A store without suffix requests (Azure).
+        # A server without suffix requests (Azure).
         size = self._existing(read.key).size
         check_length(read, min(size, read.suffix), self.root_url)
         return super()._read(replace(read, suffix=None, start=size - read.suffix, end=size))
@@ -215,8 +217,8 @@ class ObjectStoreStorage(BucketStorage):
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         folder, _, rest = prefix.rpartition("/")
         start = prefix if rest else ""
-        # obstore lists whole path segments, so a prefix within a segment is compared here. Where
-        # keys come in order, the listing begins shortly before the prefix and ends behind it: many
+        # obstore lists whole path segments, so a prefix within a segment is compared here. If keys
+        # are ordered, the listing begins shortly before the prefix and ends after it: many
         # processes can then share a folder of millions of objects by prefixes.
         offset = _shortly_before(start) if self._lists_in_order else None
         behind = None if offset is None else self._prefix + offset
@@ -234,7 +236,7 @@ class ObjectStoreStorage(BucketStorage):
             try:
                 return next(stream, None)
             except Exception:
-                # A stream that has failed says that it is at its end when it is asked again.
+                # A failed stream reports its end at the next call.
                 stream = None
                 raise
 
@@ -246,7 +248,7 @@ class ObjectStoreStorage(BucketStorage):
             if self._lists_in_order:
                 behind = page[-1]["path"]
             else:
-                # Nothing says where to go on, so a failure is an error from here on.
+                # Listings cannot be continued, so a failure is an error from here on.
                 server = replace(self._server, backoff=Backoff(max_retries=0))
             for meta in page:
                 info = self._info(meta)
@@ -259,8 +261,61 @@ class ObjectStoreStorage(BucketStorage):
 def _shortly_before(start: str) -> str | None:
     """Return an offset shortly before all keys that begin with a prefix; None if there is none.
 
-    A listing begins behind its offset. The prefix may be a key itself, so it cannot be the offset.
+    A listing begins behind its offset. The prefix may be a key, so it cannot be the offset.
     """
     if not start or start[-1] < "!" or start[-1] > "~" or start[-1] == "0":
         return None
     return start[:-1] + chr(ord(start[-1]) - 1) + "zzz"
+
+
+def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
+    """Return the failure for an exception of obstore.
+
+    The class of the exception decides first. The rest has only a text, which may hold the server's
+    HTTP status and error code. Errors without both count as ``BROKEN``: a write may have landed.
+    """
+    text = str(error)
+    if isinstance(error, obstore.exceptions.NotSupportedError):
+        raise UnsupportedError(f"this store cannot do that: {safe_reason(text, secrets)}") from None
+    if isinstance(error, (obstore.exceptions.InvalidPathError, ValueError)):
+        raise InvalidInputError(
+            f"the object store cannot hold this key: {safe_reason(text, secrets)}"
+        ) from None
+    status = _STATUS.search(text)
+    found = _CODE.search(text)
+    code = (found.group(1) or found.group(2)) if found else ""
+    if isinstance(error, FileNotFoundError):
+        return failure_of_status(404, code)
+    if isinstance(error, obstore.exceptions.PermissionDeniedError):
+        return failure_of_status(403, code)
+    if isinstance(error, obstore.exceptions.UnauthenticatedError):
+        return failure_of_status(401, code)
+    if isinstance(
+        error, (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
+    ):
+        return failure_of_status(412, code)
+    if not isinstance(error, (obstore.exceptions.BaseError, OSError)):
+        return None
+    if status is not None:
+        return failure_of_status(int(status.group(1)), code)
+    summary, _, details = text.partition("Debug source")
+    reason = safe_reason(summary, secrets)
+    if "StartTooLarge" in details:
+        return Failure(kind=FailureKind.RANGE, reason=reason)
+    if "kind: Connect" in details:
+        return Failure(kind=FailureKind.UNREACHABLE, reason=f"no connection ({reason})")
+    return Failure(kind=FailureKind.BROKEN, reason=reason)
+
+
+def version_of(meta: Any) -> ObjectVersion:
+    """Return the version in an answer; its entity tag loses its quotes."""
+    etag = meta["e_tag"]
+    return ObjectVersion(
+        etag=None if etag is None else unquoted(etag), generation=meta.get("version")
+    )
+
+
+def update_mode(version: ObjectVersion) -> dict[str, str]:
+    """Return the condition that an object still has a version, in obstore's words."""
+    mode = {} if version.etag is None else {"e_tag": quoted(version.etag)}
+    return mode if version.generation is None else {**mode, "version": version.generation}
