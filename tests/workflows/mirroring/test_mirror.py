@@ -162,6 +162,16 @@ def test_changed_labels_rewrite_what_they_touch(grid):
     grid.assert_copied()
 
 
+def test_a_label_that_enters_the_selection_rewrites_its_file(grid):
+    assert grid.mirror(rowsPerPartition=ROWS, where="time != '2024-01-01 03:00:00'").rows == 40
+    session = grid.repository.writable_session()
+    grid.values["time"][3] = 300
+    grid.store(session, "time")
+    session.commit("another label")
+    assert counts(grid.mirror()) == (1, 1, 16)
+    grid.assert_copied()
+
+
 def test_shifted_and_deleted_chunks(grid):
     grid.mirror(rowsPerPartition=ROWS)
     session = grid.repository.writable_session()

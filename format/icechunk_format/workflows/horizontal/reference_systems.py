@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. The grid mapping of a variable decides: its ``crs_wkt``, or the parameters of the projection.
+1. The grid mapping of a variable decides: its attribute crs_wkt, or parameters of the projection.
    Latitudes and longitudes without a grid mapping are in WGS 84.
 2. Coordinates are in the order x, y (longitude, latitude), whatever the order of a CRS.
 3. `geo_package` imports optional packages; its error names what to install.

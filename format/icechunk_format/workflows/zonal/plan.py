@@ -76,7 +76,7 @@ class ZonalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ZonalContext:
-    """What all tasks share; small and picklable.
+    """The values that all tasks share; small and picklable.
 
     Parameters
     ----------

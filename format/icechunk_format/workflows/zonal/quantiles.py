@@ -49,7 +49,7 @@ def quantile_of(statistic: str) -> float | None:
 
 
 def column_suffix(statistic: str) -> str:
-    """Return how columns of a statistic end: ``quantile_90``, or the statistic itself."""
+    """Return the suffix of columns of a statistic, as in quantile_90, or the statistic itself."""
     share = quantile_of(statistic)
     if share is None or statistic == "median":
         return statistic
