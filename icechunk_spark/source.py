@@ -31,7 +31,8 @@ from pyspark.sql.types import StructType
 from icechunk_format.errors import IcechunkError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.options.write_request import Mode, parse_write_options
+from icechunk_format.options.write import Mode
+from icechunk_format.options.write_request import parse_write_options
 from icechunk_spark.jobs.errors import errors_on_one_line
 
 
@@ -123,12 +124,12 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option or a column cannot be written.
         """
-        request = parse_write_options(self.options)
+        request = parse_write_options(self.options, mode=_mode(overwrite))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.writing.unplanned import UnplannedWriter
 
         with errors_on_one_line():
-            writer = UnplannedWriter(request, _mode(overwrite), schema)
+            writer = UnplannedWriter(request, schema)
             writer.check_base()
             return writer
 
@@ -152,20 +153,19 @@ class IcechunkDataSource(DataSource):
         IcechunkError
             An option cannot be used, or a column cannot be written.
         """
-        request = parse_write_options(self.options, "writeStream")
+        request = parse_write_options(self.options, "writeStream", mode=_mode(overwrite))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.changes.batches import check_stream
         from icechunk_spark.changes.staged import StagedStreamWriter
 
-        mode = _mode(overwrite)
         try:
             with errors_on_one_line():
-                group = check_stream(request, mode, schema)
+                group = check_stream(request, schema)
         except IcechunkError as error:
             if request.group is not None:
                 raise
-            return StagedStreamWriter(request, mode, schema, refused=error)
-        return StagedStreamWriter(request, mode, schema, group=group)
+            return StagedStreamWriter(request, schema, refused=error)
+        return StagedStreamWriter(request, schema, group=group)
 
 
 def _mode(overwrite: bool) -> Mode:

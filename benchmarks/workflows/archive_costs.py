@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 from measurement import RequestLog, in_fresh_process
 
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.virtualizing import virtualize
 from icechunk_format.workflows.virtualizing.scanning import scan

@@ -28,7 +28,7 @@ from helpers.servers.s3 import running_s3_server
 from measurement import Row, in_fresh_process, interleaved, row
 
 import icechunk_spark
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 

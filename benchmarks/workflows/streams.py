@@ -30,9 +30,9 @@ from pyspark import TaskContext
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import CommitOutcomeUnknownError, StorageError
 from icechunk_format.maintenance import collect_garbage
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
@@ -228,12 +228,12 @@ def write_batch(place: Path, number: int, rows: pa.Table) -> None:
         "writeStream",
     )
     _Task.now = {batches.QUERY_ID: "query", "streaming.sql.batchId": str(number)}
-    writer = StagedStreamWriter(request, "append", _SCHEMA)
+    writer = StagedStreamWriter(request, _SCHEMA)
     half = rows.num_rows // 2
     messages = [
         writer.write(iter(part.to_batches())) for part in (rows.slice(0, half), rows.slice(half))
     ]
-    StagedStreamWriter(request, "append", _SCHEMA).commit(messages, number)
+    StagedStreamWriter(request, _SCHEMA).commit(messages, number)
 
 
 def rival(place: Path, number: int) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from measurement import Row, interleaved, row
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -318,9 +318,9 @@ def one_task(path: str, blocks: int) -> int:
     """Write as many blocks as asked for in one task, from batches of the size that Spark gives."""
     from icechunk_format.dataset.writing.cells.task import write_batches
     from icechunk_format.dataset.writing.commit import finish_write
-    from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import plan_write
     from icechunk_format.dataset.writing.prepare import prepare_write
+    from icechunk_format.options.write import WriteOptions
 
     hours = blocks * HOURS_PER_BLOCK
     start = np.datetime64("2024-07-01", "us")

@@ -38,14 +38,12 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import location_of
-from icechunk_format.options.write import WriteRequest
-from icechunk_format.options.write_request import Mode
+from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import write_schema
 from icechunk_spark.writing.planned import run_planned_write
-from icechunk_spark.writing.target import dataset_options
 
 #: Key of a commit's metadata that holds the group of its stream, if the stream chose it itself.
 TXN_GROUP: Final = "txnGroup"
@@ -58,7 +56,7 @@ def mode_of(output_mode: str | None) -> Mode:
     return "overwrite" if (output_mode or "append").strip().lower() == "complete" else "append"
 
 
-def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> str | None:
+def check_stream(request: WriteRequest, schema: StructType) -> str | None:
     """Check options, columns and repository before a stream starts, and return its group.
 
     The group is None if it depends on earlier commits of the stream, whose id is not known yet.
@@ -68,24 +66,24 @@ def check_stream(request: WriteRequest, mode: Mode, schema: StructType) -> str |
             location_of(request),
             write_schema(schema),
             # The id of the query is not known yet.
-            dataset_options(replace(request, txn_app_id=None), mode),
+            replace(request, txn_app_id=None),
             authorize=request.virtual_authorize,
             virtual_options=request.virtual_storage_options,
         )
     except (InvalidInputError, UnsupportedError):
-        if request.group is None and _has_recorded_groups(request, mode):
+        if request.group is None and _has_recorded_groups(request):
             return None
         raise
     return None if isinstance(prepared, WriteResult) else str(prepared.group)
 
 
-def _has_recorded_groups(request: WriteRequest, mode: Mode) -> bool:
+def _has_recorded_groups(request: WriteRequest) -> bool:
     repository = RepositoryReader.open(location_of(request))
-    branch = dataset_options(request, mode).branch
-    return any(TXN_GROUP in info.metadata for info in repository.ancestry(branch=branch))
+    history = repository.ancestry(branch=request.branch)
+    return any(TXN_GROUP in info.metadata for info in history)
 
 
-def with_group(request: WriteRequest, mode: Mode, chosen: str | None) -> WriteRequest:
+def with_group(request: WriteRequest, chosen: str | None) -> WriteRequest:
     """Return the request of a batch with the group of its stream, to be recorded by its commit.
 
     A group that commits of the stream record has precedence over `chosen`, the group that
@@ -94,7 +92,7 @@ def with_group(request: WriteRequest, mode: Mode, chosen: str | None) -> WriteRe
     if request.group is not None:
         return request
     repository = RepositoryReader.find(location_of(request))
-    last = repository and last_committed(repository, dataset_options(request, mode))
+    last = repository and last_committed(repository, request)
     group = last.metadata.get(TXN_GROUP, chosen) if last else chosen
     if not isinstance(group, str):
         return request
@@ -107,9 +105,8 @@ class PlannedBatches:
     The class has no `repr` of its own, since the request may hold credentials.
     """
 
-    def __init__(self, request: WriteRequest, mode: Mode, group: str | None) -> None:
+    def __init__(self, request: WriteRequest, group: str | None) -> None:
         self._request = request
-        self._mode = mode
         self._group = group
 
     def __call__(self, batch: DataFrame, number: int) -> None:
@@ -117,15 +114,13 @@ class PlannedBatches:
         query = self._request.txn_app_id or _query_id(batch)
         with errors_on_one_line():
             request = replace(self._request, txn_app_id=query, txn_version=number)
-            request = with_group(request, self._mode, self._group)
+            request = with_group(request, self._group)
             # The rows are used several times, and may be expensive to compute.
             batch.persist()
             try:
                 if batch.isEmpty():
                     return
-                write_once(
-                    request, self._mode, lambda: run_planned_write(batch, request, self._mode)
-                )
+                write_once(request, lambda: run_planned_write(batch, request))
             finally:
                 batch.unpersist()
             run_maintenance(request, number)
@@ -141,20 +136,20 @@ def _query_id(batch: DataFrame) -> str:
     return str(found)
 
 
-def write_once(request: WriteRequest, mode: Mode, write: Callable[[], WriteResult | None]) -> None:
+def write_once(request: WriteRequest, write: Callable[[], WriteResult | None]) -> None:
     """Run a write; if its outcome is unknown, look for its commit in the history."""
     try:
         write()
     except CommitOutcomeUnknownError:
-        if not _has_landed(request, mode):
+        if not _has_landed(request):
             raise
 
 
-def _has_landed(request: WriteRequest, mode: Mode) -> bool:
+def _has_landed(request: WriteRequest) -> bool:
     for attempt in range(_ATTEMPTS):
         try:
             repository = RepositoryReader.open(location_of(request))
-            if find_committed(repository, dataset_options(request, mode)) is not None:
+            if find_committed(repository, request) is not None:
                 return True
         except StorageError:
             pass
@@ -169,7 +164,7 @@ def run_maintenance(request: WriteRequest, number: int) -> None:
     if every is None or (number + 1) % every:
         return
     try:
-        rewrite_manifests(location_of(request), branch=request.branch or "main")
+        rewrite_manifests(location_of(request), branch=request.branch)
     except IcechunkError as error:
         warnings.warn(
             f"the manifests were not rewritten after batch {number}: {error.message}; the stream"

@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.options.write import WriteRequest
-from icechunk_format.options.write_request import Mode
 from icechunk_spark.changes.batches import run_maintenance, with_group, write_once
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.jobs.task_rows import batches_of
@@ -59,7 +58,6 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
     def __init__(
         self,
         request: WriteRequest,
-        mode: Mode,
         schema: StructType,
         *,
         group: str | None = None,
@@ -68,7 +66,6 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         self._request = request
         self._refused = refused
         self._group = group
-        self._mode = mode
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -102,10 +99,10 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         if not any(message.staged.rows for message in found):
             self.abort(messages, batchId)
             return
-        request = with_group(request, self._mode, found[0].group)
-        writer = UnplannedWriter(request, self._mode, self._schema, folder=found[0].folder)
+        request = with_group(request, found[0].group)
+        writer = UnplannedWriter(request, self._schema, folder=found[0].folder)
         staged = [message.staged for message in found]
-        write_once(request, self._mode, lambda: writer.commit(staged))
+        write_once(request, lambda: writer.commit(staged))
         run_maintenance(request, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -115,7 +112,7 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
             self._writer(folder).abort([])
 
     def _writer(self, folder: str) -> UnplannedWriter:
-        return UnplannedWriter(self._request, self._mode, self._schema, folder=folder)
+        return UnplannedWriter(self._request, self._schema, folder=folder)
 
 
 def _as_key(text: str) -> str:

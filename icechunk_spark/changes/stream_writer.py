@@ -10,6 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -57,12 +58,13 @@ class PlannedStream(NotedWrite):
         from icechunk_spark.jobs.errors import errors_on_one_line
 
         mode = mode_of(outputMode or self._icechunk_output_mode)
+        request = replace(request, mode=mode)
         with errors_on_one_line():
-            group = check_stream(request, mode, self._icechunk_frame.schema)
+            group = check_stream(request, self._icechunk_frame.schema)
         if outputMode is not None:
             self.outputMode(outputMode)
         if queryName is not None:
             self.queryName(queryName)  # type: ignore[attr-defined]
-        self.foreachBatch(PlannedBatches(request, mode, group))  # type: ignore[attr-defined]
+        self.foreachBatch(PlannedBatches(request, group))  # type: ignore[attr-defined]
         planned: StreamingQuery = super().start()  # type: ignore[misc]
         return planned

@@ -116,7 +116,6 @@ def virtualize(
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
-    from icechunk_spark.writing.target import dataset_options
 
     names = None if template is None else parse_template(template)
     dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ())
@@ -125,7 +124,7 @@ def virtualize(
     archive = Archive(
         location=location_of(request),
         names=_names_of(files),
-        options=dataset_options(request, "append"),
+        options=request,
         dims=dims,
         template=names,
         loadable=None if loadable is None else tuple(loadable),

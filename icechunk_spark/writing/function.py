@@ -48,11 +48,11 @@ def write(
     metadata: Mapping[str, Any] | str | None = None,
     on_conflict: Literal["rebase", "fail"] | None = None,
     resolve: Literal["ours", "theirs"] | None = None,
-    distribution: Literal["hash", "none"] | None = None,
     min_density: float | None = None,
     txn_app_id: str | None = None,
     txn_version: int | None = None,
     spec_version: int | None = None,
+    distribution: Literal["hash", "none"] | None = None,
     **options: Any,
 ) -> WriteResult:
     """Write a DataFrame into an Icechunk repository, in one commit.
@@ -111,19 +111,19 @@ def write(
         "metadata": metadata,
         "on_conflict": on_conflict,
         "resolve": resolve,
-        "distribution": distribution,
         "min_density": min_density,
         "txn_app_id": txn_app_id,
         "txn_version": txn_version,
         "spec_version": spec_version,
+        "distribution": distribution,
         **options,
     }
-    request = parse_write_options(given_options(path, given))
+    request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
-    return run_planned_write(df, request, parse_mode(mode))
+    return run_planned_write(df, request)
 
 
 def _check_frame(df: object) -> None:
@@ -182,12 +182,12 @@ class PlannedSave(NotedWrite):
             super().save(path, format, mode, partitionBy, **options)  # type: ignore[misc]
             return
         self._note(options)
-        request = parse_write_options(self._icechunk_texts(path, partitionBy))
+        chosen = parse_mode(mode if mode is not None else self._icechunk_mode)
+        request = parse_write_options(self._icechunk_texts(path, partitionBy), mode=chosen)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write
 
-        chosen = mode if mode is not None else self._icechunk_mode
-        run_planned_write(self._icechunk_frame, request, parse_mode(chosen))
+        run_planned_write(self._icechunk_frame, request)
 
     def saveAsTable(
         self,

@@ -46,7 +46,6 @@ from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.write import WriteRequest
-from icechunk_format.options.write_request import Mode
 from icechunk_spark.jobs.batches import bounded_by_rows, fitted
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.partitions import cores_of, together
@@ -57,7 +56,6 @@ from icechunk_spark.writing.coordinates import (
     label_column,
     label_type,
 )
-from icechunk_spark.writing.target import dataset_options
 
 Write = Callable[[WritePart, Iterable[pa.RecordBatch]], TaskReceipt]
 
@@ -72,7 +70,7 @@ _UNITS_PER_CORE: Final = 2
 _BROADCAST_LABELS: Final = 4_000_000
 
 
-def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> WriteResult:
+def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
     """Write a DataFrame, in one commit.
 
     Raises
@@ -87,7 +85,7 @@ def run_planned_write(frame: DataFrame, request: WriteRequest, mode: Mode) -> Wr
     prepared = prepare_write(
         location_of(request),
         schema,
-        dataset_options(request, mode),
+        request,
         authorize=request.virtual_authorize,
         virtual_options=request.virtual_storage_options,
     )

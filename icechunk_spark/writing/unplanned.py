@@ -36,14 +36,12 @@ from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.write import WriteRequest
-from icechunk_format.options.write_request import Mode
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import open_storage
 from icechunk_spark.jobs.batches import fitted
 from icechunk_spark.jobs.noted_options import catalog_refused
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import BASE_KEY, column_metadata, write_schema
-from icechunk_spark.writing.target import dataset_options
 
 # About the size of a staged file.
 _FILE_BYTES: Final = 16 * 2**20
@@ -64,9 +62,7 @@ class UnplannedWriter(DataSourceArrowWriter):
     Parameters
     ----------
     request
-        The options of the write.
-    mode
-        ``append`` or ``overwrite``; Spark gives Python sources no other.
+        The write, whose mode is ``append`` or ``overwrite``: Spark gives Python sources no other.
     schema
         The columns of the rows.
     folder
@@ -74,12 +70,11 @@ class UnplannedWriter(DataSourceArrowWriter):
     """
 
     def __init__(
-        self, request: WriteRequest, mode: Mode, schema: StructType, *, folder: str | None = None
+        self, request: WriteRequest, schema: StructType, *, folder: str | None = None
     ) -> None:
         self._request = request
-        self._mode: Mode = mode
         self._schema = write_schema(schema)
-        self._base = _base_of(schema, request) if mode == "overwrite" else None
+        self._base = _base_of(schema, request) if request.mode == "overwrite" else None
         self._folder = folder or f"staging/{secrets.token_hex(16)}"
 
     # Spark gives Arrow batches to an Arrow writer; pyspark's own annotation follows the row writer.
@@ -155,7 +150,7 @@ class UnplannedWriter(DataSourceArrowWriter):
             table = self._staged(receipts)
             # Deleted first, because a new repository needs an empty place; the rows are in memory.
             self._delete_staged()
-            options = dataset_options(self._request, self._mode)
+            options = self._request
             prepared = prepare_write(
                 location_of(self._request),
                 table.schema,

@@ -149,7 +149,7 @@ def write_hours(path, first, count, **options):
     import pyarrow as pa
 
     from icechunk_format.dataset.writing.in_process import write_table
-    from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.options.write import WriteOptions
 
     grid = LATITUDES * LONGITUDES
     ids = np.arange(first * grid, (first + count) * grid)
@@ -256,9 +256,9 @@ def test_a_driver_that_dies_before_any_request_of_its_commit(tmp_path, is_first)
 
     from icechunk_format.dataset.writing.commit import finish_write
     from icechunk_format.dataset.writing.in_process import write_part, write_table
-    from icechunk_format.dataset.writing.options import WriteOptions
     from icechunk_format.dataset.writing.plan import plan_write
     from icechunk_format.dataset.writing.prepare import prepare_write
+    from icechunk_format.options.write import WriteOptions
 
     options = WriteOptions(mode="append", dims=("n",), message="more")
     earlier = pa.table({"n": pa.array([0, 1]), "v": [0.0, 1.0]})

@@ -15,8 +15,8 @@ from helpers.sessions.model import array_document, group_document, stored_conten
 
 from icechunk_format import drafts, maintenance
 from icechunk_format import progress as progress_module
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import counted, phase
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage

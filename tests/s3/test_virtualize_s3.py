@@ -12,8 +12,8 @@ from helpers.archives import files as made
 from helpers.archives.running import concatenated, statuses
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.running import in_process

@@ -109,6 +109,8 @@ def option(name: str, *, default: Any = None, parse: Parser = parse_text, **decl
     held = {_DECLARED: Option(name=name, parse=parse, **texts | declared)}
     if held[_DECLARED].is_prefix:  # may hold credentials
         return field(default_factory=dict, repr=False, metadata=held)
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=held)
     return field(default=default, metadata=held)
 
 
@@ -118,18 +120,24 @@ def _default_text(default: Any) -> str:
     return "none" if default == () else f"`{str(default).lower()}`"
 
 
-def option_of(cls: type, attribute: str) -> Any:
+def option_of(cls: type, attribute: str, **changed: Any) -> Any:
     """Declare a field as the option that is the field `attribute` of another dataclass."""
     same: Field[Any] = next(item for item in fields(cls) if item.name == attribute)
-    return field(
-        default=same.default,
-        default_factory=same.default_factory,
-        repr=same.repr,
-        metadata=same.metadata,
-    )
+    kept: dict[str, Any] = {
+        "default": same.default,
+        "default_factory": same.default_factory,
+        "repr": same.repr,
+        "metadata": same.metadata,
+    }
+    return field(**kept | changed)
 
 
 def declared_options(*classes: type) -> tuple[Option, ...]:
     """Return the options that the fields of dataclasses declare, each once."""
-    declared = {item.name: item.metadata[_DECLARED] for cls in classes for item in fields(cls)}
+    declared = {
+        item.name: item.metadata[_DECLARED]
+        for cls in classes
+        for item in fields(cls)
+        if _DECLARED in item.metadata
+    }
     return tuple(replace(option, attribute=name) for name, option in declared.items())

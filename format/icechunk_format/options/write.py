@@ -28,16 +28,15 @@ _option = partial(option, calls=("write", "writeStream"))
 _of_a_commit = partial(option, calls=WRITING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest:
-    """The options of one write, parsed and checked."""
+Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
 
-    path: str = option_of(ReadRequest, "path")
-    branch: str | None = option_of(ReadRequest, "branch")
-    storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadRequest, "storage_client")
-    storage_options: Mapping[str, str] = option_of(ReadRequest, "storage_options")
-    virtual_authorize: tuple[str, ...] = option_of(ReadRequest, "virtual_authorize")
-    virtual_storage_options: Mapping[str, str] = option_of(ReadRequest, "virtual_storage_options")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of a write, apart from its location."""
+
+    mode: Mode = "errorifexists"
+    branch: str = option_of(ReadRequest, "branch", default="main")
     layout: Literal["cells", "chunks", "refs"] = option_of(ReadRequest, "layout")
     group: str | None = option_of(ReadRequest, "group")
     decoded: bool = option_of(ReadRequest, "decoded")
@@ -72,8 +71,9 @@ class WriteRequest:
         help="Order of the labels of new dimensions.",
         layouts=("cells",),
     )
-    encoding: Mapping[str, Mapping[str, Any]] | None = _option(
+    encoding: Mapping[str, Mapping[str, Any]] = _option(
         "encoding",
+        default={},
         type_text="JSON object per variable",
         parse=parse_json_of_objects,
         default_text="from the columns' metadata",
@@ -113,13 +113,6 @@ class WriteRequest:
         default_text="an error",
         help="Whose values stay in cells (in `layout=chunks` and `refs`: chunks) that both wrote.",
     )
-    distribution: Literal["hash", "none"] = _option(
-        "distribution",
-        parse=Choice("hash", "none"),
-        default="hash",
-        help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
-        " lie together already (a chunk that two tasks met is an error).",
-    )
     min_density: float = _option(
         "minDensity",
         type_text="number from 0 to 1",
@@ -147,6 +140,26 @@ class WriteRequest:
         default=2,
         default_text="`2`",
         help="Version of the Icechunk specification for a repository that the write creates.",
+    )
+    rows_per_unit: int = 2_000_000
+    """Approximate rows of a unit, the chunks of one task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest(WriteOptions):
+    """The parsed and checked options of a write, its location, and how Spark moves the rows."""
+
+    path: str = option_of(ReadRequest, "path")
+    storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadRequest, "storage_client")
+    storage_options: Mapping[str, str] = option_of(ReadRequest, "storage_options")
+    virtual_authorize: tuple[str, ...] = option_of(ReadRequest, "virtual_authorize")
+    virtual_storage_options: Mapping[str, str] = option_of(ReadRequest, "virtual_storage_options")
+    distribution: Literal["hash", "none"] = _option(
+        "distribution",
+        parse=Choice("hash", "none"),
+        default="hash",
+        help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
+        " lie together already (a chunk that two tasks met is an error).",
     )
     max_unplanned_bytes: int = _option(
         "maxUnplannedBytes",

@@ -7,7 +7,7 @@ when `register` is forgotten.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.declare import Call
@@ -17,9 +17,7 @@ from icechunk_format.options.parse import (
     collect_options,
 )
 from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
-from icechunk_format.options.write import WriteRequest
-
-Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
+from icechunk_format.options.write import Mode, WriteRequest
 
 # Spark's spellings of its save modes.
 _MODES: Final[dict[str, Mode]] = {
@@ -49,7 +47,9 @@ def parse_mode(text: str | None) -> Mode:
     return mode
 
 
-def parse_write_options(options: Mapping[str, str], call: Call = "write") -> WriteRequest:
+def parse_write_options(
+    options: Mapping[str, str], call: Call = "write", *, mode: Mode = "append"
+) -> WriteRequest:
     """Parse and check the options of one write.
 
     Parameters
@@ -74,7 +74,7 @@ def parse_write_options(options: Mapping[str, str], call: Call = "write") -> Wri
             f" write to {path!r}",
             option="path",
         )
-    request = WriteRequest(**by_attribute(given) | {"path": path})
+    request = WriteRequest(**by_attribute(given) | {"path": path, "mode": mode})
     if given.get("layout") == "summary":
         raise InvalidInputError(
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",

@@ -10,8 +10,8 @@ import xarray as xr
 from helpers.grids.written_cells import dataset_at, rows_of
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 
 PACKED = {"dtype": "int16", "add_offset": 20.0, "scale_factor": 0.5, "_FillValue": -32768}
 

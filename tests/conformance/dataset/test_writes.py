@@ -17,7 +17,7 @@ import xarray as xr
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_task
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 pytestmark = pytest.mark.filterwarnings(

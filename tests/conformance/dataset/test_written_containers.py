@@ -6,7 +6,7 @@ import pyarrow as pa
 import zarr
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 

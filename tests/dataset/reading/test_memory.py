@@ -193,7 +193,7 @@ def test_a_million_rows_for_one_block(tmp_path):
         """
 from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.dataset.writing.cells.task import write_batches

@@ -16,7 +16,6 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.in_process import numbered_batches, write_part, write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.errors import (
@@ -25,6 +24,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.location import Location, open_storage

@@ -9,10 +9,10 @@ from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, rows_of,
 
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 
@@ -137,8 +137,8 @@ def test_values_that_do_not_fit_when_packed_are_refused(place):
 
 def test_encoding_mistakes_name_the_nearest_word(place):
     for key in ("scalefactor", "scale"):
-        with pytest.raises(InvalidInputError, match="did you mean 'scale_factor'"):
-            WriteOptions(encoding={"t": {key: 1}})
+        options = WriteOptions(dims=("time", "x"), encoding={"t": {key: 1}})
+        refused(place, grid([0], [1]), options, "did you mean 'scale_factor'")
     options = WriteOptions(dims=("time", "x"), encoding={"tt": {"dtype": "f4"}})
     refused(place, grid([0], [1]), options, "did you mean 't'")
     options = WriteOptions(dims=("time", "x"), chunks={"tim": 4})

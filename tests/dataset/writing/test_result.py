@@ -4,8 +4,8 @@ import pytest
 from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import icechunk
 import xarray as xr
 
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.running import Run, in_process
 from icechunk_format.workflows.virtualizing.planning.template import parse_template

@@ -8,9 +8,9 @@ from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_table
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.in_process import write_part, write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
+from icechunk_format.options.write import WriteOptions
 
 
 def begun(place, table, options=APPEND):

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_task
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 _numbers = itertools.count()

@@ -51,7 +51,7 @@ def write_grid(path: Path | str, times: np.ndarray, **options: Any) -> None:
     import pyarrow as pa
 
     from icechunk_format.dataset.writing.in_process import write_table
-    from icechunk_format.dataset.writing.options import WriteOptions
+    from icechunk_format.options.write import WriteOptions
 
     time, latitude, longitude = np.meshgrid(times, LATITUDES, LONGITUDES, indexing="ij")
     columns = {

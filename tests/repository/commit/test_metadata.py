@@ -5,9 +5,10 @@ import datetime
 import pytest
 from helpers.grids.sessions import grid_session, set_block
 
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.options import check_options
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
+from icechunk_format.options.write import WriteOptions
 
 NO_JSON = [
     {"app": b"binary"},
@@ -42,7 +43,7 @@ def test_what_is_no_json_is_refused_everywhere(repository, metadata):
         lambda: session.flush("more", metadata=metadata),
         lambda: repository.restore("main", first, metadata=metadata),
         lambda: rewrite_manifests(repository.location, metadata=metadata),
-        lambda: WriteOptions(metadata=metadata),
+        lambda: check_options(WriteOptions(metadata=metadata)),
     ]
     if repository.spec_version == 2:
         calls.append(lambda: session.amend("more", metadata=metadata))

@@ -26,8 +26,8 @@ from helpers.spark.streams import Query, commits_of_streams
 
 from icechunk_format import Repository
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.maintenance import collect_garbage
+from icechunk_format.options.write import WriteOptions
 
 BATCHES = int(os.environ.get("STREAM_SOAK", "8"))
 IS_FULL = "STREAM_SOAK" in os.environ

@@ -12,14 +12,13 @@ from helpers.spark.streams import ROWS, new_place, repository_at
 from pyspark import TaskContext
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_spark.changes import batches, staged
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.writing.target import dataset_options
 
 pytestmark = pytest.mark.each_spark
 
@@ -48,8 +47,8 @@ class Sink:
 
     def __init__(self, place, monkeypatch, *, query="query-1", overwrite=False, **options):
         self.options = {"path": place, "dims": "time,x", "chunks": "time=1,x=2", **options}
-        self.request = parse_write_options(self.options, "writeStream")
         self.mode = "overwrite" if overwrite else "append"
+        self.request = parse_write_options(self.options, "writeStream", mode=self.mode)
         self.patch = monkeypatch
         self.query = query
 
@@ -186,17 +185,17 @@ def test_planned_batches_stay_in_their_group_too(monkeypatch):
     place = new_place()
     monkeypatch.setattr(batches, "_query_id", lambda batch: "query-1")
 
-    def write(rows, request, mode):
+    def write(rows, request):
         written.append(request.group)
-        write_table(place, grid([len(written)], [0, 1]), dataset_options(request, mode))
+        write_table(place, grid([len(written)], [0, 1]), request)
 
     monkeypatch.setattr(batches, "run_planned_write", write)
     request = Sink(place, monkeypatch).request
-    first = batches.PlannedBatches(request, "append", batches.check_stream(request, "append", ROWS))
+    first = batches.PlannedBatches(request, batches.check_stream(request, ROWS))
     options = WriteOptions(mode="append", dims=("time", "x"), group="/other")
     write_table(place, grid([7], [0, 1, 2]), options)
     first(_Rows(), 0)
-    restarted = batches.PlannedBatches(request, "append", None)
+    restarted = batches.PlannedBatches(request, None)
     restarted(_Rows(), 1)
     assert written == ["/", "/"]
 

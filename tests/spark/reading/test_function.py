@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.parse import parse_read_options
+from icechunk_format.options.write import WriteOptions
 from icechunk_spark.reading import function as reading
 from icechunk_spark.reading.plan import plan_table
 

@@ -93,5 +93,5 @@ def test_rows_for_another_place_branch_or_group_are_free(place):
     elsewhere = new_place()
     overwrite(elsewhere, schema)
     assert rows_of(elsewhere).num_rows == rows_of(place, group="/copy").num_rows == 2
-    writer = unplanned.UnplannedWriter(parse_write_options({"path": place}), "append", schema)
+    writer = unplanned.UnplannedWriter(parse_write_options({"path": place}), schema)
     writer.check_base()

@@ -13,11 +13,11 @@ from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_table
 from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.dataset.writing.result import WriteResult
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Place
 
 _ROWS_PER_BATCH = 65_536

@@ -34,7 +34,7 @@ from icechunk_format.dataset.writing.columns.source import (
     named_as,
     source_columns,
 )
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.options import check_options
 from icechunk_format.dataset.writing.part import Destination, path_in
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import (
@@ -42,6 +42,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.repository import Repository
@@ -143,6 +144,7 @@ def prepare_write(
     UnsupportedError
         An existing array uses what is not known here.
     """
+    check_options(options)
     place = Location.of(location)
     snapshot = None
     found = Repository.find(place)

@@ -13,11 +13,11 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.chunks.containers import add_containers
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.dataset.writing.part import path_in
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import txn_metadata
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import NodeId, SnapshotId

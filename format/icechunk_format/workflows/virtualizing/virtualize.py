@@ -28,7 +28,7 @@ from icechunk_format.dataset.writing.chunks.containers import (
     prefixes_of,
 )
 from icechunk_format.dataset.writing.columns.checks import check_new_location
-from icechunk_format.dataset.writing.options import WriteOptions
+from icechunk_format.dataset.writing.options import check_options
 from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import find_committed
@@ -37,6 +37,7 @@ from icechunk_format.errors import (
     ConflictError,
     StorageError,
 )
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -138,6 +139,7 @@ class _Call:
         # Readers compare whole seconds, so objects written within this second count as unchanged.
         self._now = int(time.time()) + 1
         self._folder = f"{STAGING}{secrets.token_hex(16)}"
+        check_options(archive.options)
         check_virtual_options(archive.virtual_options, archive.authorize)
         self._group = parse_node_path("/" + (archive.options.group or "").strip("/"))
         self._read_base()

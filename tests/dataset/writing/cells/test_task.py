@@ -16,8 +16,8 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.writing import in_process as write_table_module
 from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 

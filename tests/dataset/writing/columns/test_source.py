@@ -10,8 +10,8 @@ import pytest
 from helpers.grids.written_cells import DIMS, dataset_at, grid, new_place, rows_of, values
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 
 APPEND = WriteOptions(mode="append")
 

@@ -12,8 +12,8 @@ from helpers.grids.rival_writes import (
 from helpers.grids.written_cells import APPEND, dataset_at, grid, new_place, values
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import ConflictError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
 # Jobs append early labels late here, on purpose.

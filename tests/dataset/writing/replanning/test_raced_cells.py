@@ -21,8 +21,8 @@ from helpers.grids.rival_writes import assert_equal_contents, begun
 from helpers.grids.written_cells import new_place, values
 
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.options.write import WriteOptions
 
 RACES = int(os.environ.get("RACES", "60"))
 FIRST_SEED = int(os.environ.get("RACE_SEED", "1"))

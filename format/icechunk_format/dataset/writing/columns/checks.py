@@ -16,8 +16,8 @@ import pyarrow as pa
 from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.options import WriteOptions
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, open_storage
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
-from icechunk_format.dataset.writing.options import CF_KEYS, WriteOptions
+from icechunk_format.dataset.writing.options import CF_KEYS
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_again
@@ -34,6 +34,7 @@ from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.repository import Repository
