@@ -84,19 +84,9 @@ def errors_on_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raised_in_tasks(target: str) -> Iterator[None]:
-    """Turn Spark's report of a failed write into the error that a task raised.
+    """Turn Spark's report of a failed write to ``target`` into the error that a task raised.
 
-    Parameters
-    ----------
-    target
-        The branch and the repository, for messages.
-
-    Raises
-    ------
-    IcechunkError
-        A task raised it.
-    StorageError
-        An executor or a Python process died as often as Spark was willing to repeat its work.
+    If an executor or a Python process died as often as Spark repeats its work, raise StorageError.
     """
     try:
         yield
@@ -114,19 +104,8 @@ def raised_in_tasks(target: str) -> Iterator[None]:
 def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
     """Turn Spark's report of a failed job into the error that a task raised, or a StorageError.
 
-    Parameters
-    ----------
-    what
-        What the job did, as in "collecting garbage of s3://bucket/weather".
-    outcome
-        What is true after a failure, and what to do: a sentence.
-
-    Raises
-    ------
-    IcechunkError
-        A task raised it.
-    StorageError
-        Spark gave the job up: executors died, or it was cancelled.
+    ``what`` the job did is as in "collecting garbage of s3://bucket/weather"; ``outcome`` is a
+    sentence about the state after a failure, and what to do.
     """
     try:
         yield

@@ -31,10 +31,10 @@ def test_a_kept_snapshot_gets_its_nearest_kept_ancestor():
 
 
 @pytest.mark.parametrize(
-    "branches",
-    [{"main": IDS[1], "late": IDS[2]}, {"main": IDS[4]}],
+    ("branches", "dropped"),
+    [({"main": IDS[1], "late": IDS[2]}, IDS[2:]), ({"main": IDS[4]}, IDS[2:4])],
     ids=["a ref on a dropped snapshot", "a new snapshot on a dropped one"],
 )
-def test_roots_have_moved(branches):
-    info = line(**branches)
-    assert isinstance(without_dropped(info, frozenset(IDS[:2]), frozenset(IDS[2:4])), RootsMoved)
+def test_roots_have_moved(branches, dropped):
+    moved = without_dropped(line(**branches), frozenset(IDS[:2]), frozenset(dropped))
+    assert isinstance(moved, RootsMoved)
