@@ -41,8 +41,7 @@ from icechunk_format.workflows.virtualizing.planning.times import (
 )
 from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
 from icechunk_format.workflows.virtualizing.scanning.headers import Header, loaded_paths
-from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile
-from icechunk_format.workflows.virtualizing.scanning.values import digest_of
+from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, digest_of
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template

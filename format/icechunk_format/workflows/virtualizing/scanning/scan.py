@@ -14,18 +14,21 @@ Rules of this file
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import secrets
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.workflows.virtualizing.scanning.headers import (
@@ -44,7 +47,6 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
     is_folder,
     with_state,
 )
-from icechunk_format.workflows.virtualizing.scanning.values import digest_of, read_values
 
 # Larger variables without the concatenated dimension are not read for a comparison.
 _MOST_COMPARED: Final = 64 * 2**20
@@ -199,7 +201,7 @@ class _Scanner:
         self.scanned: list[ScannedFile] = []
         self._headers: dict[Header, Header] = {}
         self._values: dict[bytes, NDArray[Any]] = {}
-        self._rows: dict[str, list[pa.RecordBatch]] = {}
+        self._rows: dict[str, list[pa.Table]] = {}
         self._totals: dict[str, int] = {}
 
     @property
@@ -231,7 +233,7 @@ class _Scanner:
         scanned.starts = [self._totals.get(array.path, 0) for array in arrays]
         for array in arrays:
             if len(array.coords):
-                self._rows.setdefault(array.path, []).append(_batch(array))
+                self._rows.setdefault(array.path, []).append(_references(array))
                 self._totals[array.path] = self._totals.get(array.path, 0) + len(array.coords)
 
     def finish(self) -> list[ScannedFile]:
@@ -239,9 +241,9 @@ class _Scanner:
         streams: dict[str, tuple[int, int]] = {}
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        for path, batches in self._rows.items():
+        for path, tables in self._rows.items():
             start = sink.tell()
-            table = pa.Table.from_batches(_unified(batches))
+            table = pa.concat_tables(tables, promote_options="default")
             with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
                 stream.write_table(table.combine_chunks())
             streams[path] = (start, sink.tell())
@@ -308,7 +310,7 @@ def _check_extent(array: ParsedArray, file: SourceFile) -> None:
         )
 
 
-def _batch(array: ParsedArray) -> pa.RecordBatch:
+def _references(array: ParsedArray) -> pa.Table:
     columns: dict[str, pa.Array] = {
         f"c{axis}": pa.array(array.coords[:, axis]) for axis in range(array.coords.shape[1])
     }
@@ -317,23 +319,43 @@ def _batch(array: ParsedArray) -> pa.RecordBatch:
         columns["location"] = pa.array(array.locations, pa.string())
     if array.inline is not None:
         columns["data"] = pa.array(array.inline, pa.binary())
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.table(columns)
 
 
-def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return batches with the same columns; missing ones are NULL."""
-    schema = pa.unify_schemas([batch.schema for batch in batches])
-    if all(batch.schema.equals(schema) for batch in batches):
-        return batches
-    return [
-        pa.RecordBatch.from_arrays(
-            [
-                batch.column(f.name)
-                if f.name in batch.schema.names
-                else pa.nulls(len(batch), f.type)
-                for f in schema
-            ],
-            schema=schema,
-        )
-        for batch in batches
-    ]
+@lru_cache(maxsize=4096)
+def _codecs_of(text: str, path: str) -> Any:
+    return metadata_of(text, path).chunk_codecs()
+
+
+def read_values(
+    array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
+) -> NDArray[Any]:
+    """Return the values of an array of a file."""
+    codecs = _codecs_of(array.text, array.path)
+    values = metadata.fill_array(metadata.shape)
+    for row, index in enumerate(array.coords.tolist()):
+        raw = None if array.inline is None else array.inline[row]
+        if raw is None:
+            start = int(array.offsets[row])
+            stop = start + int(array.lengths[row])
+            if array.locations is None:
+                raw = store.get_range("", start=start, end=stop)
+            else:
+                storage, key = opener.open(array.locations[row])
+                raw = storage.get(key, start=start, end=stop).data
+        lower, upper = metadata.grid.box_of(index)
+        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(index))
+        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
+        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
+        values[box] = chunk[tuple(slice(0, n) for n in sizes)]
+    return values
+
+
+def digest_of(values: NDArray[Any]) -> bytes:
+    """Return a digest of dtype, shape and values."""
+    found = hashlib.blake2b(f"{values.dtype} {values.shape}".encode(), digest_size=16)
+    if values.dtype.hasobject:
+        found.update(json.dumps(values.tolist(), default=str).encode())
+    else:
+        found.update(np.ascontiguousarray(values).tobytes())
+    return found.digest()
