@@ -90,7 +90,7 @@ def virtualize(
         VirtualiZarr is not installed.
     ConflictError
         Other writers have changed the same arrays meanwhile, and ``on_conflict="fail"``; nothing
-        was committed. By default, files are arranged again together with theirs.
+        was committed. By default, files are arranged again together with those of the others.
     CommitOutcomeUnknownError
         The commit may have landed.
 

@@ -20,6 +20,7 @@ from itertools import product
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -59,6 +60,14 @@ def boxes_in_names(names: Sequence[str], ndim: int) -> Boxes | None:
 def is_file_name(name: str) -> bool:
     """Return True if a name is one that ``file_name`` gives."""
     return _NAME.fullmatch(name) is not None
+
+
+def value_bytes(arrow_type: pa.DataType) -> int:
+    """Return the approximate bytes of a value."""
+    try:
+        return -(-int(arrow_type.bit_width) // 8)
+    except ValueError:  # strings and lists have no width
+        return 20
 
 
 def chunks_per_file(

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
@@ -50,6 +49,7 @@ from icechunk_format.workflows.mirroring.boxes import (
     boxes_in_names,
     chunks_per_file,
     touched,
+    value_bytes,
 )
 from icechunk_format.workflows.mirroring.changes import Source, cell_changes
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, TableState, read_state
@@ -300,7 +300,7 @@ def plan_mirror(
     if full_copy is None and known is not None:
         steps = known.steps
     else:
-        row_bytes = sum(_value_bytes(column.arrow_type) for column in table.columns)
+        row_bytes = sum(value_bytes(column.arrow_type) for column in table.columns)
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
     groups = Groups(axes=axes, steps=steps, selections=tuple(new.selections()))
     removed: list[tuple[str, int]] | None = None
@@ -388,13 +388,6 @@ def _open(
     plan = selection.plan(dataset, table, request.read_ahead_bytes)
     chosen = Selected(dims=dict(plan.context.selections), residual=plan.context.residual)
     return Source(dataset=dataset, table=table, chosen=chosen, plan=plan)
-
-
-def _value_bytes(arrow_type: pa.DataType) -> int:
-    try:
-        return -(-int(arrow_type.bit_width) // 8)
-    except ValueError:  # strings and lists have no width
-        return 20
 
 
 def _sum(one: MirrorResult, other: MirrorResult) -> MirrorResult:

@@ -56,8 +56,7 @@ class ArchivePlanner:
     """The concatenated dimensions, slowest first; empty for a single file."""
     template: Template | None
     loadable: tuple[str, ...] | None
-    record: Record | None
-    """The files that the group was made of; None if it has no arrays."""
+    record: Record | None  # None if the group has no arrays
     members: list[Member] = field(default_factory=list)
 
     def plan(self) -> ArchivePlan:
@@ -122,14 +121,14 @@ class ArchivePlanner:
 
     def _layout(self, rows: list[Row]) -> tuple[Layout, Member | None]:
         if self.record is not None:
-            given = self.record.layout
-            if self.dims and set(self.dims) != set(given.dims):
+            layout = self.record.layout
+            if self.dims and set(self.dims) != set(layout.dims):
                 raise InvalidInputError(
-                    f"the group was concatenated along {', '.join(given.dims) or 'nothing'}, and "
+                    f"the group was concatenated along {', '.join(layout.dims) or 'nothing'}, and "
                     f"now along {', '.join(self.dims)}; name the same dimensions",
                     option="concat_dim",
                 )
-            return given, None
+            return layout, None
         full = [
             member
             for member in self.members
@@ -161,18 +160,17 @@ class ArchivePlanner:
                     f"give concat_dim={like[0]!r}, or a new dimension another name",
                     option="concat_dim",
                 )
-        loaded = loaded_paths(documents, self.loadable) | self._other_times(model)
         layout = Layout(
             dims=self.dims,
             new_dims=new_dims,
             model=model,
-            loaded=frozenset(loaded),
+            loaded=frozenset(loaded_paths(documents, self.loadable) | self._other_times(model)),
             spread=frozenset(self._spread(model, new_dims)),
         )
         return layout, model_file
 
-    def _headers(self) -> list[Header]:
-        return list(dict.fromkeys(member.scanned.header for member in self.members))
+    def _headers(self) -> set[Header]:
+        return {member.scanned.header for member in self.members}
 
     def _kind(self, header: Header) -> str:
         documents = header.documents()

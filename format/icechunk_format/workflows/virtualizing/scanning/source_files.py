@@ -219,7 +219,7 @@ def described(url: str, info: ObjectInfo) -> SourceFile:
 
 
 def is_folder(url: str) -> bool:
-    """Whether a URL names a folder that is one data set."""
+    """Return True if a URL names a folder that is one data set."""
     return url.rstrip("/").endswith(_STORES)
 
 
