@@ -15,7 +15,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
@@ -45,6 +44,7 @@ from pyspark.sql.types import (
 )
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.names import nearest
 from icechunk_spark.jobs.batches import fitted
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def _by_folded_name(
     if len(found) == 1:
         return found[0]
     known = [column.name for column in columns]
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+    near = nearest(name, known)
+    hint = f"; did you mean '{near}'?" if near else ""
     raise InvalidInputError(
         f"the schema given to spark.read.schema() names column '{name}', which is not among the"
         f" columns {', '.join(known)}{hint}",

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.dataset import Dataset, open_dataset
-from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.names import shortened
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import choose
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing.result import VirtualizeResult
@@ -104,11 +105,7 @@ def virtualize(
     """
     request = parse_write_options(given_options(path, options), "virtualize")
     request = replace(request, layout="refs")
-    if on_mismatch not in ("fail", "skip"):
-        raise InvalidInputError(
-            f"on_mismatch={on_mismatch!r} is unknown; choose 'fail' or 'skip'",
-            option="on_mismatch",
-        )
+    choose("on_mismatch", on_mismatch, ("fail", "skip"))
     from icechunk_format.options.location import location_of
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser

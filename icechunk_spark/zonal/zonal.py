@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import choose
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.python_values import Names
 from icechunk_format.options.read import ReadRequest
@@ -131,10 +132,7 @@ def zonal(
     """
     given = {"coverage": coverage, "on_invalid": on_invalid, "antimeridian": antimeridian}
     for name, value in given.items():
-        if value not in _CHOICES[name]:
-            raise InvalidInputError(
-                f"{name}={value!r} is not known; choose {', '.join(_CHOICES[name])}", option=name
-            )
+        choose(name, value, _CHOICES[name])
     parsed = parse_arguments(path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
         from icechunk_format.workflows.zonal.cover import check_packages

@@ -36,6 +36,7 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
+from icechunk_format.names import choose
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath
@@ -307,11 +308,7 @@ class Dataset:
         ):
             if number is not None and number < 1:
                 raise InvalidInputError(f"{name}={number} must be at least 1", found=number)
-        if missing_chunks not in ("fill", "skip"):
-            raise InvalidInputError(
-                f"missingChunks={missing_chunks!r} is not known; choose fill or skip",
-                found=missing_chunks,
-            )
+        choose("missingChunks", missing_chunks, ("fill", "skip"))
         chosen = self.choose(table, **selecting)
         return self.plan_chosen(
             table,

@@ -15,12 +15,12 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import nearest
 from icechunk_format.options.declare import (
     WRITING,
     Call,
@@ -225,12 +225,12 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
     names = _known_names(calls)
     known = [name for option in OPTIONS if option.name in names for name in option.spellings]
     by_folded = {fold_name(name): name for name in known}
-    nearest = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
-    hint = f"did you mean '{by_folded[nearest[0]]}'? " if nearest else ""
+    near = nearest(folded, by_folded)
+    hint = f"did you mean '{by_folded[near]}'? " if near else ""
     raise InvalidInputError(
         f"unknown option '{spelling}': {hint}Known options are {', '.join(names)}",
         option=spelling,
-        nearest=by_folded[nearest[0]] if nearest else None,
+        nearest=by_folded[near] if near else None,
     )
 
 

@@ -9,12 +9,12 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import nearest
 from icechunk_format.options.declare import METADATA_TABLES, fold_name
 from icechunk_format.options.values import refused
 
@@ -77,11 +77,11 @@ def split_path(path: str) -> tuple[str, str | None]:
     folded = name.lower()
     if folded in METADATA_TABLES:
         return root, folded
-    nearest = difflib.get_close_matches(folded, METADATA_TABLES, n=1, cutoff=0.75)
-    if nearest:
+    near = nearest(folded, METADATA_TABLES, cutoff=0.75)
+    if near:
         raise InvalidInputError(
             f"path {path!r} ends in '#{name}': the metadata tables are"
-            f" {', '.join(METADATA_TABLES)}; did you mean '#{nearest[0]}'?",
+            f" {', '.join(METADATA_TABLES)}; did you mean '#{near}'?",
             option="path",
         )
     return path, None

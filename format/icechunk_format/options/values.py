@@ -9,7 +9,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import nearest
 
 Parser = Callable[[str, Any], Any]
 
@@ -70,8 +70,8 @@ class Choice:
         """Return the word that the text of the option `name` is."""
         value = text.strip().lower()
         if value not in self.allowed:
-            nearest = difflib.get_close_matches(value, self.allowed, n=1)
-            hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+            near = nearest(value, self.allowed)
+            hint = f"; did you mean '{near}'?" if near else ""
             raise _wrong(name, text, listed(self.allowed, "or"), hint, allowed=self.allowed)
         return value
 

@@ -11,11 +11,11 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import nearest
 
 _EVERY_STORE: Final = {
     "concurrency": "requests in flight at once (default 32; of small reads from afar up to 256)",
@@ -249,8 +249,8 @@ def _checked(name: str, canonical: str, value: str, negated: bool) -> str:
 
 def _unknown(kind: str, name: str, spellings: Mapping[str, tuple[str, bool]]) -> InvalidInputError:
     known = sorted(KNOWN_OPTIONS[kind])
-    near = difflib.get_close_matches(_squashed(name), spellings, n=1, cutoff=0.5)
-    guess = f"; did you mean storage.{spellings[near[0]][0]}?" if near else ""
+    near = nearest(_squashed(name), spellings, cutoff=0.5)
+    guess = f"; did you mean storage.{spellings[near][0]}?" if near else ""
     allowed = ", ".join(known) if known else "none"
     return InvalidInputError(
         f"storage.{name} is not an option of {_KIND_NAMES[kind]}{guess} Known: {allowed}",

@@ -8,7 +8,6 @@ import pytest
 
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
-from icechunk_format.repository.history.resolve import nearest_names
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, branch_ref_key, snapshot_key
@@ -201,13 +200,6 @@ def test_a_deleted_repository_is_reported_by_an_open_handle(memory_repository):
     with pytest.raises(NotFoundError) as caught:
         repository.branches()
     assert caught.value.facts["kind"] == "repository"
-
-
-def test_many_names_are_shortened_and_the_nearest_come_first():
-    names = [f"branch-{n:04d}" for n in range(5000)]
-    found = nearest_names("branch-0007", names)
-    assert found[0] == "branch-0007"
-    assert len(found) == 10
 
 
 def test_times_beyond_the_calendar_do_not_break_a_listing():

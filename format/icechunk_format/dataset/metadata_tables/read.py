@@ -46,8 +46,9 @@ from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.names import by_likeness
 from icechunk_format.options.metadata_tables import STORED_COLUMNS, MetadataTable
-from icechunk_format.repository.history.resolve import DEFAULT_BRANCH, nearest_names
+from icechunk_format.repository.history.resolve import DEFAULT_BRANCH
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -107,7 +108,7 @@ def named_version(repository: RepositoryReader, name: str) -> SnapshotId:
     try:
         snapshot_id = SnapshotId.parse(name)
     except InvalidInputError:
-        names = nearest_names(name, [*branches, *tags])
+        names = by_likeness(name, [*branches, *tags], 10)
         raise NotFoundError(
             f"there is no branch or tag {name!r} in {repository.location}, and it is no snapshot"
             f" id; there are {', '.join(names)}",

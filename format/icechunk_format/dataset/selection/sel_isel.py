@@ -35,10 +35,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.selection.labels import Labels, Period, nearest_label_error
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
 from icechunk_format.options.python_values import items_of, single
 
 Given = str | Mapping[str, Any]
@@ -90,7 +90,7 @@ def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterabl
     for name, selector in pairs:
         found = name if name in sizes else folded.get(name.casefold())
         if found is None:
-            raise InvalidInputError(f"{option}: {unknown_name('dimension', name, sizes)}")
+            raise InvalidInputError(f"{option}: {unknown('dimension', name, sizes)}")
         if found in seen:
             raise InvalidInputError(f"{option}: dimension {found!r} is given twice; give it once")
         seen.add(found)

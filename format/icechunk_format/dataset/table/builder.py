@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
     ColumnFactory,
     layout_columns,
     summary_columns,
 )
-from icechunk_format.dataset.table.dimension_sets import choose, named_variables
+from icechunk_format.dataset.table.dimension_sets import choose_dimensions, named_variables
 from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.names import choose, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,13 +46,7 @@ class TableBuilder:
         decoded: bool,
     ) -> Table:
         """Build the table of a layout; arguments and errors are those of ``Dataset.table``."""
-        if layout not in LAYOUTS:
-            raise InvalidInputError(
-                f"layout={layout!r} is not known; choose {', '.join(LAYOUTS)}",
-                found=layout,
-                allowed=tuple(LAYOUTS),
-            )
-        rules = LAYOUTS[layout]
+        rules = LAYOUTS[choose("layout", layout, LAYOUTS)]
         if block is not None and "block" not in rules.options:
             raise InvalidInputError(
                 f"block={dict(block)} goes with layout=summary, not with layout={layout}",
@@ -85,7 +79,7 @@ class TableBuilder:
         block: Mapping[str, int] | None,
     ) -> Table:
         candidates = self.data_variables if names is None else self._named(names)
-        chosen, variables = choose(candidates, named=names is not None, label=self.label)
+        chosen, variables = choose_dimensions(candidates, named=names is not None, label=self.label)
         columns = self.factory.of_cells(chosen, variables, self._named(coords))
         others = [v for v in self.variables.values() if v not in self.data_variables]
         table = Table(
@@ -161,7 +155,7 @@ def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | N
     for name, size in block.items():
         if name not in dims:
             raise InvalidInputError(
-                f"block={name}={size} names no dimension of the table; {did_you_mean(name, dims)}",
+                f"block={name}={size}: {unknown('dimension', name, dims)}",
                 dims=tuple(dims),
             )
         if size < 1:

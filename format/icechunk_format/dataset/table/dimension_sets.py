@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.table.variable import Dimension, Variable, coordinate_names
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.names import by_likeness, unknown
 
 _MOST_NAMES_IN_LINE = 6
 
@@ -55,7 +54,9 @@ def default_columns(
 ) -> frozenset[str] | None:
     """Return the names in the default table of a group; None if variables must be named."""
     try:
-        chosen, held = choose(data_variables(variables, group_attributes), named=False, label="")
+        chosen, held = choose_dimensions(
+            data_variables(variables, group_attributes), named=False, label=""
+        )
     except InvalidInputError:
         return None
     return frozenset(chosen.dims) | {variable.name for variable in held}
@@ -83,20 +84,18 @@ def named_variables(
     for name in names:
         variable = variables.get(name)
         if variable is None:
-            near = get_close_matches(name, variables, n=len(variables) or 1, cutoff=0.0)
-            shown = shortened(near) or "no arrays at all"
             raise NotFoundError(
-                f"group {label} has no array {name!r}; it has {shown}",
+                f"group {label}: {unknown('array', name, variables)}",
                 kind="variable",
                 name=name,
                 group=label,
-                existing=tuple(near),
+                existing=tuple(by_likeness(name, variables)),
             )
         found[name] = variable
     return list(found.values())
 
 
-def choose(
+def choose_dimensions(
     candidates: Sequence[Variable], *, named: bool, label: str
 ) -> tuple[DimensionSet, list[Variable]]:
     """Return the dimensions of a table, and its variables in the order of ``candidates``.

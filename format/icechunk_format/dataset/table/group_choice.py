@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
-from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.names import by_likeness, shortened, unknown
 from icechunk_format.spec.node_path import ROOT, NodePath, parent, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
-
-_MOST_GROUPS_SHOWN = 20
 
 
 def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath:
@@ -47,10 +43,9 @@ def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath
             group=path,
         )
     groups = [str(n.path) for n in snapshot.nodes if n.array is None]
-    near = get_close_matches(path, groups, n=_MOST_GROUPS_SHOWN, cutoff=0.0)
     raise NotFoundError(
-        f"there is no group {path} in {label}; there are {', '.join(near) or 'no groups'}",
+        f"{label}: {unknown('group', path, groups)}",
         kind="node",
         name=str(path),
-        existing=tuple(near),
+        existing=tuple(by_likeness(path, groups)),
     )

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.cf.decode import VariableDecoder
@@ -134,7 +134,7 @@ class Table:
         if len(alike) == 1:
             return alike[0]
         raise InvalidInputError(
-            f"there is no column {name!r}; {did_you_mean(name, self.names)}",
+            unknown("column", name, self.names),
             column=name,
             existing=self.names,
         )

@@ -23,7 +23,6 @@ import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.part import TaskReceipt
 from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
@@ -43,6 +42,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.names import shortened
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.commit.commit import CommitResult, Written

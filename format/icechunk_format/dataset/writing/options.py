@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.spec.values.metadata_items import MetadataItems
 
@@ -43,8 +43,7 @@ def check_options(options: WriteOptions) -> None:
         for key in encoding:
             if key not in ENCODING_KEYS:
                 raise InvalidInputError(
-                    f"encoding of {name!r} has the unknown key {key!r}; "
-                    f"{did_you_mean(str(key), ENCODING_KEYS)}",
+                    f"encoding of {name!r}: {unknown('key', str(key), ENCODING_KEYS)}",
                     variable=name,
                     key=key,
                 )

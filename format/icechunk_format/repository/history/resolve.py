@@ -9,7 +9,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
+from icechunk_format.names import by_likeness
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BRANCH = "main"
 _MOST_SUGGESTIONS = 10
-_MOST_COMPARED = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A timestamp with a time zone, an age, or either as a string.
@@ -224,17 +223,8 @@ def _listed(list_existing: Callable[[], Iterable[object]]) -> list[str]:
 def _listing(kind: str, wanted: str, list_existing: Callable[[], Iterable[object]]) -> str:
     plural = "branches" if kind == "branch" else f"{kind}s"
     existing = _listed(list_existing)
-    names = nearest_names(wanted, existing)
+    names = by_likeness(wanted, sorted(existing), _MOST_SUGGESTIONS)
     if not names:
         return f"no {plural} were found there"
     more = len(set(existing)) - len(names)
     return f"{plural} that exist: {', '.join(names)}" + (f" and {more} more" if more else "")
-
-
-def nearest_names(wanted: str, existing: Iterable[str]) -> list[str]:
-    """Return at most ten of ``existing``, those spelled most like ``wanted`` first."""
-    names = sorted(set(existing))
-    # Comparing spellings is slow, so of very many names only the first ones are compared.
-    compared = names[:_MOST_COMPARED]
-    close = difflib.get_close_matches(wanted, compared, n=_MOST_SUGGESTIONS, cutoff=0.5)
-    return [*close, *(name for name in names if name not in close)][:_MOST_SUGGESTIONS]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from icechunk_format.errors import (
     NotFoundError,
     ReadOnlyError,
 )
+from icechunk_format.names import by_likeness, unknown
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.snapshot_list import with_snapshot
@@ -346,11 +346,10 @@ def existing_ref(refs: Mapping[str, SnapshotId], name: str, kind: str) -> Snapsh
     """Return the snapshot of a branch or tag; NotFoundError lists existing ones."""
     found = refs.get(name)
     if found is None:
-        near = get_close_matches(name, refs, n=10, cutoff=0.0)
         raise NotFoundError(
-            f"there is no {kind} {name!r}; existing: {', '.join(near) or 'none'}",
+            unknown(kind, name, refs),
             kind=kind,
             name=name,
-            existing=tuple(near),
+            existing=tuple(by_likeness(name, refs)),
         )
     return found

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, Final
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.names import by_likeness
 from icechunk_format.spec.config.config import RepositoryConfig, VirtualChunkContainer, parse_config
 from icechunk_format.spec.config.settings import SETTINGS, Setting, checked, refuse
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
@@ -110,7 +110,7 @@ def _merged(
     for key, value in changes.items():
         setting = f"{prefix}{key}"
         if key not in known:
-            near = get_close_matches(str(key), known, n=3, cutoff=0.0)
+            near = by_likeness(str(key), known, 3)
             refuse(
                 "this setting does not exist or cannot be changed; the nearest are "
                 + ", ".join(f"{prefix}{name}" for name in near),

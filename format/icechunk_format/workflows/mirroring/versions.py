@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ import pyarrow.fs as pa_fs
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.names import nearest
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
@@ -173,7 +173,7 @@ def find_files(
             return _files(target, found, newest_version=int(table.version()))
     if first is None:
         raise target.no_copy()
-    near = difflib.get_close_matches(str(wanted), known, n=1)
+    near = nearest(str(wanted), known)
     what = f"tag {tag!r}, snapshot {wanted}," if tag else f"snapshot {wanted}"
     if as_of is not None:
         what = f"no snapshot from {as_of.isoformat()} or before"
@@ -181,7 +181,7 @@ def find_files(
     more = f" and {len(known) - _MOST_SHOWN} older ones" if len(known) > _MOST_SHOWN else ""
     raise NotFoundError(
         f"{what} is {'' if as_of else 'not '}in the copy at {target}"
-        + (f"; did you mean {near[0]}?" if near else ".")
+        + (f"; did you mean {near}?" if near else ".")
         + f" It has {shown}{more}. Mirror each commit with every_snapshot=True, or read the"
         " repository itself",
         kind="snapshot",

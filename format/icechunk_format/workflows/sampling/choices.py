@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import TimestampType
-from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.selection.sel_isel import Given
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import choose, unknown
 from icechunk_format.workflows.horizontal.axes import direction_of
 from icechunk_format.workflows.horizontal.circles import period_of
 from icechunk_format.workflows.sampling.axis import METHODS, Method
@@ -229,8 +229,8 @@ class Choices:
                 ),
             ]
         )
-        unknown = unknown_name("dimension or coordinate", key, known)
-        return InvalidInputError(f"on: in {self._group} {unknown}", coordinate=key)
+        message = unknown("dimension or coordinate", key, known)
+        return InvalidInputError(f"on: in {self._group} {message}", coordinate=key)
 
 
 def _check_keys(option: str, given: Mapping[str, Any], points: PointColumns) -> None:
@@ -243,12 +243,7 @@ def _check_keys(option: str, given: Mapping[str, Any], points: PointColumns) -> 
 
 def _method(given: Any, key: str) -> Method:
     method = given.get(key, "nearest") if isinstance(given, Mapping) else given
-    if method not in METHODS:
-        raise InvalidInputError(
-            f"method={method!r} of {key!r} is not known; choose {', '.join(METHODS)}",
-            option="method",
-        )
-    return method  # type: ignore[no-any-return]
+    return choose(f"method[{key!r}]", method, METHODS)
 
 
 def _period(

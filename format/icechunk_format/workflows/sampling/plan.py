@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.column_types import is_number
-from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -27,6 +26,7 @@ from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.names import choose, unknown
 from icechunk_format.workflows.sampling.choices import Choices, SampleRequest
 from icechunk_format.workflows.sampling.earth import horizontal_columns
 from icechunk_format.workflows.sampling.sampled import (
@@ -43,12 +43,7 @@ if TYPE_CHECKING:
 
 def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
     """Plan to sample a group."""
-    if request.outside not in OUTSIDE:
-        raise InvalidInputError(
-            f"outside={request.outside!r} is not known; choose {', '.join(OUTSIDE)}",
-            option="outside",
-        )
-    outside: Outside = request.outside
+    outside: Outside = choose("outside", request.outside, OUTSIDE)
     factory = ColumnFactory(
         dataset.variables,
         decode_cf=request.decode_cf,
@@ -98,7 +93,7 @@ def _kept(
     known = dict.fromkeys(dim for variable in candidates for dim in variable.dims)
     for dim in keep:
         if dim not in known:
-            raise InvalidInputError(f"keep: {unknown_name('dimension', dim, known)}", dim=dim)
+            raise InvalidInputError(f"keep: {unknown('dimension', dim, known)}", dim=dim)
         if dim in chosen:
             raise InvalidInputError(
                 f"dimension {dim!r} is both in keep and chosen by on[{chosen[dim]!r}]; name it"

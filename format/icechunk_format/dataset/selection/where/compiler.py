@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icechunk_format.dataset.cf.column_types import is_number, sql_name
-from icechunk_format.dataset.name_lists import unknown_name
 from icechunk_format.dataset.selection.where.condition import Constant
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
 from icechunk_format.dataset.selection.where.long_lists import as_literals, as_set
@@ -67,6 +66,7 @@ from icechunk_format.dataset.selection.where.types import (
     number_literal,
 )
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
 
 
 class Compiler:
@@ -122,7 +122,7 @@ class Compiler:
         name = node.name
         names = [name] if name in self._columns else self._folded.get(name.casefold(), [])
         if not names:
-            raise InvalidInputError(f"where: {unknown_name('column', name, self._columns)}")
+            raise InvalidInputError(f"where: {unknown('column', name, self._columns)}")
         if len(names) > 1:
             raise InvalidInputError(
                 f"where: column {name!r} may be any of {', '.join(names)}; write it in their case"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.names import unknown
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, open_storage
@@ -140,7 +140,7 @@ def check_names(
             if name not in allowed:
                 what = "column" if option == "encoding" else "dimension"
                 raise InvalidInputError(
-                    f"{option} names {name!r}, which is no {what}; {did_you_mean(name, allowed)}",
+                    f"{option}: {unknown(what, name, allowed)}",
                     option=option,
                     name=name,
                 )

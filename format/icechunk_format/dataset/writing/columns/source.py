@@ -21,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.name_lists import did_you_mean
 from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
 
 _CF_KEYS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
@@ -215,7 +215,7 @@ def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> No
     for dim in asked:
         if dim not in columns:
             raise InvalidInputError(
-                f"dims names {dim!r}, which is not a column; {did_you_mean(dim, columns)}",
+                f"dims: {unknown('column', dim, columns)}",
                 dim=dim,
                 columns=tuple(columns),
             )

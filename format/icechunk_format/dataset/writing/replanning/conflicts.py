@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from icechunk_format.dataset.name_lists import shortened
 from icechunk_format.dataset.writing.part import WritePart
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.prepare import PreparedWrite
 from icechunk_format.errors import ConflictError
+from icechunk_format.names import shortened
 from icechunk_format.spec.ids import SnapshotId
 
 _SHOWN: Final = 4

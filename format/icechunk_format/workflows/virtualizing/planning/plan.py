@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.names import nearest
 from icechunk_format.workflows.virtualizing.planning.arrange import (
     Along,
     FileSpan,
@@ -153,11 +153,11 @@ class ArchivePlanner:
             )
         new_dims = tuple(dim for dim in self.dims if dim not in inside)
         for dim in new_dims:
-            like = get_close_matches(dim, map(str, inside - set(self.dims)), n=1, cutoff=0.7)
+            like = nearest(dim, map(str, inside - set(self.dims)), cutoff=0.7)
             if like and self.template is None:
                 raise InvalidInputError(
-                    f"concat_dim={dim!r}: no file has this dimension, and {like[0]!r} is similar; "
-                    f"give concat_dim={like[0]!r}, or a new dimension another name",
+                    f"concat_dim={dim!r}: no file has this dimension, and {like!r} is similar; "
+                    f"give concat_dim={like!r}, or a new dimension another name",
                     option="concat_dim",
                 )
         layout = Layout(

@@ -1,0 +1,63 @@
+"""Names in messages: allowed values, existing names with the nearest first, and long lists."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
+
+from icechunk_format.errors import InvalidInputError
+
+T = TypeVar("T")
+
+# Comparing spellings is slow, so of very many names only the first ones are compared.
+_MOST_COMPARED = 2_000
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name that is spelled most like a name, in any case; None if none is near."""
+    folded = {other.casefold(): other for other in known}
+    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
+    return folded[found[0]] if found else None
+
+
+def by_likeness(name: str, known: Iterable[str], most: int = 20) -> list[str]:
+    """Return at most ``most`` known names, those that are spelled most like a name first."""
+    names = list(dict.fromkeys(known))
+    folded = {other.casefold(): other for other in names[:_MOST_COMPARED]}
+    wanted = name.casefold()
+    close = [other for other in folded if wanted and other.startswith(wanted)]
+    close += difflib.get_close_matches(wanted, folded, n=most, cutoff=0.5)
+    return list(dict.fromkeys([*(folded[other] for other in close), *names]))[:most]
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """Return the message that a name does not exist, with the existing ones, nearest first."""
+    shown = by_likeness(name, known)
+    more = ", …" if len(known) > len(shown) else ""
+    return f"there is no {what} {name!r}; there are: {', '.join(shown) or 'none'}{more}"
+
+
+def choose(option: str, given: object, allowed: Collection[T]) -> T:
+    """Return the allowed value that an option is given.
+
+    Raises
+    ------
+    InvalidInputError
+        The value is not allowed; the message lists those that are.
+    """
+    for value in allowed:
+        if value == given:
+            return value
+    raise InvalidInputError(
+        f"{option}={given!r} is not known; choose {', '.join(map(str, allowed))}",
+        option=option,
+        found=given,
+        allowed=tuple(allowed),
+    )
+
+
+def shortened(names: Sequence[str], most: int = 20) -> str:
+    """Return names as a list, cut after ``most`` of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
