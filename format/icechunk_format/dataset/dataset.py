@@ -29,9 +29,8 @@ from icechunk_format.dataset.table.dimension_sets import (
     named_variables,
 )
 from icechunk_format.dataset.table.group_choice import find_group
-from icechunk_format.dataset.table.label_order import described_order
 from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
-from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.table import Column, Table, described_order
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import IcechunkError, InvalidInputError
@@ -40,7 +39,7 @@ from icechunk_format.names import choose
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
@@ -269,11 +268,13 @@ class Dataset:
     def plan(
         self,
         table: Table,
+        selection: Selection | None = None,
         *,
         columns: Sequence[str] | None = None,
         rows_per_partition: int | None = None,
         missing_chunks: MissingChunks = "fill",
         read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
+        only: Mapping[str, Boxes] | None = None,
         **selecting: Unpack[Selecting],
     ) -> ScanPlan:
         """Plan a scan of a table.
@@ -282,6 +283,8 @@ class Dataset:
         ----------
         table
             A table of this dataset.
+        selection
+            The result of ``choose``. None resolves ``selecting``.
         columns
             The columns to produce, in order; only what they need is fetched. None is all.
         rows_per_partition
@@ -292,6 +295,10 @@ class Dataset:
             variable of the table has a chunk.
         read_ahead_bytes
             Bytes that one task may hold ahead of its consumer.
+        only
+            Boxes to which the scan is limited, ``int64 (n, ndim, 2)``; None for all. In the layouts
+            ``cells`` and ``summary``, boxes of elements of the table under the key ``""``; in the
+            others, boxes of (inner) chunks by the path of the array.
         **selecting
             ``where``: a SQL condition on the columns of ``cells``; in the layouts ``chunks`` and
             ``refs`` on dimensions only. ``sel``, ``isel``, ``sel_method``: slices by label and by
@@ -309,54 +316,7 @@ class Dataset:
             if number is not None and number < 1:
                 raise InvalidInputError(f"{name}={number} must be at least 1", found=number)
         choose("missingChunks", missing_chunks, ("fill", "skip"))
-        chosen = self.choose(table, **selecting)
-        return self.plan_chosen(
-            table,
-            chosen,
-            columns=columns,
-            rows_per_partition=rows_per_partition,
-            missing_chunks=missing_chunks,
-            read_ahead_bytes=read_ahead_bytes,
-        )
-
-    def choose(self, table: Table, **selecting: Unpack[Selecting]) -> Selection:
-        """Resolve ``where``, ``sel`` and ``isel`` into one selection; see ``plan``."""
-        chosen = select(
-            dims=dict(zip(table.dims, table.sizes, strict=True)),
-            columns={column.name: column.arrow_type for column in table.value_columns},
-            coordinate=lambda dim: self.labels(table, dim),
-            **selecting,
-        )
-        if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
-            raise InvalidInputError(
-                f"where={selecting.get('where')!r} has the condition {chosen.residual.sql}, which "
-                f"is not about one dimension; with layout={table.layout} a condition may only "
-                "select along dimensions",
-                where=selecting.get("where"),
-                layout=table.layout,
-            )
-        return chosen
-
-    def plan_chosen(
-        self,
-        table: Table,
-        chosen: Selection,
-        *,
-        columns: Sequence[str] | None = None,
-        rows_per_partition: int | None = None,
-        missing_chunks: MissingChunks = "fill",
-        read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
-        only: Mapping[str, Boxes] | None = None,
-    ) -> ScanPlan:
-        """Plan a scan of what was selected; see ``plan``.
-
-        Parameters
-        ----------
-        only
-            Boxes to which the scan is limited, ``int64 (n, ndim, 2)``; None for all. In the layouts
-            ``cells`` and ``summary``, boxes of elements of the table under the key ``""``; in the
-            others, boxes of (inner) chunks by the path of the array.
-        """
+        chosen = self.choose(table, **selecting) if selection is None else selection
         projected = table if columns is None else table.select(columns)
         variables = tuple(self._by_path(path) for path in table.arrays)
         tasks = plan_tasks(
@@ -378,6 +338,24 @@ class Dataset:
             read_ahead_bytes=read_ahead_bytes,
         )
         return ScanPlan(context=context, tasks=tasks)
+
+    def choose(self, table: Table, **selecting: Unpack[Selecting]) -> Selection:
+        """Resolve ``where``, ``sel`` and ``isel`` into one selection; see ``plan``."""
+        chosen = select(
+            dims=dict(zip(table.dims, table.sizes, strict=True)),
+            columns={column.name: column.arrow_type for column in table.value_columns},
+            coordinate=lambda dim: self.labels(table, dim),
+            **selecting,
+        )
+        if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
+            raise InvalidInputError(
+                f"where={selecting.get('where')!r} has the condition {chosen.residual.sql}, which "
+                f"is not about one dimension; with layout={table.layout} a condition may only "
+                "select along dimensions",
+                where=selecting.get("where"),
+                layout=table.layout,
+            )
+        return chosen
 
     def labels(self, table: Table, dim: str) -> pa.Array:
         """Return the decoded labels of a dimension, or its positions if it has no labels.
@@ -405,11 +383,6 @@ class Dataset:
             chunk_source=self._chunk_source,
             **{"table": _no_table(), "selections": {}, **given},
         )
-
-    @property
-    def manifest_files(self) -> ManifestFiles:
-        """The manifests that the snapshot lists."""
-        return self.snapshot.manifest_files
 
     def _arrays(self, table: Table) -> ScanArrays:
         return ScanArrays(self.context(table=table))

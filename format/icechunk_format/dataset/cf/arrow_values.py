@@ -82,7 +82,7 @@ def arrow_type(
 def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
     """Return the NumPy type of a fixed-width Arrow type.
 
-    `DataType.to_pandas_dtype` needs pandas in the oldest supported versions of pyarrow.
+    The method of pyarrow for this needs pandas in the oldest supported versions.
     """
     found: np.dtype[Any] = pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype
     return found
@@ -129,7 +129,7 @@ def structs(
     return pa.Array.from_buffers(target, length, [bitmap], null_count=nulls, children=fields)
 
 
-def texts_or_bytes(
+def strings_or_bytes(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType, *, name: str
 ) -> pa.Array:
     """Return flat strings or bytes, of fixed or variable length, as an Arrow array.
@@ -153,18 +153,19 @@ def texts_or_bytes(
         ) from error
     if isinstance(result, pa.ChunkedArray):
         raise UnsupportedError(
-            f"variable {name!r}: more than 2 GiB of text or bytes in one batch; select fewer cells",
+            f"variable {name!r}: more than 2 GiB of strings or bytes in one batch; select "
+            "fewer cells",
             variable=name,
         )
     return result
 
 
-def dictionary_texts(
-    texts: list[str], positions: NDArray[np.intp], valid: NDArray[np.bool_] | None
+def dictionary_strings(
+    strings: list[str], positions: NDArray[np.intp], valid: NDArray[np.bool_] | None
 ) -> pa.Array:
     """Return a string column from its distinct values and the position of each row's value."""
     indices = pa.array(positions, mask=None if valid is None else ~valid)
-    return pa.array(texts, pa.string()).take(indices)
+    return pa.array(strings, pa.string()).take(indices)
 
 
 def scattered(values: pa.Array, where: NDArray[np.int64], length: int) -> pa.Array:

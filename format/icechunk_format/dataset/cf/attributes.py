@@ -165,7 +165,9 @@ def known_text_encoding(value: str, name: str) -> str:
         codecs.lookup(value)
         b"ab".decode(value, errors="replace")
     except (LookupError, ValueError) as error:
-        raise attribute_error(name, "_Encoding", value, "it names no text encoding") from error
+        raise attribute_error(
+            name, "_Encoding", value, "it does not name an encoding of strings"
+        ) from error
     return value
 
 

@@ -77,7 +77,7 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_struct(wanted) and types.is_struct(found):
         names = [field.name for field in wanted]
         return [field.name for field in found] == names and all(
-            _fits(mine.type, theirs.type) for mine, theirs in zip(found, wanted, strict=True)
+            _fits(own.type, other.type) for own, other in zip(found, wanted, strict=True)
         )
     return False
 
@@ -126,8 +126,8 @@ def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataTyp
         )
     key, what = "_FillValue", "value"
     if data_type.kind in ("string", "bytes"):
-        # xarray opens text with a missing value only if the attribute has this name.
-        key, what = "missing_value", "text" if data_type.kind == "string" else "value in base64"
+        # xarray opens strings with a missing value only if the attribute has this name.
+        key, what = "missing_value", "string" if data_type.kind == "string" else "value in base64"
     return f'encoding={{"{name}": {{"{key}": ...}}}}, with a {what} that does not occur in it'
 
 

@@ -96,8 +96,8 @@ class VariableDecoder:
         if flat.dtype.kind in "biufMm":
             numbers, valid = self._numbers(flat)
             if self._time is not None and pa.types.is_string(self.arrow_type):
-                texts, positions = self._time.iso_texts(numbers)
-                return arrow_values.dictionary_texts(texts, positions, valid)
+                strings, positions = self._time.iso_strings(numbers)
+                return arrow_values.dictionary_strings(strings, positions, valid)
             return arrow_values.fixed_width(numbers, valid, self.arrow_type)
         valid = self._valid(flat)
         if flat.dtype.kind == "c":
@@ -106,8 +106,8 @@ class VariableDecoder:
             columns = [child.decode(flat[child.name]) for child in self._fields]
             return arrow_values.structs(columns, valid, self.arrow_type, len(flat))
         if self._text_encoding is not None:
-            flat = self._texts(flat)
-        return arrow_values.texts_or_bytes(flat, valid, self.arrow_type, name=self.name)
+            flat = self._decoded_bytes(flat)
+        return arrow_values.strings_or_bytes(flat, valid, self.arrow_type, name=self.name)
 
     def decode_numeric(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return stored values of any shape as numbers of that shape, for sums and extremes.
@@ -166,16 +166,16 @@ class VariableDecoder:
             missing = equal if missing is None else missing | equal
         return None if missing is None else ~missing
 
-    def _texts(self, flat: NDArray[Any]) -> NDArray[Any]:
+    def _decoded_bytes(self, flat: NDArray[Any]) -> NDArray[Any]:
         assert self._text_encoding is not None
         try:
-            texts = [bytes(value).decode(self._text_encoding) for value in flat.tolist()]
+            strings = [bytes(value).decode(self._text_encoding) for value in flat.tolist()]
         except UnicodeError as error:
             raise FormatError(
-                f"variable {self.name!r}: stored bytes are not {self._text_encoding} text: {error}",
+                f"variable {self.name!r}: stored bytes are not {self._text_encoding}: {error}",
                 file_type="chunk",
             ) from error
-        return np.array(texts, dtype=object)
+        return np.array(strings, dtype=object)
 
 
 def attribute_decoder(

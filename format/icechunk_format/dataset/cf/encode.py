@@ -120,7 +120,7 @@ class VariableEncoder:
                 half[...] = _numbers(pc.struct_field(column, part))
             return result
         if dtype.kind not in "biufMm":
-            return self._texts_or_bytes(column)
+            return self._strings_or_bytes(column)
         if decoder._time is not None:
             microseconds = microseconds_of(column, decoder._time, name=self.name)
             if dtype.kind in "Mm":
@@ -215,15 +215,15 @@ class VariableEncoder:
             result[field] = encoder.encode(pc.struct_field(column, field))
         return result
 
-    def _texts_or_bytes(self, column: pa.Array) -> NDArray[Any]:
+    def _strings_or_bytes(self, column: pa.Array) -> NDArray[Any]:
         dtype = self.data_type.numpy
-        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        is_string = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         encoding = self.decoder._text_encoding
         if dtype.kind != "O" and encoding is None:
-            self._check_length(column, dtype, is_text=is_text)
+            self._check_length(column, dtype, is_string=is_string)
         values = column.to_numpy(zero_copy_only=False)
         if encoding is not None:
-            values = self._encoded_texts(values, encoding)
+            values = self._encoded_strings(values, encoding)
             longest = max(map(len, values.tolist()), default=0)
             if dtype.kind == "S" and longest > dtype.itemsize:
                 raise self._too_long(longest, dtype.itemsize, "bytes")
@@ -238,21 +238,21 @@ class VariableEncoder:
         fixed: NDArray[Any] = values.astype(dtype)
         return fixed
 
-    def _encoded_texts(self, values: NDArray[Any], encoding: str) -> NDArray[Any]:
+    def _encoded_strings(self, values: NDArray[Any], encoding: str) -> NDArray[Any]:
         result = np.empty(len(values), object)
         try:
             result[:] = [b"" if text is None else text.encode(encoding) for text in values.tolist()]
         except UnicodeEncodeError as error:
             raise InvalidInputError(
-                f"column {self.name!r} has a text that {encoding} cannot encode: {error}",
+                f"column {self.name!r} has a string that {encoding} cannot encode: {error}",
                 variable=self.name,
             ) from error
         return result
 
-    def _check_length(self, column: pa.Array, dtype: np.dtype[Any], *, is_text: bool) -> None:
+    def _check_length(self, column: pa.Array, dtype: np.dtype[Any], *, is_string: bool) -> None:
         if not len(column) or column.null_count == len(column):
             return
-        lengths = pc.utf8_length(column) if is_text else pc.binary_length(column)
+        lengths = pc.utf8_length(column) if is_string else pc.binary_length(column)
         ends = pc.min_max(lengths)
         size = dtype.itemsize // 4 if dtype.kind == "U" else dtype.itemsize
         unit = "characters" if dtype.kind == "U" else "bytes"

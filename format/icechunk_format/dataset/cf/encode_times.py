@@ -37,7 +37,7 @@ def microseconds_of(column: pa.Array, time: TimeScale, *, name: str) -> NDArray[
     Gregorian.
     """
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return _microseconds_of_texts(column, time, name)
+        return _microseconds_of_strings(column, time, name)
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("us"))
     elif pa.types.is_timestamp(column.type):
@@ -87,7 +87,7 @@ def _day(calendar: str, year: int, month: int, day: int, *, text: str, name: str
         ) from error
 
 
-def _microseconds_of_texts(column: pa.Array, time: TimeScale, name: str) -> NDArray[np.int64]:
+def _microseconds_of_strings(column: pa.Array, time: TimeScale, name: str) -> NDArray[np.int64]:
     calendar = time.calendar or "standard"
     encoded = column.dictionary_encode()
     known: list[int] = []
@@ -95,7 +95,7 @@ def _microseconds_of_texts(column: pa.Array, time: TimeScale, name: str) -> NDAr
         match = _ISO_TEXT.fullmatch(text)
         if match is None:
             raise InvalidInputError(
-                f"column {name!r} has {text!r}, which is no time of the {calendar} calendar; "
+                f"column {name!r} has {text!r}, which is not a time of the {calendar} calendar; "
                 "write YYYY-MM-DDThh:mm:ss",
                 variable=name,
                 value=text,

@@ -13,7 +13,7 @@ Rules of this file
    (year, month, day), as xarray shows them, and not their distance in days.
 4. Times of calendars that a timestamp cannot hold become ISO 8601 strings, one per distinct time.
 5. The range of reference dates accepted is that of xarray in practice: ISO 8601 with sloppy digits
-   (``1-1-1``, ``00:00:0.0``), a time zone, ``yyyymmdd``, slashes after the year, ``01-JAN-1970``.
+   (``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``.
 
 CF conventions, section 4.4 "Time Coordinate".
 """
@@ -86,20 +86,9 @@ _REFERENCE_DATES: Final = tuple(
         r"(?P<day>\d{1,2})[-\s](?P<month>[A-Z]{3,9})[-\s](?P<year>\d{4})",
     )
 )
-_MONTH_NAMES: Final = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-]
+_MONTH_NAMES: Final = (
+    "january february march april may june july august september october november december"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +160,7 @@ class TimeScale:
             if not fits:
                 raise UnsupportedError(
                     f"variable {name!r}: the stored time {number.item()!r} is out of range. "
-                    f"Times must lie in the years 1 to 9999 and durations within 2**63 "
+                    f"Times must be in the years 1 to 9999 and durations within 2**63 "
                     f"microseconds; if the number marks a missing value, the array lacks a "
                     f"_FillValue attribute. Read variable {name!r} with decodeCf=false to get the "
                     f"stored numbers",
@@ -229,16 +218,16 @@ class TimeScale:
         result = moved * MICROSECONDS_PER_DAY + rest
         if not exists.all() or bool((result < EARLIEST_TIMESTAMP).any()):
             raise UnsupportedError(
-                f"variable {name!r}: the standard calendar is Julian before 1582-10-15, and one of "
-                f"its dates there is no timestamp: a Julian 29 February, or a date before the "
-                f"year 1. Read variable {name!r} with decodeCf=false to get the stored numbers",
+                f"variable {name!r}: the standard calendar is Julian before 1582-10-15, and no "
+                "timestamp holds one of its dates there: a Julian 29 February, or a date before "
+                f"the year 1. Read variable {name!r} with decodeCf=false to get the stored numbers",
                 variable=name,
             )
         microseconds = microseconds.copy()
         microseconds[old] = result
         return microseconds
 
-    def iso_texts(self, microseconds: NDArray[np.int64]) -> tuple[list[str], NDArray[np.intp]]:
+    def iso_strings(self, microseconds: NDArray[np.int64]) -> tuple[list[str], NDArray[np.intp]]:
         """Return the distinct times as ISO 8601 strings, and the position of each among them."""
         assert self.calendar is not None
         distinct, positions = np.unique(microseconds, return_inverse=True)
@@ -247,14 +236,14 @@ class TimeScale:
         minutes, seconds = np.divmod(seconds, 60)
         hours, minutes = np.divmod(minutes, 60)
         columns = (*dates(self.calendar, days), hours, minutes, seconds, fractions)
-        texts = [
+        strings = [
             f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
             + (f".{fraction:06d}" if fraction else "")
             for year, month, day, hour, minute, second, fraction in zip(
                 *(column.tolist() for column in columns), strict=True
             )
         ]
-        return texts, positions.reshape(-1)
+        return strings, positions.reshape(-1)
 
 
 def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
@@ -277,7 +266,7 @@ def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
             name,
             "units",
             units,
-            f"{match[1]!r} is no unit of time here; allowed are {', '.join(_UNIT_NAMES)} "
+            f"{match[1]!r} is not a unit of time here; allowed are {', '.join(_UNIT_NAMES)} "
             f"(and months where calendar='360_day')",
         )
     try:
@@ -328,9 +317,11 @@ def _reference_time(text: str, calendar: str) -> int:
     fields = match.groupdict()
     month = fields["month"] or "1"
     if month.isalpha():
-        named = [i for i, full in enumerate(_MONTH_NAMES, 1) if full.startswith(month.lower())]
+        named = [
+            i for i, full in enumerate(_MONTH_NAMES.split(), 1) if full.startswith(month.lower())
+        ]
         if len(named) != 1:
-            raise ValueError(f"the date {text!r} names no month")
+            raise ValueError(f"the date {text!r} does not name a month")
         month = str(named[0])
     days = day_number(calendar, int(fields["year"]), int(month), int(fields["day"] or 1))
     clock = time_of_day(*(fields[part] for part in ("hour", "minute", "second", "fraction")))

@@ -59,8 +59,8 @@ class InspectionContext:
 
     @property
     def version(self) -> SnapshotId:
-        """The version that the table is about."""
-        assert self.snapshot_id is not None, "plan_inspection asks for the version"
+        """The snapshot that the table is about."""
+        assert self.snapshot_id is not None, "plan_inspection requires the snapshot"
         return self.snapshot_id
 
     def repository(self) -> RepositoryReader:
@@ -68,7 +68,7 @@ class InspectionContext:
         return RepositoryReader.open(self.location)
 
     def opened(self) -> tuple[Storage, Snapshot]:
-        """Return the repository's objects, and the version."""
+        """Return the repository's objects, and the snapshot."""
         storage = open_storage(self.location)
         return storage, pinned_snapshot(storage, self.version)
 

@@ -83,7 +83,7 @@ def resolve_change(
     if parent is None:
         raise InvalidInputError(
             f"snapshot {last} of {repository.location} is the first of its history, so nothing"
-            " changed before it; choose a later version with the option 'to'",
+            " changed before it; choose a later snapshot with the option 'to'",
             snapshot=str(last),
         )
     return parent, last
@@ -110,7 +110,7 @@ def named_version(repository: RepositoryReader, name: str) -> SnapshotId:
     except InvalidInputError:
         names = by_likeness(name, [*branches, *tags], 10)
         raise NotFoundError(
-            f"there is no branch or tag {name!r} in {repository.location}, and it is no snapshot"
+            f"there is no branch or tag {name!r} in {repository.location}, and it is not a snapshot"
             f" id; there are {', '.join(names)}",
             kind="version",
             name=name,
@@ -168,7 +168,7 @@ def plan_inspection(
         return InspectionPlan(context=context, tasks=[()])
     snapshot = repository.snapshot(snapshot_id)
     if group is not None:
-        # Raises on the driver if there is no such group.
+        # Raises on the driver if the group does not exist.
         path = find_group(snapshot, group, label=str(repository.location))
         context = replace(context, group=str(path))
     if table.cut == "nowhere":

@@ -61,7 +61,7 @@ class PlanRequest:
     skip_missing
         Leave out cells whose chunks are all missing.
     only
-        Boxes to which the scan is limited, or None: see ``Dataset.plan_chosen``.
+        Boxes to which the scan is limited, or None: see ``Dataset.plan``.
     """
 
     table: Table

@@ -5,7 +5,7 @@ fetch the blocks after it.
 
 Rules of this file
 ------------------
-1. Blocks come out in order.
+1. Blocks are yielded in order.
 2. The estimated bytes of all blocks that were started and not yet consumed stay within the
    budget. A block larger than the budget is read alone.
 3. The consumer's thread starts the work: reading stops when it takes no further block. Closing the
@@ -91,7 +91,7 @@ def read_ahead(
             future, needed = started[0]
             yield future.result()
             del future
-            # The consumer asks for the next block, so it has let go of this one.
+            # The consumer requested the next block, so it has released this one.
             started.popleft()
             in_flight -= needed
     finally:

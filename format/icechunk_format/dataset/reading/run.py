@@ -17,9 +17,9 @@ from icechunk_format.dataset.reading.layouts.summary import run_summary
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.layouts import Layout
 
-Run = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
+RunOfLayout = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
 
-RUN_BY_LAYOUT: Final[Mapping[Layout, Run]] = {
+RUN_BY_LAYOUT: Final[Mapping[Layout, RunOfLayout]] = {
     "cells": run_cells,
     "chunks": run_chunks,
     "refs": run_refs,

@@ -32,7 +32,7 @@ CHUNK_COST_IN_ROWS = 100
 # Spark spends about 60 ms on a task, and the driver keeps a record of each. Without an explicit
 # size, tasks grow rather than exceed about this number.
 MAX_DEFAULT_TASKS = 100_000
-# An explicit size may ask for more, up to what a driver can hold.
+# An explicit size may make more, up to the number that a driver can hold.
 MAX_TASKS = 1_000_000
 
 

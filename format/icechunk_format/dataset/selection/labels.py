@@ -46,7 +46,7 @@ _DURATION_UNITS: Final = {
     for unit in units.split()
 }
 #: Examples of durations, for errors.
-DURATION_TEXT: Final = "6h, 1 day 12 hours or 90 min"
+DURATION_EXAMPLES: Final = "6h, 1 day 12 hours or 90 min"
 _DURATION_PART: Final = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", re.ASCII)
 _ISO_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re.ASCII)
 
@@ -66,11 +66,11 @@ class Labels:
         self._name = name
         self._type = values.type
         self.valid: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
-        self.is_text = pa.types.is_string(values.type)
+        self.is_string = pa.types.is_string(values.type)
         self.is_time = pa.types.is_timestamp(values.type)
         self.is_duration = pa.types.is_duration(values.type)
         self._numbers = np.dtype(np.int64)
-        if self.is_text:
+        if self.is_string:
             self.values: NDArray[Any] = values.fill_null("").to_numpy(zero_copy_only=False)
         elif self.is_time or self.is_duration:
             self.values = values.cast(pa.int64()).fill_null(0).to_numpy()
@@ -86,15 +86,15 @@ class Labels:
                 f"sel cannot name values of dimension {name!r}, which are {values.type}; "
                 f"use isel={name}=<positions> instead"
             )
-        self.is_iso_text = (
-            self.is_text
+        self.is_iso_string = (
+            self.is_string
             and len(values) > 0
             and all(_ISO_TEXT.fullmatch(text) for text in self.values[self.valid].tolist())
         )
 
     def read(self, value: Any) -> Period | None:
         """Return the values that a label stands for, or None if it is not a label here."""
-        if self.is_text:
+        if self.is_string:
             text = value.isoformat() if hasattr(value, "isoformat") else str(value)
             return Period(text, text)
         if self.is_time:
@@ -112,7 +112,7 @@ class Labels:
         if self.is_time:
             return "a date or time such as 2024-07, 2024-07-01 or 2024-07-01T06:00"
         if self.is_duration:
-            return f"a duration such as {DURATION_TEXT}"
+            return f"a duration such as {DURATION_EXAMPLES}"
         return "true or false" if self.values.dtype.kind == "b" else "a number"
 
     def between(self, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
@@ -122,8 +122,8 @@ class Labels:
             found &= np.asarray(self.values >= low.first, np.bool_)
         if high is not None:
             values = self.values
-            if self.is_iso_text:
-                # A cut text compares as its whole period: 2001-02 holds 2001-02-28T18:00:00.
+            if self.is_iso_string:
+                # A cut string compares as its whole period: 2001-02 holds 2001-02-28T18:00:00.
                 values = np.array([text[: len(high.last)] for text in values], dtype=object)
             found &= np.asarray(values <= high.last, np.bool_)
         return found
@@ -268,7 +268,7 @@ def read_duration(text: str) -> int | None:
 def nearest_label_error(period: Period, value: Any, labels: Labels, name: str) -> InvalidInputError:
     """Return the error for a label that names no value of the coordinate."""
     hint = ""
-    if labels.is_text:
+    if labels.is_string:
         shown = ", ".join(repr(value) for value in labels.values[:5])
         hint = f"; its first values are {shown}"
     elif (position := labels.nearest(period)) is not None:

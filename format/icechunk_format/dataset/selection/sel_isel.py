@@ -42,7 +42,7 @@ from icechunk_format.names import unknown
 from icechunk_format.options.python_values import items_of, single
 
 Given = str | Mapping[str, Any]
-"""The option as text, or the Python values of each dimension."""
+"""The option as a string, or the Python values of each dimension."""
 
 _NEXT_DIMENSION = re.compile(r";|\n|,(?=\s*[^=,;:\s]+\s*=)")
 _POSITION = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -176,12 +176,12 @@ def _label_mask(
     name: str, selector: Any, values: pa.Array, method: str | None
 ) -> NDArray[np.bool_]:
     labels = Labels(values, name)
-    if method == "nearest" and labels.is_text:
+    if method == "nearest" and labels.is_string:
         raise InvalidInputError(
-            f"sel.method=nearest has no meaning for dimension {name!r}, whose values are text"
+            f"sel.method=nearest has no meaning for dimension {name!r}, whose values are strings"
         )
     if isinstance(selector, str):
-        if labels.is_text and (labels.values == selector).any():
+        if labels.is_string and (labels.values == selector).any():
             return _value_mask(name, selector, labels, None)
         bounds = _range_bounds(name, selector, labels)
         items: list[Any] = selector.split(",")
@@ -189,7 +189,7 @@ def _label_mask(
         bounds = _slice_bounds(name, selector, labels) if isinstance(selector, slice) else None
         items = _listed("sel", name, selector) if bounds is None else []
     if bounds is not None:
-        if labels.is_text and not labels.is_iso_text and not labels.is_sorted:
+        if labels.is_string and not labels.is_iso_string and not labels.is_sorted:
             return _name_range(name, labels, *bounds)
         return _range_mask(labels, *bounds)
     mask = np.zeros(len(values), np.bool_)
@@ -230,17 +230,17 @@ def _range_bounds(
         for at in cuts
         if _reads(selector[:at], labels) and _reads(selector[at + 1 :], labels)
     ]
-    if len(readable) == 1 or (readable and labels.is_text and len(cuts) == 1):
+    if len(readable) == 1 or (readable and labels.is_string and len(cuts) == 1):
         return _ends(name, [text.strip() for text in readable[0]], labels)
     raise InvalidInputError(
         f"sel: {name}={selector!r} is not a range low:high whose ends are each "
-        f"{'text' if labels.is_text else labels.expected()}; "
+        f"{'a string' if labels.is_string else labels.expected()}; "
         f"write low..high if the ends hold colons, and use isel for steps"
     )
 
 
 def _reads(text: str, labels: Labels) -> bool:
-    if labels.is_iso_text and text.strip():
+    if labels.is_iso_string and text.strip():
         return _ISO_START.fullmatch(text.strip()) is not None
     return not text.strip() or labels.read(text) is not None
 

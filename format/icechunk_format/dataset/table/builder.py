@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icechunk_format.dataset.table.chunk_row_rules import check_chunk_rows
 from icechunk_format.dataset.table.columns import (
     ColumnFactory,
     layout_columns,
@@ -17,6 +17,9 @@ from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose, unknown
+
+# Spark and Arrow's plain binary hold at most this many bytes in one value.
+_MOST_VALUE_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,23 +50,16 @@ class TableBuilder:
     ) -> Table:
         """Build the table of a layout; arguments and errors are those of ``Dataset.table``."""
         rules = LAYOUTS[choose("layout", layout, LAYOUTS)]
-        if block is not None and "block" not in rules.options:
-            raise InvalidInputError(
-                f"block={dict(block)} goes with layout=summary, not with layout={layout}",
-                layout=layout,
-            )
-        if not decoded and "decoded" not in rules.options:
-            raise InvalidInputError(
-                f"decoded=false goes with layout=chunks, not with layout={layout}; "
-                "for stored values use decodeCf=false",
-                layout=layout,
-            )
-        if coords and "coords" not in rules.options:
-            raise InvalidInputError(
-                f"coords goes with layout=cells; with layout={layout} name the arrays with "
-                "the option variables",
-                layout=layout,
-            )
+        given = {"block": block is not None, "decoded": not decoded, "coords": bool(coords)}
+        for option in given:
+            if given[option] and option not in rules.options:
+                meant = [name for name, other in LAYOUTS.items() if option in other.options]
+                raise InvalidInputError(
+                    f"{option} means nothing for layout={layout}: it is for layout="
+                    f"{' and '.join(meant)}",
+                    option=option,
+                    layout=layout,
+                )
         if rules.has_values:
             return self._of_cells(layout, names, coords, block)
         return self._of_arrays(layout, names, decoded=decoded)
@@ -101,8 +97,8 @@ class TableBuilder:
         else:
             every = LAYOUTS[layout].takes_coordinates
             arrays = list(self.variables.values() if every else self.data_variables)
-        if layout == "chunks":
-            self._check_chunk_rows(arrays, named=names is not None, decoded=decoded)
+        if layout == "chunks" and decoded:
+            self._check_chunk_rows(arrays, named=names is not None)
         sizes: dict[str, set[int]] = {}
         for variable in arrays:
             for dim, size in variable.dimensions:
@@ -119,10 +115,10 @@ class TableBuilder:
             decoded=decoded,
         )
 
-    def _check_chunk_rows(self, arrays: Sequence[Variable], *, named: bool, decoded: bool) -> None:
+    def _check_chunk_rows(self, arrays: Sequence[Variable], *, named: bool) -> None:
         for variable in arrays:
             try:
-                check_chunk_rows(variable, decoded=decoded)
+                _check_decoded(variable)
             except UnsupportedError as error:
                 if named:
                     raise
@@ -161,3 +157,25 @@ def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | N
         if size < 1:
             raise InvalidInputError(f"block={name}={size} must be at least 1", dim=name)
     return tuple(block.get(dim) for dim in dims)
+
+
+def _check_decoded(variable: Variable) -> None:
+    """Refuse an array whose decoded chunks cannot be values of bytes."""
+    data_type, codecs = variable.metadata.data_type, variable.codecs
+    if data_type.numpy.hasobject:
+        raise UnsupportedError(
+            f"array {variable.path} holds {data_type.name} values, which have no fixed size; read "
+            "its stored chunks with decoded=false, or its values with layout=cells",
+            array=variable.path,
+            data_type=data_type.name,
+        )
+    grid = variable.metadata.grid
+    shape = codecs.sharding.inner_shape if codecs.sharding is not None else grid.chunk_shape
+    nbytes = math.prod(shape or ()) * data_type.numpy.itemsize
+    if nbytes > _MOST_VALUE_BYTES:
+        raise UnsupportedError(
+            f"a chunk of array {variable.path} has {nbytes} bytes decoded, and a value in Spark "
+            f"at most {_MOST_VALUE_BYTES}; read it with layout=cells",
+            array=variable.path,
+            nbytes=nbytes,
+        )

@@ -3,7 +3,7 @@
 ===========  ==========================================================================
 layout       columns
 ===========  ==========================================================================
-``cells``    dimensions, variables, asked-for coordinates
+``cells``    dimensions, variables, requested coordinates
 ``chunks``   ``array chunk start shape dtype data``
 ``refs``     ``array chunk kind chunk_id location offset length etag last_modified``
 ``summary``  per dimension ``<d>_first <d>_last``; per variable ``<v>_count <v>_nulls
@@ -12,7 +12,7 @@ layout       columns
 
 ``count`` and ``nulls`` add up to the cells of the block that were selected; ``m2`` is the sum of
 squared differences from ``mean``, so that blocks can be merged into exact variances. Values that
-are no numbers have no ``sum``, ``mean`` and ``m2``; of these, only times and durations have
+are not numbers have no ``sum``, ``mean`` and ``m2``; of these, only times and durations have
 extremes.
 """
 

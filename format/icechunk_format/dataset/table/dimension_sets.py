@@ -109,7 +109,7 @@ def choose_dimensions(
     if not candidates:
         raise InvalidInputError(
             f"group {label} is empty: it holds no array; read another group (option group) "
-            "or another version (options branch, tag, snapshot)",
+            "or another snapshot (options branch, tag, snapshot)",
             group=label,
         )
     if not sets:
@@ -130,11 +130,11 @@ def _refuse_repeated_dimensions(candidates: Sequence[Variable], *, named: bool, 
     for variable in candidates:
         if variable.has_repeated_dimension:
             others = ",".join(v.name for v in candidates if not v.has_repeated_dimension)
-            way_out = f"; name other arrays: variables={others}" if others and not named else ""
+            advice = f"; name other arrays: variables={others}" if others and not named else ""
             raise InvalidInputError(
                 f"array {variable.path} has the dimensions ({', '.join(variable.dims)}): a name "
-                "that comes twice cannot be two columns. Read it with layout=chunks, or rename "
-                f"its dimensions{way_out}",
+                "that occurs twice cannot be two columns. Read it with layout=chunks, or rename "
+                f"its dimensions{advice}",
                 group=label,
                 variable=variable.name,
                 dims=variable.dims,
@@ -146,7 +146,7 @@ def _no_single_set(sets: Sequence[DimensionSet], label: str, *, named: bool) -> 
     for s in sets:
         sizes = ", ".join(f"{dim}={size}" for dim, size in zip(s.dims, s.sizes, strict=True))
         lines.append(f"  ({sizes}): variables={','.join(s.variables)}")
-    what = "the named variables lie" if named else f"the variables of group {label} lie"
+    what = "the named variables are" if named else f"the variables of group {label} are"
     return InvalidInputError(
         f"{what} on {len(sets)} sets of dimensions that are not parts of one another:\n"
         + "\n".join(lines)

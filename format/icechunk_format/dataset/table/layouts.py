@@ -6,11 +6,14 @@ Two more tables have an entry for each layout: ``reading.plan`` (planning on the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
+
+from icechunk_format.arrays.data_types import DataType
 
 Layout = Literal["cells", "chunks", "refs", "summary"]
 Fields = tuple[tuple[str, pa.DataType], ...]
@@ -67,3 +70,13 @@ LAYOUTS: Final[Mapping[Layout, LayoutRules]] = {
     "refs": LayoutRules(fields=REFS_FIELDS, takes_coordinates=True),
     "summary": LayoutRules(options=frozenset({"coords", "block"})),
 }
+
+
+def data_type_name(data_type: DataType) -> str:
+    """Return the column ``dtype``: an argument of ``numpy.dtype``, or the name of a Zarr type."""
+    dtype = data_type.numpy
+    if dtype.hasobject:
+        return data_type.name
+    if dtype.names is not None:
+        return json.dumps(data_type.to_json())
+    return dtype.newbyteorder("<").str

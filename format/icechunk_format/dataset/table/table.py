@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. Columns come in this order: dimensions in array order, variables, asked-for coordinates.
+1. Columns are in this order: dimensions in array order, variables, requested coordinates.
 2. Every column is nullable and has exactly the Arrow type that Spark gives its SQL type, because
    Spark 4.2 and later refuse a batch that differs.
 3. Two columns may not differ in case alone: Spark compares names without case by default and
@@ -17,7 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.layouts import Layout
@@ -32,6 +34,8 @@ Role = Literal["dimension", "variable", "coordinate", "layout"]
 
 FIELD_METADATA_KEY = b"icechunk"
 """The key under which Arrow field metadata holds ``Column.metadata`` as JSON."""
+
+_MOST_LISTED_LABELS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +210,7 @@ def check_names(columns: Sequence[Column]) -> None:
             raise InvalidInputError(
                 f"{column.path or column.name} cannot be a column: {column.name!r} is the "
                 f"{other.role} column already. An array with the name of a dimension that it "
-                "does not label has no place in this table; name the other arrays with the "
+                "does not label cannot be a column of this table; name the other arrays with the "
                 "option variables, or read this one with layout=chunks",
                 columns=(other.name, column.name),
             )
@@ -215,3 +219,30 @@ def check_names(columns: Sequence[Column]) -> None:
             "compares names without case; name one of them with the option variables",
             columns=(other.name, column.name),
         )
+
+
+def direction(labels: NDArray[Any]) -> int:
+    """Return 1 if labels ascend, -1 if they descend, 0 if neither."""
+    if len(labels) < 2 or bool(np.all(labels[1:] > labels[:-1])):
+        return 1
+    return -1 if bool(np.all(labels[1:] < labels[:-1])) else 0
+
+
+def described_order(labels: NDArray[Any]) -> str | list[Any] | None:
+    """Return ``ascending``, ``descending``, or the stored labels themselves if they are few.
+
+    None is any other order, or labels that JSON cannot hold. Rows of a table have no order: without
+    this, a latitude that descends from 90 would be written back ascending.
+    """
+    if labels.dtype.names is not None or labels.dtype.kind in "cV":
+        return None
+    found = direction(labels)
+    if found:
+        return "ascending" if found > 0 else "descending"
+    if len(labels) > _MOST_LISTED_LABELS or labels.dtype.kind == "S":
+        return None
+    values = labels.view(np.int64) if labels.dtype.kind in "Mm" else labels
+    listed: list[Any] = values.tolist()
+    if not all(isinstance(value, str | int | float) and value == value for value in listed):
+        return None
+    return listed

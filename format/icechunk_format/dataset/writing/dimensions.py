@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.label_order import direction
+from icechunk_format.dataset.table.table import direction
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.columns.labels import (
     IndexedLabels,

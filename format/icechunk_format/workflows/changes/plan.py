@@ -287,13 +287,13 @@ class _Planner:
                 )
         names = names or [table.columns[0].name]
         options = self._request.plan_options
-        plan = side.dataset.plan_chosen(table, chosen, columns=names, only=only, **options)
+        plan = side.dataset.plan(table, chosen, columns=names, only=only, **options)
         if not plan.tasks:
             return
         against = None
         if check is not None:
             options = {k: v for k, v in options.items() if k != "rows_per_partition"}
-            against = check.dataset.plan_chosen(
+            against = check.dataset.plan(
                 check.table, Selection(dims={}), only=_nowhere(check), **options
             ).context
         scan = ChangeScan(

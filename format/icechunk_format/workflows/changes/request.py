@@ -37,7 +37,7 @@ class ChangeRequest:
     selection
         Keywords of ``Dataset.choose``.
     plan_options
-        Keywords of ``Dataset.plan_chosen``: rows of a task, missing chunks, read-ahead.
+        Keywords of ``Dataset.plan``: rows of a task, missing chunks, read-ahead.
     deletions
         True if deleted rows are yielded.
     """

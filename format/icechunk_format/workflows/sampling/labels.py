@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.calendars import canonical_calendar, day_number
 from icechunk_format.dataset.cf.column_types import is_number
-from icechunk_format.dataset.selection.labels import DURATION_TEXT, read_duration
+from icechunk_format.dataset.selection.labels import DURATION_EXAMPLES, read_duration
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
@@ -225,7 +225,7 @@ def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
             read = float(value / np.timedelta64(1, "us"))
         elif is_plain and float(value) in (0.0, float("inf")):
             read = float(value)
-        expected = f"a duration such as {DURATION_TEXT}"
+        expected = f"a duration such as {DURATION_EXAMPLES}"
     if read is None or not read >= 0:
         raise InvalidInputError(
             f"tolerance[{coordinate!r}]={value!r} must be {expected}",

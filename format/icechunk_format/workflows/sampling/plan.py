@@ -68,7 +68,7 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
         _described(variable, factory.of_variable(variable, "variable"), choices, keep, fixed)
         for variable in sampled
     )
-    lead = leading_variable(sampled, dataset.manifest_files)
+    lead = leading_variable(sampled, dataset.snapshot.manifest_files)
     assert lead is not None
     points = tuple(name for name, _ in request.points.values())
     horizontal, axes = horizontal_columns(

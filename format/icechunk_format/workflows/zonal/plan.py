@@ -225,7 +225,7 @@ def plan_zonal(
         )
     y, x, period = _cells(dataset, grid)
     arrays = [dataset.variables[path.rpartition("/")[2]] for path in table.arrays]
-    axes = cut_axes(table, arrays, leading_variable(arrays, dataset.manifest_files))
+    axes = cut_axes(table, arrays, leading_variable(arrays, dataset.snapshot.manifest_files))
     horizontal = (table.dims.index(grid.dims[0]), table.dims.index(grid.dims[1]))
     others = tuple(dim for dim in range(len(table.dims)) if dim not in horizontal)
     context = ZonalContext(

@@ -32,7 +32,7 @@ class DecodedChunks:
         self._kept: OrderedDict[Hashable, NDArray[Any] | None] = OrderedDict()
 
     def announce(self, key: Hashable) -> bool:
-        """Announce that a chunk will be fetched; return False if it is kept or announced."""
+        """Announce a chunk to fetch; return True if it was neither announced nor kept before."""
         with self._lock:
             if key in self._kept or key in self._announced:
                 return False

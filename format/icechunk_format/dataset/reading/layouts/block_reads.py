@@ -26,7 +26,7 @@ from icechunk_format.dataset.reading.layouts.blocks import (
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
@@ -43,34 +43,11 @@ _MOST_BLOCKS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockColumns:
-    """The columns of a block that was read.
+class Slab:
+    """The unit of reading: a block, or a slab of a block that is too large to be read at once.
 
-    Parameters
-    ----------
-    block
-        The block, or a slab of a block too large to be read at once.
-    values
-        The result of ``convert`` for each array column, by the column's source.
-    stored
-        ``bool`` of the shape of ``block``: cells for which some variable has a chunk. None if all
-        have, or if missing chunks are not skipped.
-    whole
-        The block that ``block`` is, or is a slab of.
-    completes
-        Whether this is the last slab of the block.
+    ``whole`` is that block; ``completes`` is True for its last slab.
     """
-
-    block: Block
-    values: dict[str, Any]
-    stored: NDArray[np.bool_] | None = None
-    whole: Block
-    completes: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slab:
-    """A block, or a slab of one that is too large to be read at once."""
 
     block: Block
     whole: Block
@@ -78,10 +55,31 @@ class _Slab:
     requests: dict[str, BlockRequest] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Fetched:
-    arrays: dict[str, FetchedBlock] = field(default_factory=dict)
-    others: list[tuple[str, list[AxisPick], NDArray[np.bool_]]] = field(default_factory=list)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockColumns:
+    """The columns of a slab.
+
+    Parameters
+    ----------
+    values
+        The result of ``convert`` for each array column, by the column's source.
+    stored
+        ``bool`` of the shape of the slab: cells for which some variable has a chunk. None if all
+        have, or if missing chunks are not skipped.
+    """
+
+    slab: Slab
+    values: dict[str, Any]
+    stored: NDArray[np.bool_] | None = None
+
+    @property
+    def block(self) -> Block:
+        """The positions of the cells."""
+        return self.slab.block
+
+
+# The stored bytes of arrays to decode, and the chunks of other arrays that exist.
+_Fetched = tuple["dict[str, FetchedBlock]", "list[tuple[str, list[AxisPick], NDArray[np.bool_]]]"]
 
 
 class BlockReads:
@@ -150,7 +148,7 @@ class BlockReads:
                 for dim, selection in enumerate(self.selections)
             )
 
-    def slabs(self, task: ScanTask) -> Iterator[_Slab]:
+    def slabs(self, task: ScanTask) -> Iterator[Slab]:
         """Yield all blocks of the task in order, the largest of them in slabs."""
         budget = self._context.read_ahead_bytes
         for box in self.boxes(task):
@@ -158,13 +156,13 @@ class BlockReads:
                 box, self.axes, self._block_arrays, budget, most_grown=self._most_grown
             ):
                 if self._finer is None or block_bytes(block, self._block_arrays) <= budget:
-                    yield _Slab(block=block, whole=block)
+                    yield Slab(block=block, whole=block)
                     continue
                 cut = list(cut_blocks(block, self._finer, self._block_arrays, budget))
                 for number, part in enumerate(cut, start=1):
-                    yield _Slab(block=part, whole=block, completes=number == len(cut))
+                    yield Slab(block=part, whole=block, completes=number == len(cut))
 
-    def _requested_slabs(self, task: ScanTask) -> Iterator[_Slab]:
+    def _requested_slabs(self, task: ScanTask) -> Iterator[Slab]:
         # The consumer's thread runs this, so chunks are announced in the order of decoding.
         for slab in self.slabs(task):
             for path, dims in self._dims_of.items():
@@ -182,28 +180,27 @@ class BlockReads:
             max_bytes=self._context.read_ahead_bytes,
         )
 
-    def _fetch(self, slab: _Slab) -> _Fetched:
-        block, fetched = slab.block, _Fetched()
-        for path, request in slab.requests.items():
-            fetched.arrays[path] = self._readers[path].fetch(request)
-        for path, dims in self._counted.items():
-            if path not in fetched.arrays:
-                selections = [block[dim] for dim in dims]
-                fetched.others.append((path, *self._readers[path].present(selections)))
-        return fetched
+    def _fetch(self, slab: Slab) -> _Fetched:
+        arrays = {path: self._readers[path].fetch(one) for path, one in slab.requests.items()}
+        others = [
+            (path, *self._readers[path].present([slab.block[dim] for dim in dims]))
+            for path, dims in self._counted.items()
+            if path not in arrays
+        ]
+        return arrays, others
 
-    def _decode(self, slab: _Slab, fetched: _Fetched) -> BlockColumns:
-        block = slab.block
-        shape = block_shape(block)
+    def _decode(self, slab: Slab, fetched: _Fetched) -> BlockColumns:
+        arrays, others = fetched
+        shape = block_shape(slab.block)
         stored: NDArray[np.bool_] | None = None
         if self._counted:
             stored = np.zeros(shape, dtype=bool)
-            for path, picks, present in fetched.others:
+            for path, picks, present in others:
                 _mark_stored(stored, picks, present, self._counted[path])
         values: dict[str, Any] = {}
         for path, dims in self._dims_of.items():
             request = slab.requests[path]
-            decoded = self._readers[path].decode(request, fetched.arrays.pop(path))
+            decoded = self._readers[path].decode(request, arrays.pop(path))
             if stored is not None and path in self._counted:
                 _mark_stored(stored, decoded.picks, decoded.present, dims)
             aligned = _aligned(decoded.values, dims, len(shape))
@@ -212,13 +209,38 @@ class BlockReads:
                     values[column.source] = self._convert(column, aligned, shape)
         if stored is not None and stored.all():
             stored = None
-        return BlockColumns(
-            block=block,
-            values=values,
-            stored=stored,
-            whole=slab.whole,
-            completes=slab.completes,
-        )
+        return BlockColumns(slab=slab, values=values, stored=stored)
+
+
+class TaskLabels:
+    """Labels of the dimensions that a task covers, for the given dimension columns."""
+
+    def __init__(
+        self,
+        arrays: ScanArrays,
+        table: Table,
+        columns: Sequence[Column],
+        reads: BlockReads,
+        task: ScanTask,
+    ) -> None:
+        boxes = list(reads.boxes(task))
+        self._labels: dict[int, tuple[str, DimSelection, pa.Array]] = {}
+        for column in columns:
+            dim = table.dims.index(column.source)
+            held = [box[dim] for box in boxes]
+            start, stop = min(s.start for s in held), max(s.stop for s in held)
+            # The selected positions of the whole task; each block takes a slice.
+            chosen = reads.selections[dim].within(start, stop)
+            values = arrays.labels(column, table.sizes[dim], chosen)
+            self._labels[dim] = (column.source, chosen, values)
+
+    def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
+        """Return dimension name and values along a block, by the number of the dimension."""
+        found = {}
+        for dim, (name, chosen, values) in self._labels.items():
+            [first] = chosen.rank(np.array([block[dim].start])).tolist()
+            found[dim] = (name, values.slice(first, block[dim].count))
+        return found
 
 
 def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> pa.Array:

@@ -17,10 +17,10 @@ from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockR
 from icechunk_format.dataset.reading.layouts.block_reads import (
     BlockColumns,
     BlockReads,
+    TaskLabels,
     cell_column,
 )
 from icechunk_format.dataset.reading.layouts.blocks import block_shape
-from icechunk_format.dataset.reading.layouts.labels import TaskLabels
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.table import Column, Table
 

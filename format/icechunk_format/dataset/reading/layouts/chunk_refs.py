@@ -87,10 +87,10 @@ class RefColumns:
             "chunk": lambda: coordinate_lists(self._refs.coords[self._rows]),
             "kind": lambda: pa.array(_KIND_NAMES[self._kind], pa.string()),
             "chunk_id": self._chunk_id,
-            "location": lambda: self._texts(self._refs.locations),
+            "location": lambda: self._strings(self._refs.locations),
             "offset": lambda: self._numbers(self._refs.offset, "offset"),
             "length": lambda: pa.array(self._signed(self._refs.length, "length")),
-            "etag": lambda: self._texts(self._refs.etags),
+            "etag": lambda: self._strings(self._refs.etags),
             "last_modified": self._last_modified,
         }
         return builders[name]()
@@ -100,13 +100,13 @@ class RefColumns:
         ids = encode_many(self._refs.chunk_id[self._rows[where]])
         return scattered(pa.array(ids, pa.string()), where, len(self._rows))
 
-    def _texts(self, texts: Callable[[NDArray[np.int64]], Sequence[str | None]]) -> pa.Array:
+    def _strings(self, strings: Callable[[NDArray[np.int64]], Sequence[str | None]]) -> pa.Array:
         where = np.flatnonzero(self._kind == KIND_VIRTUAL)
-        values = pa.array(texts(self._rows[where]), pa.string())
+        values = pa.array(strings(self._rows[where]), pa.string())
         return scattered(values, where, len(self._rows))
 
     def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
-        # Inline chunks lie in the manifest and have no offset.
+        # Inline chunks are in the manifest and have no offset.
         return pa.array(self._signed(column, field), mask=self._kind == KIND_INLINE)
 
     def _signed(self, column: NDArray[np.uint64], field: str) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Yields the layout ``chunks``: one row for each chunk (under sharding, inner chunk), as bytes.
 
-Spark moves a few large values instead of millions of small ones, so ``mapInArrow`` and
-``mapInPandas`` can work on whole chunks at array speed.
+Spark moves a few large values instead of millions of small ones, so mapInArrow and
+mapInPandas can work on whole chunks at array speed.
 
 Rules of this file
 ------------------
@@ -33,7 +33,7 @@ from icechunk_format.dataset.reading.layouts.blocks import Block, BlockArray, cu
 from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.table.chunk_row_rules import data_type_text
+from icechunk_format.dataset.table.layouts import data_type_name
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 # Bytes of a row beside its data; limits blocks of tiny chunks.
@@ -53,7 +53,7 @@ class _ChunkBlock:
     coords: NDArray[np.int64]
 
 
-# The positions of chunks that exist, as far as they were asked for, and their bytes if fetched.
+# The positions of existing chunks if they were looked up, and their bytes if fetched.
 _Fetched = tuple[NDArray[np.int64], "list[bytes] | None"]
 
 
@@ -79,13 +79,13 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
         for number, axis in enumerate(block.reader.axes):
             bounds[:, number, 0] = axis.start_of(coords[:, number])
             bounds[:, number, 1] = axis.start_of(coords[:, number] + 1)
-        text = data_type_text(block.reader.metadata.data_type)
+        dtype = data_type_name(block.reader.metadata.data_type)
         columns: dict[str, pa.Array] = {
             "array": pa.repeat(pa.scalar(block.reader.path, pa.string()), len(rows)),
             "chunk": coordinate_lists(coords),
             "start": coordinate_lists(bounds[:, :, 0]),
             "shape": coordinate_lists(bounds[:, :, 1] - bounds[:, :, 0]),
-            "dtype": pa.repeat(pa.scalar(text, pa.string()), len(rows)),
+            "dtype": pa.repeat(pa.scalar(dtype, pa.string()), len(rows)),
         }
         if payloads is not None:
             if table.decoded:

@@ -57,11 +57,11 @@ class Statistics:
             other.count, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0
         )
         # The mean of no values is undefined and must not turn the result into NaN.
-        mine = np.where(self.count > 0, self.mean, other.mean)
-        theirs = np.where(other.count > 0, other.mean, self.mean)
+        first = np.where(self.count > 0, self.mean, other.mean)
+        second = np.where(other.count > 0, other.mean, self.mean)
         with np.errstate(invalid="ignore", over="ignore"):
-            delta = theirs - mine
-            mean = mine + delta * share
+            delta = second - first
+            mean = first + delta * share
             m2 = self.m2 + other.m2 + delta * delta * share * self.count
         return Statistics(
             count=count,
@@ -88,9 +88,9 @@ class Statistics:
 
 
 def _chosen(best: np.ufunc, one: Statistics, two: Statistics, name: str) -> NDArray[Any]:
-    mine, theirs = getattr(one, name), getattr(two, name)
-    both = np.where(two.count == 0, mine, best(mine, theirs))
-    return np.asarray(np.where(one.count == 0, theirs, both))
+    first, second = getattr(one, name), getattr(two, name)
+    both = np.where(two.count == 0, first, best(first, second))
+    return np.asarray(np.where(one.count == 0, second, both))
 
 
 def summarise(

@@ -30,10 +30,10 @@ from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockR
 from icechunk_format.dataset.reading.layouts.block_reads import (
     BlockColumns,
     BlockReads,
+    TaskLabels,
     cell_column,
 )
 from icechunk_format.dataset.reading.layouts.blocks import Block, block_shape
-from icechunk_format.dataset.reading.layouts.labels import TaskLabels
 from icechunk_format.dataset.reading.layouts.statistics import (
     Statistics,
     count_kept,
@@ -139,10 +139,10 @@ class _SummaryRun:
         with closing(self._reads.read(self._task)) as blocks:
             for block in blocks:
                 if waiting is None:
-                    waiting = _Segments(self._reads.axes, block.whole)
+                    waiting = _Segments(self._reads.axes, block.slab.whole)
                 self._add(waiting, block)
-                if block.completes:
-                    yield self._rows(waiting, block.whole)
+                if block.slab.completes:
+                    yield self._rows(waiting, block.slab.whole)
                     waiting = None
 
     def _convert(self, column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> _Converted:
@@ -184,7 +184,7 @@ class _SummaryRun:
                 starts=starts,
                 exact_sum=sums_to_integer(column.arrow_type),
             )
-            segments.add(source, at, found, last=block.completes)
+            segments.add(source, at, found, last=block.slab.completes)
 
     def _keep(self, block: BlockColumns, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """Return the cells that count, or None for all."""

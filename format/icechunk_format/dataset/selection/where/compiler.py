@@ -132,18 +132,9 @@ class Compiler:
     def _literal(self, node: exp.Expression) -> Typed:
         return constant(node.name, STRING) if node.is_string else number_literal(node.name)
 
-    def _adjacent_texts(self, node: exp.Expression) -> Typed:
+    def _adjacent_strings(self, node: exp.Expression) -> Typed:
         """Join strings that are side by side, as SQL does."""
         return constant("".join(self._word(part, node) for part in node.expressions), STRING)
-
-    def _boolean(self, node: exp.Expression) -> Typed:
-        return constant(bool(node.this), BOOLEAN)
-
-    def _null(self, node: exp.Expression) -> Typed:
-        return constant(None, pa.null())
-
-    def _paren(self, node: exp.Expression) -> Typed:
-        return self.compile(node.this)
 
     def _connector(self, node: exp.Expression) -> Typed:
         terms = [self._condition(term) for term in operands(node)]
@@ -216,7 +207,7 @@ class Compiler:
         return self._matches(node.this, self._word(node.expression, node), node)
 
     def _matches(self, subject: exp.Expression, pattern: str, node: exp.Expression) -> Typed:
-        value = self._text_argument(subject, node)
+        value = self._string_argument(subject, node)
         try:
             pc.match_substring_regex(pa.array([], STRING), pattern)
         except pa.ArrowException as error:
@@ -243,9 +234,6 @@ class Compiler:
         if kind is None or target.expressions:
             raise refused(node)
         return cast(value, kind)
-
-    def _to_date(self, node: exp.Expression) -> Typed:
-        return cast(self.compile(node.this), DATE)
 
     def _extract(self, node: exp.Expression) -> Typed:
         part = EXTRACT_PARTS.get(node.this.name.upper())
@@ -300,9 +288,9 @@ class Compiler:
             return call(name, DOUBLE, cast(self.compile(node.this), DOUBLE))
         if name in TEXT_FUNCTIONS:
             allow_parts(node, "this")
-            return call(name, TEXT_FUNCTIONS[name], self._text_argument(node.this, node))
+            return call(name, TEXT_FUNCTIONS[name], self._string_argument(node.this, node))
         allow_parts(node, "this", "expression")
-        value = self._text_argument(node.this, node)
+        value = self._string_argument(node.this, node)
         word = self._word(node.expression, node)
         return call(TEXT_SEARCHES[name], BOOLEAN, value, options=(word,))
 
@@ -345,7 +333,7 @@ class Compiler:
         return call("nullif", value.type, value, other)
 
     def _substring(self, node: exp.Expression) -> Typed:
-        value = self._text_argument(node.this, node)
+        value = self._string_argument(node.this, node)
         start = self._whole_number(node.args.get("start"), node)
         if start < 0:
             raise refused(node)
@@ -356,7 +344,7 @@ class Compiler:
         return call("slice", STRING, value, options=(start, stop))
 
     def _left_or_right(self, node: exp.Expression) -> Typed:
-        value = self._text_argument(node.this, node)
+        value = self._string_argument(node.this, node)
         length = max(self._whole_number(node.expression, node), 0)
         bounds = (-length, None) if isinstance(node, exp.Right) and length else (0, length)
         return call("slice", STRING, value, options=bounds)
@@ -367,12 +355,12 @@ class Compiler:
             raise refused(node)
         return truncated(unit, self.compile(node.this))
 
-    def _text_argument(self, argument: exp.Expression, node: exp.Expression) -> Typed:
+    def _string_argument(self, argument: exp.Expression, node: exp.Expression) -> Typed:
         value = self.compile(argument)
         if pa.types.is_null(value.type):
             return cast(value, STRING)
         if value.type != STRING:
-            raise TypeMismatchError(f"{sql_text(node)} needs text, not {sql_name(value.type)}")
+            raise TypeMismatchError(f"{sql_text(node)} needs a string, not {sql_name(value.type)}")
         return value
 
     def _word(self, argument: exp.Expression, node: exp.Expression) -> str:
@@ -395,10 +383,10 @@ _Handler = Callable[[Compiler, exp.Expression], Typed]
 _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] = {
     exp.Column: (Compiler._column, "this"),
     exp.Literal: (Compiler._literal, "this", "is_string"),
-    exp.Concat: (Compiler._adjacent_texts, "expressions", "safe", "coalesce"),
-    exp.Boolean: (Compiler._boolean, "this"),
-    exp.Null: (Compiler._null,),
-    exp.Paren: (Compiler._paren, "this"),
+    exp.Concat: (Compiler._adjacent_strings, "expressions", "safe", "coalesce"),
+    exp.Boolean: (lambda _, node: constant(bool(node.this), BOOLEAN), "this"),
+    exp.Null: (lambda _, node: constant(None, pa.null()),),
+    exp.Paren: (lambda compiler, node: compiler.compile(node.this), "this"),
     exp.And: (Compiler._connector, "this", "expression"),
     exp.Or: (Compiler._connector, "this", "expression"),
     exp.Not: (Compiler._not, "this"),
@@ -414,7 +402,11 @@ _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] 
     # What sqlglot makes of CAST in Spark SQL, whose errors depend on a setting. TRY_CAST is the
     # same node with a part of its own, which is refused.
     exp.TryCast: (Compiler._cast, "this", "to"),
-    exp.TsOrDsToDate: (Compiler._to_date, "this", "safe"),
+    exp.TsOrDsToDate: (
+        lambda compiler, node: cast(compiler.compile(node.this), DATE),
+        "this",
+        "safe",
+    ),
     exp.Extract: (Compiler._extract, "this", "expression"),
     exp.Interval: (Compiler._interval, "this", "unit"),
     exp.Anonymous: (Compiler._anonymous, "this", "expressions"),

@@ -7,7 +7,7 @@ Rules of this file
 ------------------
 1. NULL in gives NULL out, except where SQL says otherwise (AND, OR, IS NULL, ``<=>``, coalesce).
 2. NaN equals NaN and is greater than every other number, as in Spark.
-3. Overflow and division by zero are errors, as under ``spark.sql.ansi.enabled``, Spark's default.
+3. Overflow and division by zero are errors, as under spark.sql.ansi.enabled, Spark's default.
 4. The planner makes the types of the arguments agree; no kernel coerces.
 5. A timestamp is a clock reading, or an instant if its type has the zone UTC. Operations between
    the two take the name of a time zone.
@@ -39,7 +39,7 @@ def _is_float(value: Datum) -> bool:
 
 
 def _is_plain_scalar(value: Datum) -> bool:
-    """Return True for one number that is not NaN: IEEE comparisons nearly suffice for it."""
+    """Return True if a value is one number but not NaN: IEEE comparisons nearly suffice."""
     return isinstance(value, pa.Scalar) and not (value.is_valid and value.as_py() != value.as_py())
 
 

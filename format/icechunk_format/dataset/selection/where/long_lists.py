@@ -34,7 +34,7 @@ _LENGTH: Final = 200
 _NAME: Final = "icechunk_list_"
 _NUMBER: Final = r"(?>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 _TEXT: Final = r"(?>'(?:[^'\\]|'')*+')"
-# What is quoted comes first, so that no list is found within quotes.
+# Quoted strings are matched first, so that no list is found within quotes.
 _LISTS: Final = re.compile(
     r"\b[rR](?:'[^']*'|\"[^\"]*\")|"
     + "|".join(

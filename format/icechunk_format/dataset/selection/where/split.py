@@ -194,7 +194,7 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
         sql.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"where: {sql!a} is not text: character {error.start + 1} is half of a surrogate pair"
+            f"where: {sql!a} is not Unicode: letter {error.start + 1} is half of a surrogate pair"
         ) from None
     shorter, lists = cut_lists(sql)
     try:

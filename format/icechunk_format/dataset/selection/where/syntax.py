@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. A construct that is not in a table is refused by name, with the list of the allowed ones.
-2. Nodes have optional parts (``ESCAPE``, ``IGNORE NULLS``, a second argument). Parts that a handler
+2. Nodes have optional parts (ESCAPE, IGNORE NULLS, a second argument). Parts that a handler
    does not name are refused rather than ignored, so that a newer parser cannot change the meaning
    of a condition.
 """

@@ -1,6 +1,6 @@
 """Converts clock readings to instants and back, for whole columns, by the rules of a time zone.
 
-The rules are those of ``zoneinfo``: Arrow's conversions know no change of an offset after 2037.
+The rules are those of ``zoneinfo``: Arrow's conversions lack changes of an offset after 2037.
 
 Rules of this file
 ------------------

@@ -134,7 +134,7 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
     if source == INSTANT and target in (DATE, TIMESTAMP):
         return cast(call("to_clock", TIMESTAMP, value), target)
     if value.literal is not None and pa.types.is_string(source):
-        return Typed(Constant(_read_text(value.literal.as_py(), target)), target)
+        return Typed(Constant(_read_string(value.literal.as_py(), target)), target)
     if not _can_cast(source, target):
         raise TypeMismatchError(f"{sql_name(source)} cannot be cast to {sql_name(target)} here")
     return call("cast", target, value, options=(target,))
@@ -155,7 +155,7 @@ def _instant(value: Typed) -> Typed:
 def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     plain = source in _INTEGERS or pa.types.is_floating(source) or pa.types.is_boolean(source)
     if target in _INTEGERS or pa.types.is_floating(target):
-        # Text that is a time or a decimal needs more rules than a filter is worth.
+        # A string that is a time or a decimal needs more rules than a filter is worth.
         return (
             plain
             or pa.types.is_string(source)
@@ -314,7 +314,7 @@ def _is_opaque(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-def _read_text(text: str | None, target: pa.DataType) -> pa.Scalar:
+def _read_string(text: str | None, target: pa.DataType) -> pa.Scalar:
     """Cast a string literal, as ANSI Spark does."""
     if text is None:
         return pa.scalar(None, target)
@@ -334,7 +334,7 @@ def _read_text(text: str | None, target: pa.DataType) -> pa.Scalar:
             return pa.scalar(Decimal(word), target)
     except (ValueError, KeyError, ArithmeticError, pa.ArrowException) as error:
         raise TypeMismatchError(f"{text!r} is not a {sql_name(target)}") from error
-    raise TypeMismatchError(f"text cannot be cast to {sql_name(target)} here")
+    raise TypeMismatchError(f"a string cannot be cast to {sql_name(target)} here")
 
 
 _BOOLEAN_WORDS: Final = {

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
-from icechunk_format.dataset.table.chunk_row_rules import data_type_text
+from icechunk_format.dataset.table.layouts import data_type_name
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
 from icechunk_format.dataset.writing.chunks.columns import array_names, check_coords, chunk_coords
 from icechunk_format.dataset.writing.chunks.references import references
@@ -272,7 +272,7 @@ def _check_said(target: ArrayTarget, rows: pa.Table) -> None:
     """Refuse rows whose data type is not that of the array."""
     if "dtype" not in rows.column_names:
         return
-    wanted = data_type_text(target.metadata.data_type)
+    wanted = data_type_name(target.metadata.data_type)
     for found in pc.unique(rows.column("dtype")).to_pylist():
         if found is not None and found != wanted:
             raise InvalidInputError(

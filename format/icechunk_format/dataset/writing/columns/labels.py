@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.label_order import direction
+from icechunk_format.dataset.table.table import direction
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
