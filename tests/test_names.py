@@ -28,7 +28,7 @@ def test_names_are_compared_without_case_and_a_beginning_counts_as_near():
 
 def test_an_unknown_name_is_listed_with_the_existing_ones():
     assert unknown("column", "temp", ["time", "temperature"]) == (
-        "there is no column 'temp'; there are: temperature, time"
+        "there is no column 'temp'; did you mean 'temperature'? There are: temperature, time"
     )
     assert unknown("column", "x", []) == "there is no column 'x'; there are: none"
     assert unknown("column", "x", [str(n) for n in range(30)]).endswith("18, 19, …")

@@ -24,18 +24,25 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 def by_likeness(name: str, known: Iterable[str], most: int = 20) -> list[str]:
     """Return at most ``most`` known names, those that are spelled most like a name first."""
     names = list(dict.fromkeys(known))
+    return list(dict.fromkeys([*_near(name, names, most), *names]))[:most]
+
+
+def _near(name: str, names: Sequence[str], most: int) -> list[str]:
     folded = {other.casefold(): other for other in names[:_MOST_COMPARED]}
     wanted = name.casefold()
-    close = [other for other in folded if wanted and other.startswith(wanted)]
-    close += difflib.get_close_matches(wanted, folded, n=most, cutoff=0.5)
-    return list(dict.fromkeys([*(folded[other] for other in close), *names]))[:most]
+    near = [other for other in folded if wanted and other.startswith(wanted)]
+    near += difflib.get_close_matches(wanted, folded, n=most, cutoff=0.5)
+    return [folded[other] for other in near]
 
 
-def unknown(what: str, name: str, known: Collection[str]) -> str:
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message that a name does not exist, with the existing ones, nearest first."""
-    shown = by_likeness(name, known)
-    more = ", …" if len(known) > len(shown) else ""
-    return f"there is no {what} {name!r}; there are: {', '.join(shown) or 'none'}{more}"
+    names = list(known)
+    shown = by_likeness(name, names)
+    near = _near(name, names, 1)
+    hint = f"did you mean {near[0]!r}? There are: " if near else "there are: "
+    more = ", …" if len(names) > len(shown) else ""
+    return f"there is no {what} {name!r}; {hint}{', '.join(shown) or 'none'}{more}"
 
 
 def choose(option: str, given: object, allowed: Collection[T]) -> T:

@@ -131,8 +131,9 @@ def test_times_of_other_calendars_come_back_as_text(calendar):
     assert found.to_pylist() == texts
     with pytest.raises(InvalidInputError, match="which its array cannot hold"):
         there_and_back(pa.array(["2001-02-31"]), "int64", attributes)
-    with pytest.raises(InvalidInputError, match="no time of the"):
+    with pytest.raises(InvalidInputError, match="not a time of the") as raised:
         there_and_back(pa.array(["yesterday"]), "int64", attributes)
+    assert raised.value.facts == {"variable": "v", "value": "yesterday"}
 
 
 def test_dates_that_the_standard_calendar_skips_are_refused():

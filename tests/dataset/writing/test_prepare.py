@@ -91,7 +91,7 @@ def test_a_double_matches_the_float32_that_it_rounds_to(place):
 def test_dimensions_have_to_be_known(place):
     last = refused(place, grid([0], [1]), WriteOptions(), "dimension columns are not known")
     assert "dims=time,x" in last
-    refused(place, grid([0], [1]), WriteOptions(dims=("time", "y")), "did you mean 'x'")
+    refused(place, grid([0], [1]), WriteOptions(dims=("time", "y")), "no column 'y'")
     refused(place, grid([0], [1]), WriteOptions(dims=("time", "x", "t")), "no values to write")
 
 

@@ -169,7 +169,7 @@ def test_a_group_that_went_away():
     session = repository_at(place).writable_session()
     session.move("/a", "/b")
     session.commit("rename")
-    with pytest.raises(InvalidInputError, match=r"no longer has the table.*there is no group /a"):
+    with pytest.raises(InvalidInputError, match=r"no longer has the table.*there is no group '/a'"):
         query.batch()
 
 
