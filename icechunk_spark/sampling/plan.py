@@ -6,7 +6,8 @@ Rules of this file
 2. Points are shuffled by the number of their chunk with Spark's hint ``rebalance``, which splits
    partitions that are too large, so that a chunk with very many points is shared by tasks. If
    Spark does not adapt plans (streams, or its setting), a hash of the row splits every chunk.
-3. Few points, by Spark's estimate, are not shuffled.
+3. Spark computes the chunk of a point itself if labels are even, so that points stay in the JVM.
+4. Few points, by Spark's estimate, are not shuffled.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import add
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, LongType, StructField, StructType
+from pyspark.sql.types import AtomicType, DateType, LongType, StructField, StructType, TimestampType
 
 from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.errors import InvalidInputError
@@ -27,14 +30,13 @@ from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.python_values import Names
 from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling.choices import SampleRequest
-from icechunk_format.workflows.sampling.chunk_steps import chunk_steps
+from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
 from icechunk_format.workflows.sampling.plan import plan_sample
 from icechunk_format.workflows.sampling.sampled import SamplePlan
 from icechunk_format.workflows.sampling.sampler import Sampler
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.reading.plan import open_group, shown_variables
-from icechunk_spark.sampling.chunk_column import chunk_column
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 
@@ -213,7 +215,7 @@ def _together(points: DataFrame, plan: SamplePlan, numbers: Sequence[int]) -> Da
         )
     )
     if steps:
-        number = chunk_column(steps, [fields[number] for number in numbers])
+        number = _chunk_column(steps, [fields[number] for number in numbers])
         outside = -1 - F.pmod(hashed, F.lit(_SPREAD))
         numbered = points.withColumn(_CHUNK, F.coalesce(number, outside))
     else:
@@ -223,6 +225,40 @@ def _together(points: DataFrame, plan: SamplePlan, numbers: Sequence[int]) -> Da
     if not points.isStreaming and str(adaptive).lower() == "true":
         return numbered.hint("rebalance", _CHUNK)
     return numbered.repartition(F.col(_CHUNK), F.pmod(hashed, F.lit(_SHARES)))
+
+
+def _chunk_column(steps: Sequence[ChunkSteps], fields: Sequence[StructField]) -> Column:
+    """Return the number of a point's chunk from its columns; NULL if a coordinate is NULL."""
+    stride = 1
+    terms = []
+    for axis in reversed(steps):
+        terms.append(_chunk(axis, _point_number(axis, fields[axis.point])) * F.lit(stride))
+        stride *= axis.chunks
+    return reduce(add, terms)
+
+
+def _point_number(axis: ChunkSteps, field: StructField) -> Column:
+    column = F.col(field.name)
+    if not axis.is_time:
+        return column.cast("double")
+    if isinstance(field.dataType, TimestampType):
+        return F.unix_micros(column).cast("double")
+    # By its parts: a cast to TIMESTAMP would apply the session's time zone.
+    seconds = F.unix_date(column.cast("date")).cast("double") * F.lit(86_400.0)
+    if not isinstance(field.dataType, DateType):
+        parts = ((F.hour, 3600.0), (F.minute, 60.0), (F.second, 1.0))
+        seconds = reduce(add, (part(column) * F.lit(size) for part, size in parts), seconds)
+    return seconds * F.lit(1e6)
+
+
+def _chunk(axis: ChunkSteps, value: Column) -> Column:
+    along = (value - F.lit(axis.first)) * F.lit(1.0 if axis.step > 0 else -1.0)
+    if axis.period is not None:
+        along = F.pmod(along, F.lit(axis.period))
+    position = along / F.lit(abs(axis.step)) + F.lit(0.5 if axis.is_rounded else 0.0)
+    # Infinite and huge numbers have no BIGINT, so the bounds come first.
+    chunk = F.least(F.lit(float(axis.chunks - 1)), position / F.lit(float(axis.elements)))
+    return F.floor(F.greatest(F.lit(0.0), chunk)).cast("long")
 
 
 def _are_few(points: DataFrame) -> bool:
