@@ -194,7 +194,7 @@ def _put_back(cls: Any, name: str) -> None:
 
 
 def _is_known(spark: SparkSession) -> bool:
-    """Whether the session finds the source already; a Connect client cannot tell, and says no."""
+    """Return True if the session finds the source already; False in a Connect client."""
     jvm_session = getattr(spark, "_jsparkSession", None)
     if jvm_session is None:
         return False

@@ -185,7 +185,7 @@ _CANDIDATES: Final = (
 
 
 def _holds(asked: DataType, found: DataType) -> bool:
-    """Whether every value of type `found` is, unchanged, a value of type `asked`.
+    """Return True if every value of type `found` is, unchanged, a value of type `asked`.
 
     TIMESTAMP holds TIMESTAMP_NTZ here, because times without a zone are UTC by the CF conventions.
     """
@@ -330,7 +330,7 @@ def _held_by_spark(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the JVM holds `value` as it is: text, a flag, a 64-bit integer, a finite float."""
+    """Return True for values that the JVM holds unchanged: text, flags, 64-bit integers, floats."""
     if isinstance(value, str | bool):
         return True
     if isinstance(value, int):

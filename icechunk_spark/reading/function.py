@@ -166,10 +166,10 @@ class MappedLoad(NotedOptions):
     _icechunk_schema: StructType | str | None = None
 
     def schema(self, schema: StructType | str) -> Any:
-        """Tell Spark the schema, and note it unless Spark refuses it."""
-        told = super().schema(schema)  # type: ignore[misc]
+        """Pass the schema to Spark, and note it unless Spark refuses it."""
+        reader = super().schema(schema)  # type: ignore[misc]
         self._icechunk_schema = schema
-        return told
+        return reader
 
     def load(
         self,

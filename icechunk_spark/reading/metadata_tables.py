@@ -71,7 +71,7 @@ class MetadataRead:
 
     options: ReadRequest
     snapshot: str
-    """What ``resolve_snapshots`` gave."""
+    """The result of ``resolve_snapshots``."""
     table: MetadataTable
 
     @classmethod

@@ -52,7 +52,7 @@ class OpenedTable:
     dataset: Dataset
     table: Table
     time_zone: str | None = None
-    """The session's time zone; None if it matters and only Spark's tasks are told."""
+    """The session's time zone; None if only Spark's tasks know it."""
 
     @property
     def schema(self) -> StructType:
@@ -61,7 +61,7 @@ class OpenedTable:
 
     @property
     def base(self) -> dict[str, str] | None:
-        """Where the rows of a branch come from, for overwrites; None for a chosen version."""
+        """The origin of the rows of a branch, for overwrites; None for a chosen snapshot."""
         options = self.options
         if options.tag or options.snapshot or options.as_of or options.changes_since:
             return None
@@ -288,8 +288,8 @@ def _shown(options: ReadRequest, snapshot: str) -> str:
         "sel": _selected(options.sel),
         "isel": _selected(options.isel),
     }
-    told = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
-    return " ".join(["icechunk", str(location_of(options)), *told])
+    shown = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
+    return " ".join(["icechunk", str(location_of(options)), *shown])
 
 
 def _selected(given: str | Mapping[str, Any] | None) -> str | None:

@@ -63,7 +63,7 @@ def write(
         One row per cell (or per chunk, or per chunk reference; see option ``layout``). It is
         computed twice: for its coordinates, and to be written.
     path
-        Root of the repository; it is created where there is none.
+        Root of the repository; it is created if it does not exist.
     mode
         ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
         exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. An option is declared once, as a field of `ReadRequest` or `WriteRequest`. Its parser, default,
-   error texts and documentation follow from that field.
+   errors, documentation and the calls that take it follow from that field.
 2. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """
 
@@ -50,7 +50,7 @@ def fold_name(name: str) -> str:
 
 
 def is_snapshot_id(text: str) -> bool:
-    """Whether `text` has the form of a snapshot id."""
+    """Return True if `text` has the form of a snapshot id."""
     return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
 
 
@@ -61,7 +61,7 @@ class Option:
     name: str
     """The documented spelling."""
     type_text: str
-    """The type, in words for people."""
+    """The type, in words."""
     help: str
     """One line that says what the option does."""
     write_help: str = ""
@@ -69,10 +69,10 @@ class Option:
     calls: tuple[Call, ...] = ("read", "readStream")
     """The calls that take the option."""
     has_keyword: bool = True
-    """Whether the option is a keyword of the functions of its calls."""
+    """False if the functions of its calls take it only among ``**options``."""
     parse: Parser
     default_text: str
-    """The default in words for people; empty where there is none."""
+    """The default, in words; empty if it does not exist."""
     aliases: tuple[str, ...] = ()
     layouts: tuple[str, ...] = LAYOUTS
     """The layouts for which the option means something."""
@@ -83,7 +83,7 @@ class Option:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether this declares a family such as ``storage.*``."""
+        """True for a family such as ``storage.*``."""
         return self.name.endswith(".*")
 
     @property

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Scope = Literal["repository", "version", "group", "changes"]
-"""What a table is about: the repository, a version with its history, the nodes of a version at or
+"""The subject of a table: the repository, a version with its history, the nodes of a version at or
 below a group, or the changes between two versions."""
 
 Kind = Literal["text", "number", "instant", "flag", "texts", "numbers", "extents"]
 Cut = Literal["nowhere", "between arrays", "between manifests"]
-"""Where a read may be cut into tasks."""
+"""Boundaries along which a read may be cut into tasks."""
 
 
 @cache

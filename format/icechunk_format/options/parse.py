@@ -1,4 +1,4 @@
-"""Finds and checks the options of a load or a write among those that Spark hands over.
+"""Parses the options of a call, and checks that the call takes them.
 
 Rules of this file
 ------------------
@@ -7,8 +7,8 @@ Rules of this file
 2. An option exists if and only if a field of `ReadRequest` or `WriteRequest` declares it.
 3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
    ``_``, as keywords of Python need it.
-4. Options that exclude one another, and options that mean nothing for the chosen ``layout`` or
-   metadata table, are errors as well.
+4. Options that exclude one another, and options that mean nothing for the call, the ``layout`` or
+   the metadata table, are errors as well.
 5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
 6. Only the standard library and our own errors are imported: this runs in Spark's planner.
 """

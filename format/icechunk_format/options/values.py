@@ -186,7 +186,7 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise _wrong(name, text, wanted, f", which is no JSON: {error}") from None
+        raise _wrong(name, text, wanted, f", which is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise _wrong(name, text, wanted)
     return value
@@ -241,7 +241,7 @@ _TYPE_TEXTS: Final[Mapping[Parser, str]] = {
 
 
 def type_text(parse: Parser) -> str:
-    """Return the type of the values of a parser, in words for people; empty if it has none."""
+    """Return the type of the values of a parser, in words; empty if it has none."""
     if isinstance(parse, Choice):
         return ", ".join(f"`{word}`" for word in parse.allowed)
     return _TYPE_TEXTS.get(parse, "")
