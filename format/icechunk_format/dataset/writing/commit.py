@@ -2,19 +2,19 @@
 
 Rules of this file
 ------------------
-1. One session makes one commit, so nobody sees half a write.
+1. One session makes one commit, so no reader sees half a write.
 2. The driver uses manifests of tasks unchanged; its work grows with the number of manifests, not
    of chunks.
 3. Nothing is deleted here. After a failed commit, objects of tasks are garbage; after one with
    unknown outcome, they may be data.
 4. A new repository is created directly before the commit, after the receipts have been checked.
-5. If other writers committed first, changes of other arrays are rebased on theirs. If they changed
-   arrays of this write, it is planned again (``again``).
+5. If other writers committed first, the commit is rebased on theirs. If they changed arrays of this
+   write, it is planned again (``replanning``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -27,14 +27,9 @@ from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.part import TaskReceipt
 from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
-from icechunk_format.dataset.writing.replanning.adopt import Adopted
+from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import of_session, refused
-from icechunk_format.dataset.writing.replanning.plan import (
-    PlanIsOld,
-    PlannedCommit,
-    Watch,
-    plan_again,
-)
+from icechunk_format.dataset.writing.replanning.plan import PlanIsOld, Watch, plan_again
 from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -53,49 +48,40 @@ from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT
-from icechunk_format.spec.snapshot.file import Snapshot
 
 _MOST_NAMES: Final = 4
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 
 
 def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
-    """Commit what the tasks of a plan have written.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    receipts
-        Of every task, each once.
+    """Commit what the tasks of a plan have written, given the receipt of each task once.
 
     Raises
     ------
     InvalidInputError
-        Two tasks wrote one chunk, or the tasks met other rows than the plan was made for.
+        Two tasks wrote one chunk, or the number of rows changed after planning.
     AlreadyExistsError
-        The write was to create the repository or its arrays, and somebody else has done so
-        meanwhile.
+        Another writer has created the repository or the arrays that this write creates.
     ConflictError
-        Others wrote the same cells, and the options do not say who wins, or changed the arrays;
+        Other writers changed the arrays, or wrote the same cells and ``resolve`` is not set;
         nothing was committed.
     CommitOutcomeUnknownError
-        The store did not say whether the commit landed.
+        The commit may or may not have landed.
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
     options, destination = plan.prepared.options, plan.prepared.destination
     receipts = list(receipts)
-    is_expected = destination.base is not None
-    search = Repository.open if is_expected else Repository.find
+    is_new = destination.base is None
+    search = Repository.find if is_new else Repository.open
     repository = search(destination.location)
     done = None if repository is None else find_committed(repository.as_read(), options)
     if done is not None:
         return done
     rows, manifests = _collected(plan, receipts)
-    if repository is None or not is_expected:
+    if repository is None or is_new:
         repository = _new_repository(plan)
-    base = destination.base or _first_version(repository)
+    base = destination.base or _first_snapshot(repository)
     seen = repository.as_read()
     if branch_missing(seen, options):
         _create_branch(repository, options.branch, base)
@@ -111,24 +97,22 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         )
         seen = repository
     session = seen.writable_session(options.branch, base=base)
-    # Not by ``repository``, which may list it no more: the base may have expired during the write.
+    # Not by ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
-    return _committed(session, repository, plan, manifests, first, rows, receipts)
+    planned = PlannedCommit(plan=plan, base=first, manifests=manifests)
+    return _committed(session, repository, planned, rows, receipts)
 
 
 def _committed(
     session: WriteSession,
     repository: Repository,
-    plan: WritePlan,
-    manifests: Mapping[str, Sequence[ManifestReceipt]],
-    base: Snapshot,
+    first: PlannedCommit,
     rows: int,
     receipts: Sequence[TaskReceipt],
 ) -> WriteResult:
-    """Commit; if others commit first, rebase or plan again."""
+    """Commit; if other writers commit first, rebase or plan again."""
+    plan, planned = first.plan, first
     options = plan.prepared.options
-    work = Adopted(manifests={path: list(found) for path, found in manifests.items()})
-    planned = PlannedCommit(plan=plan, work=work, base=base)
     theirs: list[TheirCommit] = []
     for times_again in range(DEFAULT_REBASE_TRIES):
         _change(session, planned)
@@ -151,7 +135,7 @@ def _committed(
             if done is not None:
                 return done
             theirs += found.theirs
-            again = plan_again(plan, manifests, base, PlanIsOld(found.tip, theirs))
+            again = plan_again(first, PlanIsOld(found.tip, theirs))
             if isinstance(again, WriteResult):
                 return again
             planned = again
@@ -161,23 +145,23 @@ def _committed(
         else:
             commit = replace(commit, rebased=commit.rebased + times_again)
             return _result(planned, rows, commit, receipts)
-    raise refused(plan.prepared, f"others committed first {DEFAULT_REBASE_TRIES} times")
+    raise refused(plan.prepared, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
 
 
 def _change(session: WriteSession, planned: PlannedCommit) -> None:
     _change_nodes(session, planned.plan)
     for labels in planned.plan.labels:
         _write_labels(session, labels)
-    for path, coords in planned.work.deleted.items():
+    for path, coords in planned.deleted.items():
         session.delete_chunks(path, coords)
-    for path, found in planned.work.manifests.items():
+    for path, found in planned.manifests.items():
         session.add_manifests(path, found)
 
 
 def _result(
     planned: PlannedCommit, rows: int, commit: CommitResult, receipts: Sequence[TaskReceipt]
 ) -> WriteResult:
-    found = planned.work.manifests.values()
+    found = planned.manifests.values()
     return WriteResult(
         branch=commit.branch,
         snapshot_id=commit.snapshot_id,
@@ -191,32 +175,30 @@ def _result(
 def _collected(
     plan: WritePlan, receipts: Iterable[TaskReceipt]
 ) -> tuple[int, dict[str, list[ManifestReceipt]]]:
-    """Return how many rows were written, and the manifests by the path of their array."""
+    """Return the number of rows, and the manifests by the path of their array."""
     rows_of_part = dict.fromkeys((part.number for part in plan.parts), 0)
     manifests: dict[str, list[ManifestReceipt]] = {}
     paths = {array.path for array in plan.arrays.values()}
     for receipt in receipts:
         if receipt.part not in rows_of_part or not paths.issuperset(receipt.manifests):
             raise InvalidInputError(
-                f"a receipt is about part {receipt.part} with the arrays "
-                f"{', '.join(receipt.manifests)}, which this write does not have; hand over the "
-                "receipts of one plan"
+                f"a receipt of part {receipt.part} with the arrays {', '.join(receipt.manifests)} "
+                "does not belong to this write; pass the receipts of its own plan"
             )
         rows_of_part[receipt.part] += receipt.rows
         for path, stored in receipt.manifests.items():
             manifests.setdefault(path, []).extend(stored)
-    # The session checks this, too, but by then a new repository is there.
+    # The session checks this again, but only after a new repository is created.
     for found in manifests.values():
         ChunkChanges(len(found[0].extents)).add_receipts(found)
     for part in plan.parts:
         count = rows_of_part[part.number]
-        # Rows of other parts were made distinct first, so nobody knows how many there should be.
+        # The number of distinct rows of other parts is not known.
         if plan.row_count is not None and not part.is_distinct and count != plan.row_count:
             raise InvalidInputError(
                 f"the DataFrame had {plan.row_count:,} rows when its coordinates were read, and "
-                f"{count:,} when they were written: its source changed in between, or is not "
-                "deterministic. Nothing was committed; cache() or checkpoint() the DataFrame, or "
-                "store it first, and write again",
+                f"{count:,} when they were written, since its source changed or is not "
+                "deterministic; nothing was committed. Write again after cache() or checkpoint()",
                 expected=plan.row_count,
                 found=count,
             )
@@ -233,15 +215,15 @@ def _new_repository(plan: WritePlan) -> Repository:
         if repository.spec_version == wanted:
             return repository
         raise AlreadyExistsError(
-            f"somebody else has created a repository of spec version {repository.spec_version} at "
-            f"{location} while this write, which found none and has specVersion={wanted}, was "
-            "under way; nothing was committed, and the same write can be run again",
+            f"another writer created a repository of spec version {repository.spec_version} at "
+            f"{location} during this write with specVersion={wanted}; nothing was committed, and "
+            "the same write can be run again",
             **error.facts,
         ) from None
 
 
 def _with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
-    """Return what the commit says, with the files that tasks have stored among the counts."""
+    """Return the commit with the files of tasks in its counts."""
     written = Written(dict(commit.files_written), dict(commit.bytes_written))
     for receipt in receipts:
         written.add("chunks", receipt.files, receipt.nbytes)
@@ -250,19 +232,19 @@ def _with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> Commit
     return replace(commit, files_written=written.files, bytes_written=written.bytes)
 
 
-def _first_version(repository: Repository) -> SnapshotId:
-    """Return the oldest version of ``main``, before all that anybody has written."""
+def _first_snapshot(repository: Repository) -> SnapshotId:
+    """Return the oldest snapshot of ``main``, which has no arrays."""
     *_, oldest = repository.ancestry(branch="main")
     return oldest.id
 
 
 def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
-    # Another writer may be faster, which is as good; its commits are looked at below.
+    # Another writer may create it first; the commit is rebased on its commits.
     with suppress(AlreadyExistsError):
         try:
             repository.create_branch(name, base)
         except NotFoundError:
-            # The base has expired, and the write is planned again on what ``main`` has now.
+            # The base has expired: the write is planned again on the tip of ``main``.
             repository.create_branch(name, repository.resolve(branch="main"))
 
 
@@ -295,7 +277,7 @@ def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
 
 
 def _describe_group(session: WriteSession, plan: WritePlan) -> None:
-    """Give a group without arrays and attributes of its own those that the rows come with."""
+    """Set the attributes of a group without arrays and attributes to those of the rows."""
     path, attributes = plan.prepared.group, plan.prepared.group_attributes
     node = session.node(path)
     if node is None or not attributes:

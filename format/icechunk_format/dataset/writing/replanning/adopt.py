@@ -1,12 +1,12 @@
-"""Reuses the chunks and manifests that tasks stored, in a plan for a newer version.
+"""Reuses the chunks and manifests that tasks stored, in a plan for a newer snapshot.
 
 Rules of this file
 ------------------
 1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read
    and stored again with new coordinates, a bounded number at a time; chunk objects do not change.
-2. Chunks that cannot be reused are merged one by one with the newest version.
-3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote as
-   well is a conflict.
+2. Other chunks are merged one by one with the newest snapshot.
+3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote too
+   is a conflict.
 """
 
 from __future__ import annotations
@@ -59,19 +59,15 @@ _MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """Manifests and deletions to commit for a new plan.
+class PlannedCommit:
+    """A plan, the snapshot to commit on, and the manifests and deletions to commit."""
 
-    Parameters
-    ----------
-    manifests
-        By path of the array: manifests for it.
-    deleted
-        By path of the array: chunks of others that lie elsewhere now.
-    """
-
+    plan: WritePlan
+    base: Snapshot
     manifests: dict[str, list[ManifestReceipt]] = field(default_factory=dict)
+    """By path of the array."""
     deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
+    """By path of the array: the old coordinates of chunks of other writers that move."""
 
 
 def adopt(
@@ -79,8 +75,14 @@ def adopt(
     now: WritePlan,
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     rivals: Rivals,
-) -> Adopted:
-    """Reuse what tasks stored; return the manifests and deletions to commit for a new plan."""
+) -> PlannedCommit:
+    """Reuse what tasks stored for the first plan in a new plan of the same rows.
+
+    Raises
+    ------
+    ConflictError
+        Other writers wrote cells of this write, and the option ``resolve`` is not set.
+    """
     adoption = _Adoption(plan, now, rivals)
     for name, array in now.arrays.items():
         adoption.take(plan.arrays.get(name), array, manifests.get(array.path, ()))
@@ -88,11 +90,11 @@ def adopt(
         if array.name not in now.arrays:
             adoption.take(None, array, ())
     adoption.check_lost()
-    return adoption.adopted
+    return adoption.commit
 
 
 def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
-    """Yield the arrays of the group along dimensions whose labels have moved."""
+    """Yield the existing arrays along dimensions whose labels move."""
     documents = dict(now.resized)
     for variable in now.prepared.kept.values():
         if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
@@ -112,7 +114,7 @@ class _Adoption:
         self._lost_at: dict[NodeId, NDArray[Any]] = {}
         labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
         self._has_all_rows = plan.row_count == math.prod(labels)
-        self.adopted = Adopted()
+        self.commit = PlannedCommit(plan=now, base=rivals.tip)
 
     def check_lost(self) -> None:
         if self._lost:
@@ -122,7 +124,7 @@ class _Adoption:
     def take(
         self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
     ) -> None:
-        """Reuse the stored chunks of one array, and those of other writers that have to move."""
+        """Reuse the stored chunks of one array, and move those of other writers."""
         kept: list[ManifestReceipt] = []
         if self._prepared.options.layout != "cells":
             if old is None or not receipts:
@@ -135,7 +137,7 @@ class _Adoption:
         )
         kept += stored
         if kept:
-            self.adopted.manifests[new.path] = kept
+            self.commit.manifests[new.path] = kept
 
     def _cells(
         self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
@@ -179,7 +181,7 @@ class _Adoption:
         theirs: TheirChunks | None,
         merged: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        """Yield the new references of an array, in parts that share no chunk."""
+        """Yield the new references of an array, in batches that share no chunk."""
         if old is not None:
             yield from self._moved(old, moved)
         if theirs is not None:
@@ -192,12 +194,12 @@ class _Adoption:
             final += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
             there = np.unique(np.concatenate(final), axis=0)
             left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
-            self.adopted.deleted[new.path] = left
+            self.commit.deleted[new.path] = left
         if len(merged):
             yield from self._merged(old, new, axes, receipts, merged)
 
     def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which chunks of the new plan hold cells that others have written or moved."""
+        """Return which chunks of the new plan hold cells that other writers wrote or moved."""
         found = self._rivals.touched(new.node_id, targets)
         for axis, dim in enumerate(new.dims):
             if dim in self._landed:
@@ -206,12 +208,12 @@ class _Adoption:
         return found
 
     def _written_by_others(self, new: ArrayTarget, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which chunks of the newest version other writers have stored."""
+        """Return which chunks of the newest snapshot other writers have stored."""
         found = self._stored(new, coords)
         return found & self._rivals.touched(new.node_id, coords)
 
     def _stored(self, new: ArrayTarget, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which chunks the newest version has."""
+        """Return which chunks the newest snapshot has."""
         node = array_at(self._rivals.tip, new.path, new.node_id)
         found = np.zeros(len(coords), np.bool_)
         if node is not None:
@@ -240,7 +242,7 @@ class _Adoption:
         old: ArrayTarget,
         moved: Sequence[_MovedManifest],
     ) -> Iterator[ChunkRefs]:
-        """Yield the references of chunks at their new places, those of each manifest together."""
+        """Yield the references of moved chunks, those of each manifest together."""
         sized = ((item, item[0].num_chunk_refs) for item in moved)
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             ids = [receipt.manifest_id for receipt, _, _ in batch]
@@ -274,7 +276,7 @@ class _Adoption:
             shown = ", ".join(str(at) for at in both[:4].tolist())
             raise refused(
                 self._prepared,
-                f"others have written {len(both)} of the chunks of {new.path} that this write "
+                f"other writers wrote {len(both)} of the chunks of {new.path} that this write "
                 f"has, such as {shown}",
                 snapshots=self._rivals.writers({new.node_id: both}),
                 variables=(new.name,),
@@ -295,7 +297,6 @@ class _Adoption:
         stored.add_receipts(receipts)
         base_id = new.node_id if old is None else old.node_id
         base = array_at(self._rivals.base, new.path, base_id)
-        tip = array_at(self._rivals.tip, new.path, new.node_id)
         merge = CellMerge(
             array=new,
             axes=axes,
@@ -303,8 +304,12 @@ class _Adoption:
             base=None
             if base is None
             else MovedArray.as_it_is(self._destination.reader(self._rivals.base, base)),
-            base_now=self._placed(new, self._rivals.base, base, is_tip=False),
-            tip=self._placed(new, self._rivals.tip, tip, is_tip=True),
+            base_now=self._moved_array(
+                new, self._rivals.base, {dim: at.base for dim, at in self._landed.items()}
+            ),
+            tip=self._moved_array(
+                new, self._rivals.tip, {dim: at.tip for dim, at in self._landed.items()}
+            ),
             stored=stored,
             written_by_others=lambda at: self._written_by_others(new, at),
             has_all_rows=self._has_all_rows,
@@ -320,20 +325,20 @@ class _Adoption:
         else:
             yield refs
 
-    def _placed(
-        self, new: ArrayTarget, version: Snapshot, node: NodeSnapshot | None, *, is_tip: bool
+    def _moved_array(
+        self, new: ArrayTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
     ) -> MovedArray | None:
+        node = array_at(snapshot, new.path, new.node_id)
         if node is None or node.array is None:
             return None
-        places = []
-        for dim, size in zip(new.dims, node.array.shape, strict=True):
-            landed = self._landed.get(dim)
-            own = None if landed is None else landed.tip if is_tip else landed.base
-            places.append(np.arange(size, dtype=np.int64) if own is None else own)
-        return MovedArray(self._destination.reader(version, node), places, new.metadata.shape)
+        own = [
+            indices.get(dim, np.arange(size, dtype=np.int64))
+            for dim, size in zip(new.dims, node.array.shape, strict=True)
+        ]
+        return MovedArray(self._destination.reader(snapshot, node), own, new.metadata.shape)
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
-        """Return a reader of what tasks have stored of an array, which no version has yet."""
+        """Return a reader of the chunks that tasks have stored of an array."""
         none = ManifestRefs.empty(len(old.dims))
         grid = old.metadata.grid
         node = NodeSnapshot(
@@ -348,8 +353,8 @@ class _Adoption:
             ),
         )
         listed = files_of_receipts(receipts)
-        version = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
-        return self._destination.reader(version, node)
+        snapshot = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
+        return self._destination.reader(snapshot, node)
 
 
 def _without_size(array: ArrayTarget) -> dict[str, Any]:

@@ -1,25 +1,25 @@
-"""Plans a write again on the newest version, after other writers committed during it.
+"""Plans a write again on the newest snapshot, after other writers committed during it.
 
 Algorithm
 ---------
-1. Plan the same rows on the newest version: new labels follow those that others have added, or are
-   merged with them where all come to lie in order and few chunks have to make room.
-2. Take over what the tasks have stored. Chunks whose place moved by whole chunks get new
-   references; the others are merged, one by one, with what is there now (``moves``, ``merge``).
-3. Commit. If another writer is first again, repeat from step 1 with what the tasks stored.
+1. Plan the same rows on the newest snapshot. New labels follow those of other writers, or are
+   sorted among them if all labels are in order then and few chunks have to move.
+2. Reuse the stored chunks. Chunks that moved by whole chunks get new references; the others are
+   merged, one by one, with the newest snapshot (``moves``, ``merge``).
+3. Commit. If another writer commits first again, repeat from step 1.
 
-The result is the same, cell by cell, as if the write had begun after the others. Cells that both
-wrote are a conflict, since the values of the others would be lost without notice.
+Each cell has the value that it would have if the write had begun after the other commits. A cell
+that two writers wrote is a conflict.
 
 Rules of this file
 ------------------
-1. Chunks of tasks are read only where they have to be merged, one at a time.
-2. Arrays that others deleted, replaced or encoded in another way are conflicts.
+1. Chunks of tasks are read only to be merged, one at a time.
+2. Arrays that other writers deleted, replaced or encoded anew are conflicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,35 +29,25 @@ from icechunk_format.dataset.writing.options import CF_KEYS
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_again
-from icechunk_format.dataset.writing.replanning.adopt import Adopted, adopt
+from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit, adopt
 from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.snapshot.file import Snapshot
 
 
 class PlanIsOld(Exception):
-    """Others have committed what the plan has to take into account; it never leaves the commit."""
+    """Other writers changed what the plan depends on; ``finish_write`` catches it."""
 
     def __init__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
-        super().__init__("others have committed since the write was planned")
+        super().__init__("other writers committed since the write was planned")
         self.tip = tip
         self.theirs = tuple(theirs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCommit:
-    """A plan, the manifests to commit for it, and the version to commit on."""
-
-    plan: WritePlan
-    work: Adopted
-    base: Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +68,7 @@ class Watch:
             raise PlanIsOld(tip, theirs)
 
     def _is_shared(self, commit: TheirCommit) -> bool:
-        """Tell whether a commit wrote chunks that the session writes, or labels that it matched."""
+        """Return True if a commit wrote chunks that the session writes, or labels it matched."""
         changes, prepared = self.session.changes.chunks, self.planned.plan.prepared
         labels = {prepared.array_path(dim) for dim in prepared.dims}
         matched = {node.id for node in self.planned.base.nodes if str(node.path) in labels}
@@ -90,7 +80,7 @@ class Watch:
 
 
 def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
-    """Return what a plan knows of the arrays of the group."""
+    """Return what a plan depends on: path, document and shape of each array of the group."""
     return {
         node.id: (node.path, node.user_data, node.array.shape)
         for node in snapshot.children(prepared.group)
@@ -98,13 +88,9 @@ def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
     }
 
 
-def plan_again(
-    plan: WritePlan,
-    manifests: Mapping[str, Sequence[ManifestReceipt]],
-    base: Snapshot,
-    found: PlanIsOld,
-) -> PlannedCommit | WriteResult:
-    """Plan a write again on the newest version, and reuse what tasks stored."""
+def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteResult:
+    """Plan a write again on the newest snapshot, and reuse what tasks stored for the first plan."""
+    plan, manifests, base = first.plan, first.manifests, first.base
     before = plan.prepared
     rivals = Rivals(base=base, tip=found.tip, commits=found.theirs)
     if before.options.mode == "overwrite":
@@ -125,8 +111,7 @@ def plan_again(
         return prepared
     if options.layout == "cells":
         values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
-        # Labels that were there when the write was planned stay; those that others have added
-        # since may make room for ours.
+        # Labels of the base keep their indices; later labels of other writers may move.
         sizes = {dim: array_at(base, prepared.array_path(dim)) for dim in prepared.dims}
         stay = {
             dim: 0 if node is None or node.array is None else node.array.shape[0]
@@ -134,48 +119,40 @@ def plan_again(
         }
         now = plan_write(prepared, values, plan.row_count, stay=stay)
         if now.moved and can_move(now):
-            # In order, a chunk may have cells without a row that it would not have otherwise.
+            # Sorted labels can leave a chunk with cells without a row.
             with suppress(InvalidInputError):
-                return _adopted(plan, now, manifests, rivals)
+                return adopt(
+                    plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals
+                )
         if now.moved:
             now = plan_write(prepared, values, plan.row_count)
     else:
         now = plan_layout_write(prepared)
-    return _adopted(plan, now, manifests, rivals)
-
-
-def _adopted(
-    plan: WritePlan,
-    now: WritePlan,
-    manifests: Mapping[str, Sequence[ManifestReceipt]],
-    rivals: Rivals,
-) -> PlannedCommit:
-    now = _same_arrays(plan, now, set(manifests), rivals)
-    return PlannedCommit(plan=now, work=adopt(plan, now, manifests, rivals), base=rivals.tip)
+    return adopt(plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals)
 
 
 def _with_their_shapes(
     before: PreparedWrite, options: WriteOptions, plan: WritePlan, tip: Snapshot
 ) -> WriteOptions:
-    """Return options whose shapes are at least those of now: an array only grows."""
+    """Return options whose shapes are at least those of the newest snapshot."""
     encoding = dict(options.encoding)
     for target in plan.arrays.values():
         node = tip.node(target.path)
-        said = encoding.get(target.name)
-        if node is None or node.array is None or said is None or said.get("shape") is None:
+        given = encoding.get(target.name)
+        if node is None or node.array is None or given is None or given.get("shape") is None:
             continue
         shape, theirs = target.metadata.shape, node.array.shape
         if len(shape) == len(theirs):
             larger = [max(pair) for pair in zip(shape, theirs, strict=True)]
-            encoding[target.name] = {**said, "shape": larger}
+            encoding[target.name] = {**given, "shape": larger}
             if target.old_shape is None:
-                # Created here and there; whether they are alike is checked afterwards.
+                # Another writer created the array, too; ``_same_arrays`` compares them.
                 encoding[target.name] = {"shape": larger}
     return replace(options, encoding=encoding)
 
 
 def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Rivals) -> WritePlan:
-    """Return the new plan with the arrays that tasks wrote for; refuse where they changed."""
+    """Return the new plan with the arrays that tasks wrote; refuse arrays that changed."""
     changed = written | {path for path, _ in plan.resized}
     kept: dict[str, ArrayTarget] = {}
     for name, old in plan.arrays.items():
@@ -213,8 +190,8 @@ def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
     # Attributes that do not decide how values are encoded may change during a write.
     documents = [one.metadata.raw, other.metadata.raw]
     types = [document["data_type"] for document in documents]
-    said = [
+    decoding = [
         {key: (document.get("attributes") or {}).get(key) for key in (*CF_KEYS, "dtype")}
         for document in documents
     ]
-    return types[0] == types[1] and said[0] == said[1]
+    return types[0] == types[1] and decoding[0] == decoding[1]
