@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. Errors of options, schema and repository are raised here, before a job runs.
-2. Nothing is written, and only a snapshot is read; no row is.
-3. Existing arrays keep their data types, chunks, codecs and encoding; columns have to fit them.
+2. Preparing writes nothing, and reads a snapshot but no rows.
+3. Existing arrays keep their data types, chunks, codecs and encoding; columns must fit them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PreparedWrite:
     """The dimension columns, in order; none in the layouts of chunks."""
     columns: Mapping[str, SourceColumn]
     targets: Mapping[str, ExistingArray | NewArray]
-    """By column: its array. Dimensions without labels have none, nor has a layout of chunks."""
+    """By column: its array; none for dimensions without labels, and in the layouts of chunks."""
     kept: Mapping[str, Variable]
     """The arrays of the group that stay, by name."""
     replaced: Mapping[str, Variable]
@@ -119,41 +119,41 @@ def prepare_write(
     authorize: Sequence[str] = (),
     virtual_options: Mapping[str, str] | None = None,
 ) -> PreparedWrite | WriteResult:
-    """Check a write and find the arrays of its columns; a result where there is nothing to do.
+    """Check a write and find the arrays of its columns; return a result if it can be skipped.
 
     Parameters
     ----------
     location
         The repository; it need not exist.
     schema
-        Of the DataFrame; fields may carry the metadata that readers gave them.
+        Of the DataFrame; fields may carry the metadata of a read.
     options
-        What the user wants.
+        Of the write.
     authorize, virtual_options
-        How virtual chunks may be fetched, should one have to be patched.
+        Access to virtual chunks, which a write may have to patch.
 
     Raises
     ------
     AlreadyExistsError
-        ``mode=errorifexists``, and the group has arrays; or there is no repository, but something
-        else at its place.
+        ``mode=errorifexists``, and the group has arrays; or the location is not empty and is not a
+        repository.
     NotFoundError
         The branch does not exist.
     InvalidInputError
         Dimensions are not known, a column does not fit its array, or an option cannot be used.
     UnsupportedError
-        An existing array uses what is not known here.
+        An existing array has an unsupported data type or codec.
     """
     check_options(options)
-    place = Location.of(location)
+    root = Location.of(location)
     snapshot = None
-    found = Repository.find(place)
+    found = Repository.find(root)
     if found is not None:
         repository = found.as_read()
         snapshot = repository.snapshot(_base(repository, options))
-        group = _group(snapshot, options, place, schema.names)
+        group = _group(snapshot, options, root, schema.names)
         destination = Destination(
-            location=place,
+            location=root,
             base=snapshot.id,
             manifest_format=ManifestFormat(
                 spec_version=repository.spec_version, config=repository.config
@@ -166,13 +166,13 @@ def prepare_write(
         if skipped is not None:
             return skipped
     else:
-        check_new_location(place, options)
+        check_new_location(root, options)
         group = NodePath("/" + (options.group or "").strip("/"))
         destination = Destination(
-            location=place,
+            location=root,
             base=None,
             manifest_format=ManifestFormat(spec_version=options.spec_version),
-            chunk_source=checked_source(place, authorize, virtual_options),
+            chunk_source=checked_source(root, authorize, virtual_options),
         )
     if options.layout != "cells":
         check_layout_columns(schema, options.layout)
@@ -182,7 +182,7 @@ def prepare_write(
 def prepare_again(
     before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
 ) -> PreparedWrite | WriteResult:
-    """Prepare a write anew for a later version of its branch."""
+    """Prepare a write again for a later snapshot of its branch."""
     destination = replace(before.destination, base=snapshot.id)
     group = _group(snapshot, options, destination.location, before.columns)
     return _prepared(destination, options, group, snapshot, before.columns)
@@ -195,7 +195,7 @@ def _prepared(
     snapshot: Snapshot | None,
     columns: Mapping[str, SourceColumn],
 ) -> PreparedWrite | WriteResult:
-    """Return the write of columns, or its result where the mode leaves nothing to do."""
+    """Return the write of columns, or its result if ``mode=ignore`` skips it."""
     children = [] if snapshot is None else snapshot.children(group)
     found = [Variable(node) for node in children if node.array is not None]
     arrays = {variable.name: variable for variable in found}
@@ -209,8 +209,8 @@ def _prepared(
     if arrays and options.mode == "errorifexists":
         raise AlreadyExistsError(
             f"group {group} of {destination.location} has arrays already "
-            f"({', '.join(sorted(arrays))}), and the mode is errorifexists; choose mode "
-            "append to add to them, overwrite to replace them in a new version, or ignore",
+            f"({', '.join(sorted(arrays))}), and the mode is errorifexists; choose mode append to "
+            "add to them, overwrite to replace them, or ignore",
             kind="arrays",
             group=str(group),
             arrays=tuple(arrays),
@@ -220,7 +220,7 @@ def _prepared(
     dims: tuple[str, ...] = ()
     targets: dict[str, ExistingArray | NewArray] = {}
     if options.layout == "cells":
-        # Replaced arrays still say which columns were dimensions.
+        # Replaced arrays, too, determine the dimension columns.
         dims = find_dims(columns, asked=options.dims, existing=arrays.values())
         targets = _targets(options, group, columns, dims, kept)
     return PreparedWrite(
@@ -247,13 +247,13 @@ def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
 
 
 def _group(
-    snapshot: Snapshot, options: WriteOptions, place: Location, columns: Iterable[str]
+    snapshot: Snapshot, options: WriteOptions, location: Location, columns: Iterable[str]
 ) -> NodePath:
     if options.group is None:
-        found = find_group(snapshot, None, label=str(place))
+        found = find_group(snapshot, None, label=str(location))
         held = [Variable(node) for node in snapshot.children(found) if node.array is not None]
         names = {name for variable in held for name in (variable.name, *dict(variable.dimensions))}
-        # What another writer put into a group of its own does not draw this table there.
+        # The only group with arrays is not that of another table.
         is_other_table = options.layout == "cells" and names.isdisjoint(columns)
         return ROOT if is_other_table else found
     path = parse_node_path("/" + options.group.strip("/"))
@@ -262,7 +262,7 @@ def _group(
         node = snapshot.node(above)
         if node is not None and node.array is not None:
             raise InvalidInputError(
-                f"{above} of {place} is an array, and nothing can be written below it; choose "
+                f"{above} of {location} is an array, and nothing can be written below it; choose "
                 "another group",
                 group=str(path),
             )
@@ -282,7 +282,7 @@ def _targets(
     dims: tuple[str, ...],
     kept: Mapping[str, Variable],
 ) -> dict[str, ExistingArray | NewArray]:
-    """Return the array of each column, old or new; dimensions without labels have none."""
+    """Return the existing or new array of each column, but not of dimensions without labels."""
     if columns.keys() <= set(dims):
         raise InvalidInputError(
             f"all columns ({', '.join(columns)}) are dimensions, so there are no values to write; "
@@ -295,7 +295,7 @@ def _targets(
     renamed = named_as(columns)
     targets: dict[str, ExistingArray | NewArray] = {}
     for name, column in columns.items():
-        said = options.encoding.get(name, {})
+        encoding = options.encoding.get(name, {})
         variable = kept.get(name)
         if name in dims and _is_index(column, variable, kept):
             check_index_type(column)
@@ -319,19 +319,19 @@ def _targets(
             own = (name,)
         elif own is None or not set(own) <= set(dims) or len(set(own)) < len(own):
             own = dims
-        targets[name] = NewArray(column, path=path_in(group, name), dims=own, said=said)
+        targets[name] = NewArray(column, path=path_in(group, name), dims=own, given=encoding)
     return targets
 
 
 def _is_index(
     column: SourceColumn, variable: Variable | None, kept: Mapping[str, Variable]
 ) -> bool:
-    """Whether a dimension has no labels, so that its column holds indices."""
+    """Return True if a dimension has no labels, so that its column holds indices."""
     if variable is not None:
         if not variable.is_dimension_coordinate:
             raise InvalidInputError(
-                f"the dimension {column.name!r} cannot have labels: the group has an array "
-                f"{variable.path} with dimensions ({', '.join(variable.dims)}); rename the column",
+                f"the dimension {column.name!r} cannot have labels, since array {variable.path} "
+                f"has the dimensions ({', '.join(variable.dims)}); rename the column",
                 dim=column.name,
             )
         return False
@@ -341,7 +341,7 @@ def _is_index(
 
 
 def branch_missing(repository: Repository, options: WriteOptions) -> bool:
-    """Whether the branch has to be created first."""
+    """Return True if the branch must be created; refuse a missing one without createBranch."""
     if options.branch in repository.branches():
         return False
     if not options.create_branch:

@@ -12,7 +12,7 @@ from icechunk_format.errors import InvalidInputError
 
 
 def array_names(column: pa.Array) -> pa.Array:
-    """Return the names of arrays: the last part of each path."""
+    """Return the names of arrays: the last segment of each path."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     encoded = column.dictionary_encode()
@@ -38,7 +38,7 @@ def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
 
 
 def check_coords(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
-    """Refuse places outside of a chunk grid."""
+    """Refuse coordinates outside of a chunk grid."""
     wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
     if wrong.any():
         found = coords[int(np.argmax(wrong))].tolist()

@@ -44,7 +44,7 @@ _S3_OPTIONS: Final = {
 
 
 def outside_of(locations: pa.Array, containers: Iterable[VirtualChunkContainer]) -> pa.Array:
-    """Return the locations that lie in no container."""
+    """Return the locations outside of all containers."""
     compared = _compared(locations)
     for container in containers:
         is_inside = pc.starts_with(compared, container.url_prefix)
@@ -70,12 +70,12 @@ def _plain(text: str) -> str:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse the prefix of a local folder that readers would not understand."""
+    """Refuse the prefix of a local folder whose name has a meaning in URLs."""
     if prefix.startswith(_FILE) and f"{_FILE}{parse_url(prefix).path}" != prefix:
         raise InvalidInputError(
-            f"readers cannot find files below {prefix!r}: '#', '?' and '%' with two digits in the "
-            "name of a folder have another meaning in a URL; rename the folder, or add a virtual "
-            "chunk container for a folder above it to the configuration",
+            f"readers cannot find files below {prefix!r}, since '#', '?' and '%' with two digits "
+            "have another meaning in a URL; rename the folder, or add a virtual chunk container "
+            "for a folder above it to the configuration",
             place=prefix,
         )
 
@@ -107,21 +107,21 @@ def prefixes_of(locations: pa.Array) -> set[str]:
 
 
 def _folder(texts: list[str]) -> str:
-    # Character by character, since URLs are no paths; the last name is cut off.
+    # By character, since URLs are not paths; the last name is cut off.
     return os.path.commonprefix(texts).rpartition("/")[0] + "/"  # noqa: RUF071
 
 
 def add_containers(
     repository: Repository,
-    places: Iterable[str],
+    prefixes: Iterable[str],
     *,
     authorized: Sequence[str],
     virtual_options: Mapping[str, str],
 ) -> None:
-    """Add containers for places that no container of the repository covers."""
+    """Add containers for prefixes that no container of the repository covers."""
     kept = {_plain(text.rstrip("/") + "/") for text in authorized}
-    wanted = set(places)
-    # Each task knows the folder of its own files alone.
+    wanted = set(prefixes)
+    # Each task finds the common folder of its own files only.
     files = sorted(p for p in wanted if p.startswith(_FILE) and p not in kept)
     if files:
         wanted = (wanted - set(files)) | {_folder([files[0], files[-1]])}
@@ -138,7 +138,7 @@ def add_containers(
 
 
 def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkContainer | None:
-    """Return a container without credentials; None for stores that no configuration can name."""
+    """Return a container without credentials; None if a configuration cannot name the storage."""
     check_prefix(prefix)
     try:
         parts = parse_url(prefix)
@@ -163,7 +163,7 @@ def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkC
             options["force_path_style"] = given["virtual_hosted_style"] != "true"
         if "endpoint_url" in options:
             store_kind = "s3_compatible"
-            # Readers assume Amazon's servers for a container that does not say otherwise.
+            # By default, readers assume Amazon's servers.
             options.setdefault("force_path_style", True)
             if options["endpoint_url"].startswith("http://"):
                 options.setdefault("allow_http", True)

@@ -5,10 +5,9 @@ or the option ``encoding`` describes them.
 
 Rules of this file
 ------------------
-1. Rows of one outer chunk (a shard, where there are shards) go to one task, and so do those of one
-   *unit*: a box of chunks whose references make one manifest.
-2. Units are numbered by arithmetic on chunk coordinates, which Spark can do by itself with the
-   numbers of ``WritePlan.array_table``.
+1. Rows of one outer chunk (a shard, if the array has shards) are written by one task, and so are
+   those of one *unit*: a box of chunks whose references make one manifest.
+2. Spark numbers units by arithmetic on chunk coordinates, with ``WritePlan.array_table``.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _TABLE_FIELDS: Final = pa.schema(
 
 
 def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
-    """Decide everything about a write in the layouts ``chunks`` and ``refs``."""
+    """Plan a write in the layouts ``chunks`` and ``refs``."""
     created, resized, targets = _targets(prepared)
     if not targets:
         raise InvalidInputError(
@@ -97,11 +96,11 @@ def _targets(
         if metadata is not variable.metadata:
             resized.append((variable.path, metadata))
         targets.append(ArrayTarget.of_existing(variable, metadata))
-    described = {name: said for name, said in encoding.items() if name not in prepared.kept}
-    # Replaced arrays that nobody describes anew keep their description, without chunks.
+    described = {name: given for name, given in encoding.items() if name not in prepared.kept}
+    # Replaced arrays without a new description keep theirs, without chunks.
     before = {n: v for n, v in prepared.replaced.items() if n not in described}
-    for name, said in described.items():
-        created.append(_new(prepared, name, _described(prepared.array_path(name), name, said)))
+    for name, given in described.items():
+        created.append(_new(prepared, name, _described(prepared.array_path(name), name, given)))
     names = [name for array in created for name in (array.name, *array.dims)]
     check_case(names, {**prepared.kept, **before})
     for name, variable in before.items():
@@ -120,18 +119,18 @@ def _new(prepared: PreparedWrite, name: str, metadata: ArrayMetadata) -> ArrayTa
     )
 
 
-def _existing(variable: Variable, said: Mapping[str, Any]) -> ArrayMetadata:
-    """Return the document of an existing array, larger where the user says so."""
-    others = sorted(said.keys() - {"shape"})
+def _existing(variable: Variable, given: Mapping[str, Any]) -> ArrayMetadata:
+    """Return the document of an existing array, with the given larger shape."""
+    others = sorted(given.keys() - {"shape"})
     if others:
         raise InvalidInputError(
             f"array {variable.path} exists, and only its shape can change; leave "
             f"{', '.join(others)} out of its encoding, or write with mode=overwrite",
             variable=variable.name,
         )
-    if said.get("shape") is None:
+    if given.get("shape") is None:
         return variable.metadata
-    shape = _shape(said["shape"], variable.name)
+    shape = _shape(given["shape"], variable.name)
     if len(shape) != len(variable.shape) or any(
         new < old for new, old in zip(shape, variable.shape, strict=False)
     ):
@@ -146,47 +145,47 @@ def _existing(variable: Variable, said: Mapping[str, Any]) -> ArrayMetadata:
 def _shape(given: Any, name: str) -> tuple[int, ...]:
     if not isinstance(given, list | tuple) or not all(type(n) is int and n >= 0 for n in given):
         raise InvalidInputError(
-            f"encoding of {name!r}: shape={given!r} should be a list of whole numbers",
+            f"encoding of {name!r}: shape={given!r} must be a list of whole numbers",
             variable=name,
         )
     return tuple(given)
 
 
-def _described(path: str, name: str, said: Mapping[str, Any]) -> ArrayMetadata:
-    """Return the document of an array that the user describes."""
+def _described(path: str, name: str, given: Mapping[str, Any]) -> ArrayMetadata:
+    """Return the document of an array that the option ``encoding`` describes."""
     for key in ("shape", "dtype"):
-        if said.get(key) is None:
+        if given.get(key) is None:
             raise InvalidInputError(
                 f"array {path} does not exist, and its encoding lacks {key!r}; describe it with "
                 "shape, dtype, chunks and dims",
                 variable=name,
                 key=key,
             )
-    shape = _shape(said["shape"], name)
-    dims = said.get("dims")
+    shape = _shape(given["shape"], name)
+    dims = given.get("dims")
     if dims is not None and (not isinstance(dims, list | tuple) or len(dims) != len(shape)):
         raise InvalidInputError(
-            f"encoding of {name!r}: dims={dims!r} should name each of the {len(shape)} dimensions",
+            f"encoding of {name!r}: dims={dims!r} must name each of the {len(shape)} dimensions",
             variable=name,
         )
-    data_type = named_type(said["dtype"], name)
+    data_type = named_type(given["dtype"], name)
     axes = tuple(dims) if dims is not None else tuple(f"dim_{n}" for n in range(len(shape)))
-    attributes = described_attributes(said, data_type, name)
-    # A CF attribute that no reader could use is refused here and not by every reader.
+    attributes = described_attributes(given, data_type, name)
+    # Refuses a CF attribute that readers would refuse.
     missing = declared_missing(attributes, data_type, name)
-    chunks = sizes_of(said.get("chunks"), axes, "chunks", name)
-    codecs = said.get("codecs")
-    if codecs is None and "compressors" in said:
-        codecs = codecs_of(said["compressors"], data_type, name)
-    fill_value = encoded_fill(said.get("fill_value"), data_type, name)
+    chunks = sizes_of(given.get("chunks"), axes, "chunks", name)
+    codecs = given.get("codecs")
+    if codecs is None and "compressors" in given:
+        codecs = codecs_of(given["compressors"], data_type, name)
+    fill_value = encoded_fill(given.get("fill_value"), data_type, name)
     if fill_value is None:
-        # Chunks that nobody writes are missing values, as far as the array has any.
+        # Unwritten chunks read as missing values, if the array has one.
         fill_value = default_fill_value(data_type) if missing is None else missing
     return build_array_metadata(
         shape=shape,
         data_type=data_type,
         chunk_shape=chunks or default_chunks(shape, data_type),
-        shard_shape=sizes_of(said.get("shards"), axes, "shards", name),
+        shard_shape=sizes_of(given.get("shards"), axes, "shards", name),
         fill_value=fill_value,
         codecs=codecs,
         dimension_names=dims,
@@ -206,7 +205,7 @@ def _array_table(targets: list[ArrayTarget], layout: str) -> tuple[pa.Table, int
 
 
 def _numbers_of(metadata: ArrayMetadata, layout: str) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Return how many units an array has, and what numbers its units and blocks."""
+    """Return the number of units of an array, and its row of ``WritePlan.array_table``."""
     counts = [max(1, count) for count in metadata.grid.num_chunks]
     per_block = (1,) * len(counts)
     sharding = metadata.chunk_codecs().sharding

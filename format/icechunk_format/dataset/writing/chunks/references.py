@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. Coordinates, offsets and locations go from Arrow to NumPy as whole columns. Each distinct
    location is checked once.
-2. References to objects in ``chunks/`` are refused: they mean nothing in another repository, and in
-   this one they exist already.
+2. References to objects in ``chunks/`` are refused: another repository does not have the objects,
+   and this one has the references.
 3. Locations that no reader would fetch are refused: malformed URLs, ``.`` and ``..`` segments, and,
    if the repository has virtual chunk containers, locations outside of them and of the prefixes
    that the write authorises (as in the reference library). Schemes are stored in lower case.
@@ -50,7 +50,7 @@ def references(
     rows: pa.Table,
     source: ChunkSource,
 ) -> tuple[ChunkRefs, set[str]]:
-    """Return references of one array as the rows describe them, and what needs a container."""
+    """Return the references of rows of one array, and the URL prefixes that need a container."""
     check_coords(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
     parts: list[ChunkRefs] = []
@@ -71,9 +71,8 @@ def references(
     if known < rows.num_rows:
         others = sorted({str(k) for k in pc.unique(kinds).to_pylist()} - {"virtual", "inline"})
         raise InvalidInputError(
-            f"a row of array {target.name!r} has the kind {others[0]!r}; 'virtual' and 'inline' "
-            "references can be written. Chunks inside of a repository are copied with "
-            "layout=chunks",
+            f"a row of array {target.name!r} has the kind {others[0]!r}; only 'virtual' and "
+            "'inline' references can be written, and other chunks be copied with layout=chunks",
             variable=target.name,
             kind=others[0],
         )
@@ -88,7 +87,7 @@ def _virtual(
 ) -> tuple[ChunkRefs, set[str]]:
     location = _column(rows, "location", target).dictionary_encode()
     locations = _checked_locations(target, location.dictionary)
-    places = _new_places(target, locations, source)
+    places = _new_prefixes(target, locations, source)
     etags = rows.column("etag") if "etag" in rows.column_names else None
     modified = rows.column("last_modified") if "last_modified" in rows.column_names else None
     seconds = None
@@ -109,8 +108,8 @@ def _virtual(
 
 
 def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
-    """Return distinct locations with the scheme in lower case; refuses what cannot be read."""
-    # Text that is plainly a URL is not taken apart one by one: there may be millions of files.
+    """Return distinct locations with the scheme in lower case; refuse unreadable ones."""
+    # Plain URLs are not parsed one by one: there may be millions of files.
     plain = pc.match_substring_regex(locations, _PLAIN)
     for text in locations.filter(pc.invert(plain)).to_pylist():
         try:
@@ -128,15 +127,15 @@ def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(scheme, parts.field("rest"), "")
 
 
-def _new_places(target: ArrayTarget, locations: pa.Array, source: ChunkSource) -> set[str]:
-    """Return what needs a container; refuses locations outside of the containers that are there."""
+def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource) -> set[str]:
+    """Return the prefixes that need a container; refuse locations outside of existing ones."""
     # Containers whose prefix does not end with "/" are ignored by every reader.
     usable = [item for item in source.containers if item.url_prefix.endswith("/")]
     outside = outside_of(locations, usable)
-    places, outside = authorized_prefixes(outside, source.authorized)
+    prefixes, outside = authorized_prefixes(outside, source.authorized)
     refused = outside if usable else outside.filter(pc.starts_with(outside, NAMED))
     if not len(refused):
-        return places | prefixes_of(outside)
+        return prefixes | prefixes_of(outside)
     text = refused[0].as_py()
     known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
     raise InvalidInputError(

@@ -3,8 +3,7 @@
 Rules of this file
 ------------------
 1. References are handled as whole columns (``references``), chunks one by one.
-2. Inner chunks of one shard are gathered, put over the earlier content of the shard, and stored as
-   one object.
+2. Inner chunks of one shard overwrite those of the stored shard, and are stored as one object.
 3. Each row is checked against its array: coordinates, shape, data type, number of bytes. Encoded
    bytes are decoded once as a check, so that no unreadable chunk is committed.
 """
@@ -38,20 +37,15 @@ _ROWS_PER_BATCH: Final = 65_536
 def write_layout_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
     """Write the rows of one task.
 
-    Parameters
-    ----------
-    part
-        The one part of the write.
-    batches
-        The columns of the layout, and ``_unit`` and ``_block``; sorted by ``_unit``, ``array``
-        and ``_block``.
+    ``batches`` have the columns of the layout, ``_unit`` and ``_block``, sorted by ``_unit``,
+    ``array`` and ``_block``.
 
     Raises
     ------
     InvalidInputError
-        A row names no array or no chunk of it, comes twice, or does not hold what it should.
+        A row names no array or chunk, repeats a chunk, or has data of another size or type.
     StorageError, FormatError
-        The store failed, or a shard that had to be patched is damaged.
+        Storage failed, or a shard that had to be patched is damaged.
     """
     task = _LayoutTask(part)
     for unit, table in _tables_of_units(batches):
@@ -60,7 +54,7 @@ def write_layout_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> 
 
 
 def write_layout_table(plan: WritePlan, table: pa.Table) -> TaskReceipt:
-    """Write a table that holds all rows, in this process."""
+    """Write a table of all rows in this process."""
     [part] = plan.parts
     assert plan.array_table is not None
     numbered = number_rows(plan.array_table, table)
@@ -68,7 +62,7 @@ def write_layout_table(plan: WritePlan, table: pa.Table) -> TaskReceipt:
 
 
 def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
-    """Return rows with ``_unit`` and ``_block``, sorted as tasks take them."""
+    """Return rows with ``_unit`` and ``_block``, sorted for tasks."""
     units = np.zeros(table.num_rows, np.int64)
     blocks = np.zeros(table.num_rows, np.int64)
     names = array_names(table.column("array").combine_chunks())
@@ -89,7 +83,7 @@ def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
 
 
 def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of each unit, in pieces of bounded size; the rows of a block stay together."""
+    """Yield the rows of each unit in tables of bounded size, each with whole blocks."""
     waiting: list[pa.RecordBatch] = []
     unit, size = 0, 0
     for batch in batches:
@@ -102,15 +96,15 @@ def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, p
                 yield unit, pa.Table.from_batches(waiting)
                 waiting, size = [], 0
             unit = int(units[start])
-            piece = batch.slice(start, stop - start)
-            if size + piece.nbytes >= _BATCH_BYTES:
-                # The last block may go on in the next batch; what lies before it is complete.
-                last = _start_of_last_block(_numbers(piece, BLOCK))
+            rows = batch.slice(start, stop - start)
+            if size + rows.nbytes >= _BATCH_BYTES:
+                # The last block may continue in the next batch; those before it are complete.
+                last = _start_of_last_block(_numbers(rows, BLOCK))
                 if last:
-                    yield unit, pa.Table.from_batches([*waiting, piece.slice(0, last)])
-                    waiting, size, piece = [], 0, piece.slice(last)
-            waiting.append(piece)
-            size += piece.nbytes
+                    yield unit, pa.Table.from_batches([*waiting, rows.slice(0, last)])
+                    waiting, size, rows = [], 0, rows.slice(last)
+            waiting.append(rows)
+            size += rows.nbytes
     if waiting:
         yield unit, pa.Table.from_batches(waiting)
 
@@ -135,10 +129,10 @@ class _LayoutTask:
         self._codecs: dict[str, ChunkCodecs] = {}
         self._unit: int | None = None
         self._rows = 0
-        self._places: set[str] = set()
+        self._prefixes: set[str] = set()
 
     def add(self, unit: int, table: pa.Table) -> None:
-        """Take in rows of one unit."""
+        """Store rows of one unit."""
         if unit != self._unit:
             self._unit_files.end_unit()
             self._unit = unit
@@ -150,23 +144,23 @@ class _LayoutTask:
             target = self._targets.get(name)
             if target is None:
                 raise InvalidInputError(
-                    f"a row names the array {name!r}, which is not in the group; there are "
-                    f"{', '.join(self._targets)}. Describe new arrays with the option encoding",
+                    f"a row names the array {name!r}, which is not in the group; arrays are "
+                    f"{', '.join(self._targets)}. Describe new ones with the option encoding",
                     variable=name,
                 )
             rows = table.filter(pc.equal(names, name)).combine_chunks()
             coords = chunk_coords(rows.column("chunk"), len(target.metadata.shape), name)
             if "kind" in rows.column_names:
                 source = self._part.destination.chunk_source
-                refs, places = references(target, coords, rows, source)
-                self._places |= places
+                refs, prefixes = references(target, coords, rows, source)
+                self._prefixes |= prefixes
                 self._unit_files.add(target, [refs])
             else:
                 self._unit_files.add(target, self._chunks(target, coords, rows))
 
     def finish(self) -> TaskReceipt:
-        """Store what is left and say what was written."""
-        return self._unit_files.receipt(self._rows, self._places)
+        """Store the last unit and return the receipt."""
+        return self._unit_files.receipt(self._rows, self._prefixes)
 
     # -- chunks -----------------------------------------------------------------------------
 
@@ -180,11 +174,11 @@ class _LayoutTask:
         outer = np.empty_like(coords)
         for number, (inner, axis) in enumerate(zip(axes, grid.axes, strict=True)):
             outer[:, number] = axis.chunk_of(inner.start_of(coords[:, number]))
-        _check_said(target, rows)
+        _check_dtype(target, rows)
         data = rows.column("data").combine_chunks()
         encoded = (
             (place, self._payload(target, codecs, place, coords, members, data))
-            for place, members in _by_place(outer)
+            for place, members in _by_chunk(outer)
         )
         return store_in_batches(self._part.destination, grid.ndim, encoded)
 
@@ -244,7 +238,7 @@ class _LayoutTask:
         except FormatError as error:
             raise InvalidInputError(
                 f"the data of chunk {list(place)} of array {target.name!r} are not stored bytes of "
-                f"the array: {error.facts['problem']}. Rows with decoded values need decoded=true",
+                f"the array: {error.facts['problem']}; decoded values need decoded=true",
                 variable=target.name,
                 chunk=tuple(place),
             ) from error
@@ -256,20 +250,20 @@ class _LayoutTask:
         return self._codecs[target.name]
 
 
-def _by_place(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-    """Yield each outer chunk with the rows that belong to it, in order of first appearance."""
+def _by_chunk(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """Yield each outer chunk with its rows, in order of first appearance."""
     if not outer.shape[1]:
         yield (), np.arange(len(outer))
         return
-    places, inverse = np.unique(outer, axis=0, return_inverse=True)
+    chunks, inverse = np.unique(outer, axis=0, return_inverse=True)
     order = np.argsort(inverse.reshape(-1), kind="stable")
-    edges = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(places) + 1))
-    for number, place in enumerate(places.tolist()):
-        yield tuple(place), order[edges[number] : edges[number + 1]]
+    edges = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(chunks) + 1))
+    for number, chunk in enumerate(chunks.tolist()):
+        yield tuple(chunk), order[edges[number] : edges[number + 1]]
 
 
-def _check_said(target: ArrayTarget, rows: pa.Table) -> None:
-    """Refuse rows whose data type is not that of the array."""
+def _check_dtype(target: ArrayTarget, rows: pa.Table) -> None:
+    """Refuse rows with another data type than the array."""
     if "dtype" not in rows.column_names:
         return
     wanted = data_type_name(target.metadata.data_type)
@@ -321,8 +315,7 @@ def _values(
 
 def _twice(target: ArrayTarget, place: tuple[int, ...]) -> InvalidInputError:
     return InvalidInputError(
-        f"the chunk {list(place)} of array {target.name!r} comes in more than one row; each has "
-        "one",
+        f"more than one row has the chunk {list(place)} of array {target.name!r}; keep one",
         variable=target.name,
         chunk=place,
     )

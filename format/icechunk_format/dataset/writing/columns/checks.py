@@ -2,8 +2,7 @@
 
 Rules of this file
 ------------------
-1. Each message names what does not fit, what was found, and what to do instead.
-2. The checks do no I/O, but for one: whether the location of a new repository is empty.
+1. The checks do no I/O, except for one: that the location of a new repository is empty.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.source import SourceColumn
 
 
-def check_new_location(place: Location, options: WriteOptions) -> None:
-    """Make sure that the commit will be able to create the repository."""
-    check_new_root(open_storage(place))
+def check_new_location(location: Location, options: WriteOptions) -> None:
+    """Refuse a location or branch with which the commit cannot create the repository."""
+    check_new_root(open_storage(location))
     if options.branch != "main" and not options.create_branch:
         raise NotFoundError(
-            f"there is no repository at {place}, so there is no branch {options.branch!r} either; "
-            "write to main first, or set createBranch=true to make the branch with the repository",
+            f"there is no repository at {location}, so there is no branch {options.branch!r}; "
+            "write to main first, or set createBranch=true to create both",
             kind="branch",
             name=options.branch,
         )
 
 
 def check_index_type(column: SourceColumn) -> None:
-    """Refuse a column of indices that are no integers."""
+    """Refuse a column of indices that are not integers."""
     text = str(column.arrow_type)
     if not text.startswith(("int", "uint")):
         raise InvalidInputError(
-            f"the dimension {column.name!r} has no labels, so its column holds indices from 0 and "
-            f"must be BIGINT; found {text}",
+            f"the dimension {column.name!r} has no labels, so its column must be BIGINT (indices "
+            f"from 0); found {text}",
             dim=column.name,
         )
 
@@ -56,18 +55,17 @@ def check_existing(
     *,
     others: Collection[str],
 ) -> None:
-    """Refuse a column that does not fit the array that it is to be written to.
+    """Refuse a column that does not fit its array.
 
-    ``others`` are columns without an array; one may be an unnamed dimension.
+    ``others`` are columns without an array; one may be a dimension under another name.
     """
     name = column.name
     if name in dims:
         return
     if not variable.codecs.can_encode:
         raise UnsupportedError(
-            f"array {variable.path} stores its chunks in a format that is only read "
-            f"({_codec_names(variable)}), so nothing can be written into it; leave the column "
-            f"{name!r} out, or write it under another name",
+            f"array {variable.path} has codecs that are only read ({_codec_names(variable)}); "
+            f"leave the column {name!r} out, or write it under another name",
             variable=name,
         )
     absent = [dim for dim in variable.dims if dim not in dims]
@@ -81,7 +79,7 @@ def check_existing(
             )
         raise InvalidInputError(
             f"array {variable.path} has the dimensions ({', '.join(variable.dims)}), and the "
-            f"DataFrame ({', '.join(dims)}); every dimension of the array needs a column{hint}",
+            f"DataFrame ({', '.join(dims)}); each dimension of the array needs a column{hint}",
             variable=name,
             dims=variable.dims,
         )
@@ -109,9 +107,9 @@ def _codec_names(variable: Variable) -> str:
 
 
 def check_case(new: Iterable[str], kept: Mapping[str, Variable]) -> None:
-    """Refuse a new array or dimension whose name differs from another in case alone.
+    """Refuse a new array or dimension whose name differs from another only in case.
 
-    Spark does not distinguish such columns, so the group would have no table.
+    Spark does not distinguish such columns, so the group could not be read as a table.
     """
     existing = {name for v in kept.values() for name in (v.name, *v.dims)}
     seen = {name.casefold(): name for name in existing}
@@ -129,7 +127,7 @@ def check_case(new: Iterable[str], kept: Mapping[str, Variable]) -> None:
 def check_names(
     options: WriteOptions, columns: Mapping[str, SourceColumn], dims: Sequence[str]
 ) -> None:
-    """Refuse options that name no column or dimension."""
+    """Refuse options for unknown columns or dimensions."""
     for option, names, allowed in (
         ("encoding", options.encoding, tuple(columns)),
         ("chunks", options.chunks or {}, tuple(dims)),
@@ -138,7 +136,7 @@ def check_names(
     ):
         for name in names:
             if name not in allowed:
-                what = "column" if option == "encoding" else "dimension"
+                what = "a column" if option == "encoding" else "a dimension"
                 raise InvalidInputError(
                     f"{option}: {unknown(what, name, allowed)}",
                     option=option,
@@ -147,7 +145,7 @@ def check_names(
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:
-    """Refuse a schema that is not that of a layout."""
+    """Refuse columns that are missing, unknown or of another type in a layout of chunks."""
     is_refs = layout == "refs"
     fields = REFS_FIELDS if is_refs else CHUNKS_FIELDS
     needed = ("array", "chunk", "kind" if is_refs else "data")

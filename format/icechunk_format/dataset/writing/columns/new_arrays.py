@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. Three sources, in this order: the option ``encoding`` (and ``chunks``, ``shards``), what the
-   column's metadata says of the array that it was read from, and defaults, which are xarray's.
+1. Three sources, in this order: the options ``encoding``, ``chunks`` and ``shards``; the array that
+   the column was read from, by field metadata; and defaults, which are xarray's.
 2. A column that was read and not changed gives the same array again: data type, chunks, codecs,
    attributes, CF encoding and fill value.
-3. The fill value of the array is its missing value, so that cells that nobody has written read as
-   NULL, also after the array has grown. Arrays of labels have no such cells.
+3. The fill value of the array is its missing value, so that unwritten cells read as NULL, also
+   after the array has grown. Arrays of labels have no such cells.
 4. Default chunks have about 8 MiB and span the last dimensions, since rows are appended along the
    first.
 """
@@ -50,15 +50,15 @@ _VARIABLE_ITEM_BYTES: Final = 64
 
 
 class NewArray:
-    """The new array of a column. Properties that do not depend on sizes are found at once."""
+    """The new array of a column, without its shape and chunks."""
 
     def __init__(
-        self, column: SourceColumn, *, path: str, dims: Sequence[str], said: Mapping[str, Any]
+        self, column: SourceColumn, *, path: str, dims: Sequence[str], given: Mapping[str, Any]
     ) -> None:
         self.column = column
         self.path = path
         self.dims = tuple(dims)
-        self._said = said
+        self._given = given
         self._described: Mapping[str, Any] = column.described
         try:
             self.data_type, self.attributes = self._typed()
@@ -73,7 +73,7 @@ class NewArray:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the column holds stored numbers, beside CF attributes that describe them."""
+        """True if the column holds stored numbers, with the CF attributes that decode them."""
         return bool(self._described) and self.column.is_raw
 
     @property
@@ -91,26 +91,26 @@ class NewArray:
         )
 
     def _typed(self) -> tuple[DataType, dict[str, Any]]:
-        said, described = self._said, self._described
+        given, described = self._given, self._described
         data_type, defaults = default_array_type(self.column.arrow_type, name=self.column.name)
         attributes: dict[str, Any] = {}
         if "stored_dtype" in described:
             data_type = parse_data_type(described["stored_dtype"], node_path=self.path)
             attributes = _attributes_of(described)
             defaults = {}
-        if said.get("dtype") is not None:
-            data_type = named_type(said["dtype"], self.column.name)
+        if given.get("dtype") is not None:
+            data_type = named_type(given["dtype"], self.column.name)
             if data_type.kind in ("datetime", "timedelta", "string"):
                 defaults = {}
             if data_type.numpy.kind in "iu" and self.column.arrow_type == "bool":
-                has_missing = any(said.get(key) is not None for key in MISSING_KEYS)
+                has_missing = any(given.get(key) is not None for key in MISSING_KEYS)
                 defaults = dict(BOOLEAN_FLAGS) if has_missing else {"dtype": "bool"}
                 attributes.pop("dtype", None)
         attributes = described_attributes(
-            said, data_type, self.column.name, before={**defaults, **attributes}
+            given, data_type, self.column.name, before={**defaults, **attributes}
         )
         is_plain_float = data_type.kind == "float" and "stored_dtype" not in described
-        if is_plain_float and "_FillValue" not in said:
+        if is_plain_float and "_FillValue" not in given:
             attributes.setdefault("_FillValue", _base64_double(math.nan))
         return data_type, attributes
 
@@ -122,7 +122,7 @@ class NewArray:
         shards: Mapping[str, int],
         is_complete: bool,
     ) -> ArrayMetadata:
-        """Return the document of the array."""
+        """Return the document of the array; ``is_complete`` if every cell will be written."""
         chunk_shape, shard_shape, is_same = self._chunking(shape, chunks, shards)
         metadata = build_array_metadata(
             shape=shape,
@@ -144,35 +144,31 @@ class NewArray:
     def _chunking(
         self, shape: Sequence[int], chunks: Mapping[str, int], shards: Mapping[str, int]
     ) -> tuple[tuple[int, ...], tuple[int, ...] | None, bool]:
-        said, described = self._said, self._described
-        is_same = self.column.dims == self.dims
-        before = described.get("chunks") if is_same else None
-        before_shards = described.get("shards") if is_same else None
-        asked = sizes_of(said.get("chunks"), self.dims, "chunks", self.column.name)
-        asked_shards = sizes_of(said.get("shards"), self.dims, "shards", self.column.name)
-        labels = len(self.dims) == 1 and self.dims[0] == self.column.name
-        if asked is None and not labels and any(dim in chunks for dim in self.dims):
-            base = before or default_chunks(shape, self.data_type)
-            asked = tuple(chunks.get(dim, size) for dim, size in zip(self.dims, base, strict=True))
-        if asked_shards is None and not labels and any(dim in shards for dim in self.dims):
-            base = asked or before or default_chunks(shape, self.data_type)
-            asked_shards = tuple(
-                shards.get(dim, size) for dim, size in zip(self.dims, base, strict=True)
-            )
-        if asked is not None:
-            return asked, asked_shards, False
-        if before is not None:
-            if asked_shards is not None:
-                return tuple(before), asked_shards, False
-            return tuple(before), None if before_shards is None else tuple(before_shards), True
-        if labels:
+        is_same, is_label = self.column.dims == self.dims, self.dims == (self.column.name,)
+        described = self._described if is_same else {}
+        before: Any = described.get("chunks")
+        before_shards = described.get("shards")
+        default = default_chunks(shape, self.data_type)
+
+        def asked(key: str, by_dim: Mapping[str, int], base: Sequence[int]) -> Any:
+            sizes = sizes_of(self._given.get(key), self.dims, key, self.column.name)
+            if sizes is not None or is_label or by_dim.keys().isdisjoint(self.dims):
+                return sizes
+            return tuple(by_dim.get(dim, size) for dim, size in zip(self.dims, base, strict=True))
+
+        own_chunks = asked("chunks", chunks, before or default)
+        own_shards = asked("shards", shards, own_chunks or before or default)
+        if own_chunks is None and before is None:
             # Labels are read whole, and grow by a few at a time.
-            return (max(_LEAST_LABELS, min(shape[0], 2**20)),), asked_shards, True
-        return default_chunks(shape, self.data_type), asked_shards, True
+            label_chunks = (max(_LEAST_LABELS, min(shape[0], 2**20)),) if is_label else default
+            return label_chunks, own_shards, True
+        if own_chunks is None and own_shards is None:
+            return tuple(before), None if before_shards is None else tuple(before_shards), True
+        return tuple(before if own_chunks is None else own_chunks), own_shards, False
 
     def _codecs(self) -> list[Any] | None:
-        if "compressors" in self._said:
-            return codecs_of(self._said["compressors"], self.data_type, self.column.name)
+        if "compressors" in self._given:
+            return codecs_of(self._given["compressors"], self.data_type, self.column.name)
         codecs = self._described.get("codecs")
         same_type = self._described.get("stored_dtype") == self.data_type.to_json()
         if not isinstance(codecs, list) or not same_type or self.column.dims != self.dims:
@@ -184,9 +180,9 @@ class NewArray:
         return codecs
 
     def _fill_value(self, is_complete: bool) -> Any:
-        said = encoded_fill(self._said.get("fill_value"), self.data_type, self.column.name)
-        if said is not None:
-            return said
+        given = encoded_fill(self._given.get("fill_value"), self.data_type, self.column.name)
+        if given is not None:
+            return given
         raw = self._described.get("fill_value")
         same_type = self._described.get("stored_dtype") == self.data_type.to_json()
         if raw is not None and same_type and (is_complete or self.encoder.absent is None):
@@ -200,7 +196,7 @@ class NewArray:
 def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]:
     """Return chunks of about 8 MiB: whole along the last dimensions, cut along the first.
 
-    Where a plane of the last two is too large, it is cut into squares.
+    A plane of the last two that is too large is cut into squares.
     """
     item = data_type.itemsize or _VARIABLE_ITEM_BYTES
     target = max(1, CHUNK_BYTES // item)
@@ -227,7 +223,7 @@ def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]
 
 
 def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Put attributes and CF encoding together again, as the array had them."""
+    """Return the attributes of the described array, with those of its CF encoding."""
     attributes = dict(described.get("attributes") or {})
     encoding = described.get("encoding") or {}
     data_type = parse_data_type(described["stored_dtype"])
@@ -245,18 +241,18 @@ def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_attributes(
-    said: Mapping[str, Any],
+    given: Mapping[str, Any],
     data_type: DataType,
     name: str,
     *,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return attributes after what the option ``encoding`` says; null takes a CF attribute away."""
-    attributes = {**(before or {}), **(said.get("attributes") or {})}
+    """Return attributes with those of the option ``encoding``; None removes a CF attribute."""
+    attributes = {**(before or {}), **(given.get("attributes") or {})}
     for key in CF_KEYS:
-        if key not in said:
+        if key not in given:
             continue
-        value = said[key]
+        value = given[key]
         if value is None:
             attributes.pop(key, None)
         elif key in MISSING_KEYS:
@@ -278,7 +274,7 @@ def described_attributes(
 
 
 def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
-    """Return the stored value that CF attributes call missing; None where they call none so."""
+    """Return the stored missing value by CF attributes; None if they have none."""
     decoder = attribute_decoder(attributes, data_type, name=name)
     if all(attributes.get(key) is None for key in MISSING_KEYS):
         return None
@@ -286,20 +282,20 @@ def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: s
 
 
 def encoded_fill(given: Any, data_type: DataType, name: str) -> Any:
-    """Return the ``fill_value`` that the option ``encoding`` gives; None where it gives none."""
+    """Return the ``fill_value`` of the option ``encoding``; None if not given."""
     if given is None:
         return None
     try:
         return decode_fill_value(given, data_type, node_path=name)
     except FormatError as error:
         raise InvalidInputError(
-            f"encoding of {name!r}: fill_value={given!r} is no value of {data_type.name}",
+            f"encoding of {name!r}: fill_value={given!r} is not a {data_type.name} value",
             variable=name,
         ) from error
 
 
 def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any:
-    """Return a missing value as xarray writes it: floats in base64, others as they are."""
+    """Return a missing value as xarray writes it: floats in base64, others unchanged."""
     if key == "missing_value" or data_type.kind != "float" or isinstance(value, list):
         return value
     if isinstance(value, str):
@@ -308,7 +304,7 @@ def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any
         value = NON_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInputError(
-            f"encoding of {name!r}: {key}={value!r} is no number", variable=name, key=key
+            f"encoding of {name!r}: {key}={value!r} is not a number", variable=name, key=key
         )
     return _base64_double(float(value))
 
@@ -318,7 +314,7 @@ def _base64_double(value: float) -> str:
 
 
 def named_type(given: Any, name: str) -> DataType:
-    """Return the data type that the option ``encoding`` names, as NumPy does or as Zarr does."""
+    """Return the data type that the option ``encoding`` names as NumPy or Zarr does."""
     try:
         if isinstance(given, str):
             words = {"str": "string", "object": "string"}
@@ -329,14 +325,14 @@ def named_type(given: Any, name: str) -> DataType:
         return parse_data_type(given, node_path=name)
     except (TypeError, FormatError, UnsupportedError) as error:
         raise InvalidInputError(
-            f"encoding of {name!r}: dtype={given!r} names no data type; write it as NumPy does, "
+            f"encoding of {name!r}: dtype={given!r} is not a data type; name one as NumPy does, "
             "like float32, int16, datetime64[s] or string",
             variable=name,
         ) from error
 
 
 def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int, ...] | None:
-    """Read the chunk shape of one variable: a list in the order of its dimensions, or a mapping."""
+    """Parse a chunk shape: a list in the order of the dimensions, or a mapping by dimension."""
     if given is None:
         return None
     if isinstance(given, dict) and set(given) == set(dims):
@@ -344,8 +340,8 @@ def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int,
     is_list = isinstance(given, list | tuple) and len(given) == len(dims)
     if not is_list or not all(type(size) is int and size >= 1 for size in given):
         raise InvalidInputError(
-            f"encoding of {name!r}: {key}={given!r} should have a whole number of elements for "
-            f"each of the dimensions {', '.join(dims)}",
+            f"encoding of {name!r}: {key}={given!r} must be a whole number of elements for each of "
+            f"the dimensions {', '.join(dims)}",
             variable=name,
             key=key,
         )
@@ -353,8 +349,7 @@ def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int,
 
 
 def codecs_of(given: Any, data_type: DataType, name: str) -> list[Any]:
-    """Return the codecs of a chunk: its elements, and the compressors that the user wants."""
-    # Deciding how elements become bytes is not the user's business here.
+    """Return the codecs of a chunk: that of its elements, and the given compressors."""
     elements = build_array_metadata(shape=(), data_type=data_type, chunk_shape=()).codecs_json[0]
     if given is None:
         return [elements]
