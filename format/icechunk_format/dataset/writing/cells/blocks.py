@@ -2,9 +2,8 @@
 
 Rules of this file
 ------------------
-1. A chunk with a row for every cell is stored as it is. In a chunk with rows for some cells, the
-   others keep their earlier values; cells that were outside of the array get the missing value. A
-   chunk without any row is not stored.
+1. In a chunk with rows for some cells, the other cells keep their old values, and those that were
+   outside of the array get the missing value. A chunk without rows is not stored.
 2. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
 """
 
@@ -31,28 +30,28 @@ if TYPE_CHECKING:
 
 
 class OldArrays:
-    """The arrays as they are before the write, opened when a chunk has to be patched."""
+    """The arrays of the base, opened when a chunk has to be patched."""
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
         self._readers: dict[str, ArrayReader] = {}
 
     @cached_property
-    def _version(self) -> Snapshot | None:
+    def _snapshot(self) -> Snapshot | None:
         base = self._destination.base
         return None if base is None else load_snapshot(self._destination.open_storage(), base)
 
     def reader(self, path: str) -> ArrayReader:
-        """Return the reader of an array of the base version."""
+        """Return the reader of an array of the base, or raise NotFoundError."""
         if path not in self._readers:
-            node = None if self._version is None else self._version.node(path)
-            if node is None or self._version is None:
+            node = None if self._snapshot is None else self._snapshot.node(path)
+            if node is None or self._snapshot is None:
                 raise NotFoundError(
                     f"snapshot {self._destination.base} has no array {path}; plan the write anew",
                     kind="variable",
                     name=path,
                 )
-            self._readers[path] = self._destination.reader(self._version, node)
+            self._readers[path] = self._destination.reader(self._snapshot, node)
         return self._readers[path]
 
     def read_into(
@@ -62,7 +61,7 @@ class OldArrays:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> None:
-        """Put what a box of an array held before the write into an array of that shape."""
+        """Copy the old values of a box of an array into ``values``, which has its shape."""
         end = _old_end(array, lower, upper)
         if end is not None:
             values[_box(lower, end)] = self.reader(array.path).read_box(lower, end)
@@ -91,7 +90,10 @@ class BlockWriter:
     def store(
         self, array: ArrayTarget, values: NDArray[Any], seen: NDArray[np.bool_], start: list[int]
     ) -> Iterator[ChunkRefs]:
-        """Store the chunks of a block that have rows."""
+        """Store the chunks of a block that have rows; ``values`` are in the array's order.
+
+        ``seen`` marks cells with a row; it and ``start`` are in the order of the part.
+        """
         order = [self._part.dims.index(dim) for dim in array.dims]
         seen = seen.transpose(order)
         origin = [start[axis] for axis in order]
@@ -132,7 +134,7 @@ class BlockWriter:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> NDArray[Any]:
-        """Return cells, with the old or the missing value where there is no row."""
+        """Return the cells, with the old or the missing value in those without a row."""
         assert array.encoder is not None
         if array.encoder.absent is None:
             covered = has_row.copy()
@@ -159,9 +161,8 @@ def no_row(
     data_type = array.metadata.data_type
     advice = missing_value_advice(array.name, data_type, array.encoder.decoder.arrow_type)
     return InvalidInputError(
-        f"no row for the cell ({cell}) of {array.name}, and its array of "
-        f"{data_type.name} has no missing value to put there; add the rows, or "
-        f"create the array with one: {advice}",
+        f"no row for the cell ({cell}) of {array.name}, and its array of {data_type.name} has no "
+        f"missing value; add the rows, or create the array with one: {advice}",
         variable=array.name,
         cell=cell,
     )

@@ -22,7 +22,7 @@ import numpy as np
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
 
-# A common block may have this many times the cells of a chunk before variables go apart.
+# A common block has at most this many times the cells of a chunk.
 _MOST_GROWTH: Final = 4
 
 
@@ -39,21 +39,21 @@ def common_axes(
 
 def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
     if one.edges is None and other.edges is None:
-        # A block that reaches beyond the array has no other chunk to share.
+        # A block need not be larger than the array.
         step = min(math.lcm(one.step, other.step), max(one.step, other.step, one.size))
         return RegularAxis(one.size, max(1, step))
     return RunAxis.of_edges(np.intersect1d(listed_edges(one), listed_edges(other)))
 
 
 def cells_of_block(axes: Sequence[ChunkAxis]) -> int:
-    """Return how many cells the largest block has, at most."""
+    """Return the number of cells of the largest block."""
     return math.prod(axis.largest for axis in axes)
 
 
 def group_arrays(
     arrays: Mapping[str, tuple[tuple[str, ...], ArrayMetadata]],
 ) -> list[tuple[str, ...]]:
-    """Group the names of arrays on one set of dimensions so that each group shares blocks."""
+    """Group the names of arrays with the same dimensions so that each group shares blocks."""
     groups: list[list[str]] = []
     for name, (dims, metadata) in arrays.items():
         own = cells_of_block(metadata.grid.axes)

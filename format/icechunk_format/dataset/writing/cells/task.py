@@ -2,9 +2,8 @@
 
 Steps
 -----
-1. Rows come sorted by the number of their cell (``cell_numbers``), so units and blocks come one
-   after another. Rows of a block are put into one array for each variable; a mask notes which cells
-   have a row.
+1. Rows are sorted by the number of their cell (``cell_numbers``), so units and blocks follow one
+   another. Rows of a block fill one array for each variable; a mask marks cells with a row.
 2. At the end of a block its chunks are stored (``blocks``).
 3. At the end of a unit its references are stored as one manifest for each array.
 
@@ -12,8 +11,8 @@ Rules of this file
 ------------------
 1. Memory is one block of all variables and one batch of rows, whatever the row count.
 2. Every step works on whole columns, never on single rows.
-3. A second row for a cell is an error. In sorted rows it comes directly behind the first.
-4. Objects have random names, so a task that runs twice or fails leaves nothing but garbage.
+3. A second row for a cell, which directly follows the first, is an error.
+4. Objects have random names, so a task that fails or runs twice leaves only garbage.
 """
 
 from __future__ import annotations
@@ -38,22 +37,15 @@ _Bounds: TypeAlias = "tuple[list[int], list[int]]"
 
 
 def write_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
-    """Write the rows of one task.
-
-    Parameters
-    ----------
-    part
-        The part of the write.
-    batches
-        Column ``_cell`` (``int64``) and the variables of the part, sorted by the former.
+    """Write the rows of one task: ``_cell`` (``int64``) and the variables, sorted by ``_cell``.
 
     Raises
     ------
     InvalidInputError
-        Two rows mean one cell, a value does not fit, a cell has no row and no missing value, or
+        Two rows have one cell, a value does not fit, a cell has no row and no missing value, or
         the rows are not sorted.
     StorageError, FormatError
-        The store failed, or a chunk that had to be patched is damaged.
+        Storage failed, or a chunk that had to be patched is damaged.
     """
     task = _Task(part)
     for batch in batches:
@@ -62,9 +54,9 @@ def write_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskRec
 
 
 class _Block:
-    """The cells of one block, while rows come in; in the order of the part's dimensions.
+    """The cells of one block, in the order of the part's dimensions.
 
-    Arrays have the shape of the largest block, whose cells are what numbers count.
+    Arrays have the shape of the largest block, whose cells the numbers count.
     """
 
     def __init__(self, part: WritePart, shape: tuple[int, ...], bounds: _Bounds) -> None:
@@ -77,9 +69,9 @@ class _Block:
         ]
 
     def add(self, cells: NDArray[np.int64], batch: pa.RecordBatch) -> None:
-        """Put rows into their cells, which are ascending numbers within the block."""
+        """Add rows with their cells, ascending numbers within the block."""
         first, last = int(cells[0]), int(cells[-1])
-        # Rows without gaps, as most are, need no list of places.
+        # Most rows have no gaps, and a slice is faster.
         at = slice(first, last + 1) if last - first + 1 == len(cells) else cells
         self._seen[at] = True
         for array, values in zip(self._part.arrays, self._values, strict=True):
@@ -101,7 +93,7 @@ class _Block:
 
     def _clipped(self, values: NDArray[Any]) -> NDArray[Any]:
         block = values.reshape(self._shape)
-        # Axis by axis, because no index at all would make a number of an array without axes.
+        # Axis by axis: an empty index of an array without axes would return a scalar.
         for axis, (low, high) in enumerate(zip(self.start, self.stop, strict=True)):
             block = block[(slice(None),) * axis + (slice(0, high - low),)]
         return block
@@ -123,7 +115,7 @@ class _Task:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in sorted rows."""
+        """Add sorted rows, and store the blocks that they complete."""
         if not batch.num_rows:
             return
         cells = self._cells(batch)
@@ -145,8 +137,8 @@ class _Task:
         if column.null_count:
             raise InvalidInputError(
                 f"a row has a value of {' or '.join(map(repr, self._part.dims))} that was not "
-                "there when the write was planned: the source of the DataFrame changed meanwhile, "
-                "or is not deterministic. Persist the DataFrame, and write again",
+                "there when the write was planned, since the source of the DataFrame changed or is "
+                "not deterministic; persist the DataFrame, and write again",
                 dims=self._part.dims,
             )
         cells: NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
@@ -162,37 +154,35 @@ class _Task:
         return cells
 
     def _refuse_twice(self, cells: NDArray[np.int64]) -> None:
-        texts = []
+        part, found = self._part, []
         for cell in cells.tolist():
             block, within = divmod(cell, self._per_block)
             bounds = self._numbers.block_bounds(block)
             assert bounds is not None
             at = np.unravel_index(within, self._shape)
-            places = zip(self._part.dims, bounds[0], at, strict=True)
-            texts.append(self._part.cell({dim: low + int(index) for dim, low, index in places}))
-        names = ", ".join(array.name for array in self._part.arrays[:_MOST_SHOWN])
-        where = "; ".join(f"({text})" for text in texts)
-        part = self._part
+            pairs = zip(part.dims, bounds[0], at, strict=True)
+            found.append(part.cell({dim: low + int(index) for dim, low, index in pairs}))
+        names = ", ".join(array.name for array in part.arrays[:_MOST_SHOWN])
+        shown = "; ".join(f"({cell})" for cell in found)
         if part.is_distinct:
             raise InvalidInputError(
-                f"more than one value for the cell {where} of {names}, which was read from an "
-                f"array over ({', '.join(part.dims)}) while this write has the dimensions "
-                f"({', '.join(part.table_dims)}): its values differ along the others now. Write "
-                f"it as a column that was computed, such as {names} + 0, to store it over all",
-                cells=tuple(texts),
+                f"more than one value for the cell {shown} of {names}, which was read from an "
+                f"array over ({', '.join(part.dims)}), but differs along other dimensions of this "
+                f"write ({', '.join(part.table_dims)}); write a computed column, such as "
+                f"{names} + 0, to store it over all",
+                cells=tuple(found),
             )
         dims = ", ".join(part.dims)
         raise InvalidInputError(
-            f"more than one row for the cell {where} of {names}; a cell has one value. The "
-            f"dimensions of this write are ({dims}): if another column tells such rows apart, it "
-            f"is a dimension, too; name all of them with the option dims={dims.replace(' ', '')},"
-            "... Rows that are true duplicates can be removed by df.dropDuplicates(), or by an "
-            "aggregate over the dimensions",
-            cells=tuple(texts),
+            f"more than one row for the cell {shown} of {names}; a cell has one value. The "
+            f"dimensions of this write are ({dims}): if another column distinguishes such rows, "
+            f"name it as a dimension, too, with the option dims={dims.replace(' ', '')},... Remove "
+            "duplicates with df.dropDuplicates(), or aggregate over the dimensions",
+            cells=tuple(found),
         )
 
     def finish(self) -> TaskReceipt:
-        """Store what is left and say what was written."""
+        """Store the last block and return the receipt."""
         self._end_block()
         return self._unit_files.receipt(self._rows)
 
@@ -206,8 +196,8 @@ class _Task:
         bounds = self._numbers.block_bounds(number)
         if bounds is None:
             raise InvalidInputError(
-                f"a row has a cell of block {number}, which the write does not have; use the "
-                "dimension tables of the plan"
+                f"a row has a cell of the unknown block {number}; number cells with the dimension "
+                "tables of the plan"
             )
         self._block_number = number
         self._block = _Block(self._part, self._shape, bounds)

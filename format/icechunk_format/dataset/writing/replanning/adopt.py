@@ -129,11 +129,11 @@ class _Adoption:
         if self._prepared.options.layout != "cells":
             if old is None or not receipts:
                 return
-            kept, parts = self._fixed(old, new, receipts)
+            kept, refs = self._fixed(old, new, receipts)
         else:
-            kept, parts = self._cells(old, new, receipts)
+            kept, refs = self._cells(old, new, receipts)
         [stored] = store_manifests(
-            self._storage, self._destination.manifest_format, [(new.node_id, parts)]
+            self._storage, self._destination.manifest_format, [(new.node_id, refs)]
         )
         kept += stored
         if kept:
@@ -153,7 +153,7 @@ class _Adoption:
             are_alike = _without_size(old) == _without_size(new)
             for receipt in receipts:
                 coords = receipt.coords.coords()
-                is_moved, places = chunk_moves(
+                is_moved, moved_to = chunk_moves(
                     axes,
                     coords,
                     lambda at: self._touched(new, at),
@@ -161,11 +161,11 @@ class _Adoption:
                     is_same_array=is_same and old.old_shape is not None,
                 )
                 stays = is_moved & are_alike
-                if is_same and stays.all() and (places == coords).all():
+                if is_same and stays.all() and (moved_to == coords).all():
                     kept.append(receipt)
                     continue
                 if stays.any():
-                    moved.append((receipt, stays, places))
+                    moved.append((receipt, stays, moved_to))
                 targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
         merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
         merged = np.unique(merged, axis=0)

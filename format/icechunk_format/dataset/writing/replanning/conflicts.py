@@ -13,13 +13,13 @@ from icechunk_format.names import shortened
 from icechunk_format.spec.ids import SnapshotId
 
 _SHOWN: Final = 4
-_AGAIN: Final = "run the job again, and it is planned on top of what they committed"
+_AGAIN: Final = "run the job again, and it is planned on top of their commits"
 
 
 def refused(
     prepared: PreparedWrite, problem: str, *, snapshots: Iterable[SnapshotId] = (), **facts: Any
 ) -> ConflictError:
-    """Return the error of a write that conflicts with commits of others."""
+    """Return the error of a write; ``problem`` is a clause about the commits of other writers."""
     ids = [str(snapshot) for snapshot in snapshots]
     return ConflictError(
         f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.place}. "
@@ -39,24 +39,23 @@ def cells_written_twice(
     prepared = plan.prepared
     ids = [str(snapshot) for snapshot in snapshots]
     lines, labels = [], {}
-    # Parts share dimensions; what they do not have, no variable of theirs has.
     part = max(plan.parts, key=lambda part: len(part.labels))
     for name, (dims, indices, cells) in list(lost.items())[:_SHOWN]:
-        where = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
-        shown = ", ".join(f"{dim}={text}" for dim, text in where.items())
+        at = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
+        shown = ", ".join(f"{dim}={text}" for dim, text in at.items())
         lines.append(
-            f"  {name}: {cells:,} cell{'s' if cells > 1 else ''} at {shown or 'its place'}"
+            f"  {name}: {cells:,} cell{'s' if cells > 1 else ''} at {shown or 'its only index'}"
         )
-        labels[name] = where
+        labels[name] = at
     if len(lost) > _SHOWN:
         lines.append(f"  and {len(lost) - _SHOWN} more variables")
     listed = "\n".join(lines)
     return ConflictError(
-        f"others have written cells of this write since it was planned{_in_snapshots(ids)}:\n"
+        f"other writers wrote cells of this write since it was planned{_in_snapshots(ids)}:\n"
         f"{listed}\n"
         f"nothing was committed to {prepared.place}, "
         f"since others have written the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
-        "or decide with the option resolve=ours or resolve=theirs",
+        "or set the option resolve=ours or resolve=theirs",
         branch=prepared.options.branch,
         snapshots=tuple(ids),
         variables=tuple(lost),
@@ -65,7 +64,7 @@ def cells_written_twice(
 
 
 def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
-    """Return the error of a session, worded for a job."""
+    """Return the error of a session as that of a job."""
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(

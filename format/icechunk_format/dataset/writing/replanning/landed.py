@@ -1,4 +1,4 @@
-"""Finds out what other writers committed during a write, and how it maps to the new plan."""
+"""Finds the commits of other writers during a write, and where they moved labels and chunks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.conflicts import TheirCommit
 
-# Labels are merged in order where others have at most so many chunks that would have to move.
+# Labels are sorted in if at most so many chunks of other writers have to move.
 _MOST_MOVED_CHUNKS: Final = 2_000
 
 
@@ -47,7 +47,7 @@ class Rivals:
         return list(dict.fromkeys(commit.snapshot_id for commit in self.commits))
 
     def is_new(self, node_id: NodeId) -> bool:
-        """Tell whether an array was created since ``base``."""
+        """Return True if an array was created since ``base``."""
         return node_id not in self._old_ids
 
     @cached_property
@@ -55,11 +55,11 @@ class Rivals:
         return frozenset(node.id for node in self.base.nodes)
 
     def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell which chunks of an array others may have written."""
+        """Return which chunks of an array other writers may have written."""
         found = np.zeros(len(coords), np.bool_)
         for commit in self.commits:
             found |= _is_in(commit, node_id, coords)
-        # Logs of other libraries need not list the chunks of an array that they created.
+        # The logs of other libraries may not list the chunks of a new array.
         return np.ones_like(found) if self.is_new(node_id) else found
 
     def writers(self, coords: Mapping[NodeId, NDArray[Any]]) -> list[SnapshotId]:
@@ -79,20 +79,20 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
     return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
 
 
-def array_at(version: Snapshot, path: str, node_id: NodeId | None = None) -> NodeSnapshot | None:
-    """Return an array of a version; None where it has none, or one with another id."""
-    node = version.node(path)
+def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> NodeSnapshot | None:
+    """Return an array of a snapshot; None if it has none at the path, or one with another id."""
+    node = snapshot.node(path)
     if node is None or node.array is None or node_id not in (None, node.id):
         return None
     return node
 
 
 def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
-    """Return by dimension the index in the new plan of each index in older versions."""
+    """Return by dimension the index in the new plan of each index of base and tip."""
     found: dict[str, Landed] = {}
     prepared = now.prepared
     for dim in plan.dimension_tables:
-        sizes = [_size(version, prepared, dim) for version in (rivals.base, rivals.tip)]
+        sizes = [_size(snapshot, prepared, dim) for snapshot in (rivals.base, rivals.tip)]
         if sizes[1] < sizes[0]:
             raise refused(
                 prepared,
@@ -102,15 +102,14 @@ def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str,
                 dim=dim,
             )
         tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
-        places = now.indices(dim)
-        size = max(sizes[1], 1 + int(np.max(tip, initial=-1)), 1 + int(np.max(places, initial=-1)))
-        base = _places_of_labels(prepared, rivals, dim, sizes[0])
-        found[dim] = Landed(base=tip[base], tip=tip, size=size)
+        ends = [1 + int(np.max(each, initial=-1)) for each in (tip, now.indices(dim))]
+        base = _indices_of_labels(prepared, rivals, dim, sizes[0])
+        found[dim] = Landed(base=tip[base], tip=tip, size=max(sizes[1], *ends))
     return found
 
 
-def _size(version: Snapshot, prepared: PreparedWrite, dim: str) -> int:
-    for node in version.children(prepared.group):
+def _size(snapshot: Snapshot, prepared: PreparedWrite, dim: str) -> int:
+    for node in snapshot.children(prepared.group):
         if node.array is not None:
             for name, size in Variable(node).dimensions:
                 if name == dim:
@@ -118,18 +117,18 @@ def _size(version: Snapshot, prepared: PreparedWrite, dim: str) -> int:
     return 0
 
 
-def _places_of_labels(
+def _indices_of_labels(
     prepared: PreparedWrite, rivals: Rivals, dim: str, size: int
 ) -> NDArray[np.int64]:
-    """Return the index in the newest version of each label of the old base."""
+    """Return the index in the tip of each label of the base."""
     same = np.arange(size, dtype=np.int64)
     path = prepared.array_path(dim)
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
     if before is None or after is None:
         return same
     old, new = (
-        prepared.destination.reader(version, node).read_box((0,), node.array.shape)
-        for version, node in ((rivals.base, before), (rivals.tip, after))
+        prepared.destination.reader(snapshot, node).read_box((0,), node.array.shape)
+        for snapshot, node in ((rivals.base, before), (rivals.tip, after))
         if node.array is not None
     )
     if len(new) >= size and np.array_equal(new[:size], old):
@@ -148,8 +147,8 @@ def _places_of_labels(
 
 
 def can_move(now: WritePlan) -> bool:
-    """Tell whether stored chunks of others can move, so that labels can be put before theirs."""
-    # Arrays that cannot be written, or do not fit their dimension, stay as they are.
+    """Return True if stored chunks of other writers can move to make room for labels."""
+    # Arrays that cannot be written, or do not fit their dimension, cannot move.
     chunks = 0
     for variable in now.prepared.kept.values():
         moved = [dim for dim in variable.dims if dim in now.moved]
@@ -171,25 +170,18 @@ def can_move(now: WritePlan) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirChunks:
-    """Chunks of the newest version whose labels have moved.
-
-    Parameters
-    ----------
-    refs
-        Those that are used as they are, at their new coordinates.
-    merged
-        ``int64 (n, ndim)``: the chunks of now that get cells of the others.
-    left
-        ``uint32 (m, ndim)``: where all of these chunks were.
-    """
+    """Chunks of the newest snapshot whose labels have moved."""
 
     refs: ChunkRefs
+    """Unchanged chunks, at their new coordinates."""
     merged: NDArray[np.int64]
+    """``(n, ndim)``: new coordinates of chunks that receive cells of split chunks."""
     left: NDArray[np.uint32]
+    """``(m, ndim)``: old coordinates of all of these chunks."""
 
 
 def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
-    """Return how chunks of others in an array move; None if all of them stay."""
+    """Return how stored chunks of an array move; None if all of them stay."""
     node = array_at(tip, array.path, array.node_id)
     if node is None or not now.moved.keys() & set(array.dims):
         return None
@@ -199,19 +191,19 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
     axes, first = [], []
     for axis, (dim, size) in enumerate(zip(array.dims, reader.shape, strict=True)):
         same = np.arange(size, dtype=np.int64)
-        places = now.moved.get(dim, same)
-        landed = Landed(base=same[:0], tip=places, size=array.metadata.shape[axis])
-        axes.append(axis_moves(grids, axis, (same, places), base_size=0, landed=landed))
+        indices = now.moved.get(dim, same)
+        landed = Landed(base=same[:0], tip=indices, size=array.metadata.shape[axis])
+        axes.append(axis_moves(grids, axis, (same, indices), base_size=0, landed=landed))
         has_moved = dim in now.moved
         at = grids[0].axes[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
         first.append(int(at[0]) if has_moved else counts[axis])
-    parts = [ChunkRefs.empty(len(counts))]
+    found = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):
-        # Parts behind an earlier axis were found along that axis.
+        # Chunks behind ``first`` of an earlier axis were found along that axis.
         lower = (*(0,) * axis, low, *(0,) * (len(counts) - axis - 1))
         upper = (*first[:axis], *counts[axis:])
-        parts += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]
-    refs = ChunkRefs.concat(parts)
+        found += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]
+    refs = ChunkRefs.concat(found)
     is_moved, targets = chunk_moves(
         axes,
         refs.coords,
@@ -220,10 +212,9 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         is_same_array=True,
     )
     stays = is_moved & (targets == refs.coords).all(axis=1)
-    goes = is_moved & ~stays
     split = [targets_of(axes, at) for at in refs.coords[~is_moved].tolist()]
     return TheirChunks(
-        refs=refs.take(goes).moved(targets[goes]),
+        refs=refs.take(is_moved & ~stays).moved(targets[is_moved & ~stays]),
         merged=np.concatenate([np.zeros((0, len(counts)), np.int64), *split]),
         left=refs.coords[~stays],
     )

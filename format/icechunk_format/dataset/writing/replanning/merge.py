@@ -2,14 +2,14 @@
 
 Rules of this file
 ------------------
-1. Cells without a row keep the value of the newest version. A cell with a row is in conflict if the
-   newest version differs there from the version that the write was planned on.
+1. Cells without a row keep the value of the newest snapshot. A cell with a row is in conflict if it
+   differs between the newest snapshot and the base, on which the write was planned.
 2. If every combination of the write's labels has a row, all of those cells were written. If not,
-   stored chunks are compared with that earlier version: an equal cell counts as not written.
+   stored chunks are compared with the base: an equal cell counts as not written.
 3. An array without a missing value has a value in every cell of a stored chunk. So its cells
-   outside of the earlier version were written, if their chunk was; a chunk with a cell that has
-   neither a row nor a value is refused, as by a write that begins now.
-4. Memory holds one chunk at a time, in each of these versions.
+   outside of the base were written if their chunk was. A chunk with a cell that has neither a row
+   nor a value is refused.
+4. Memory holds one chunk at a time of each of these snapshots.
 """
 
 from __future__ import annotations
@@ -37,53 +37,35 @@ _MOST_LOST_CHUNKS: Final = 16
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CellMerge:
-    """Merges chunks of one array.
-
-    Parameters
-    ----------
-    array
-        The array as it is planned now.
-    axes
-        How its places move.
-    ours, base
-        Read what the write has stored, and the version that it was planned on; None where there is
-        no such array.
-    base_now, tip
-        The base and the newest version, by the places of now; None where they have no such array.
-    stored
-        Which chunks the write has stored.
-    written_by_others
-        Tells which chunks of the newest version, ``int64 (n, ndim)``, other writers have stored.
-    has_all_rows
-        Whether every combination of labels has a row.
-    resolve
-        Whose cells count where both wrote; None is a conflict.
-    part
-        The part of the new plan that has the array; None if the write has no rows for it.
-
-    Attributes
-    ----------
-    lost
-        By axis: indices now of cells that both wrote, where that is a conflict.
-    """
+    """Merges chunks of one array. Readers are None if there is no such array."""
 
     array: ArrayTarget
+    """As it is planned now."""
     axes: Sequence[AxisMoves]
     ours: ArrayReader | None
+    """Reads the chunks that this write has stored."""
     base: MovedArray | None
+    """The array of the snapshot that the write was planned on, by its own indices."""
     base_now: MovedArray | None
     tip: MovedArray | None
+    """The array of the base and of the newest snapshot, by the indices of the new plan."""
     stored: ChunkChanges
+    """Chunks that this write has stored."""
     written_by_others: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+    """Returns which chunks of the newest snapshot, ``int64 (n, ndim)``, other writers stored."""
     has_all_rows: bool
+    """True if every combination of labels has a row."""
     resolve: str | None
+    """Keeps ``ours`` or ``theirs`` of cells that two writers wrote; None is a conflict."""
     part: WritePart | None = None
+    """The part of the new plan that has the array; None if the write has no rows for it."""
     lost: list[set[int]] = field(default_factory=list)
+    """By axis: indices of cells in conflict."""
     cells_lost: int = 0
 
     @property
     def has_no_missing_value(self) -> bool:
-        """Whether every value of the array counts as one that was written."""
+        """Return True if no value of the array means an unwritten cell."""
         return self.array.encoder is not None and self.array.encoder.absent is None
 
     def chunks(
@@ -102,7 +84,7 @@ class CellMerge:
                 return
 
     def _merged(self, target: Sequence[int], *, is_touched: bool) -> NDArray[Any]:
-        """Return the values of a chunk; ``is_touched`` says that others may have written it."""
+        """Return the values of a chunk; ``is_touched`` if other writers may have written it."""
         grid = self.array.metadata.grid
         lower, upper = grid.box_of(target)
         values = self._content(self.tip, lower, upper)
@@ -132,11 +114,11 @@ class CellMerge:
         source = np.array([[int(moves.sources[n]) for moves, n in pairs]], np.int64)
         if not self.stored.touches(source.astype(np.uint32)).all():
             return
-        places = [moves.places(n) for moves, n in pairs]
-        first = [int(np.min(old)) for old, _ in places]
-        last = [int(np.max(old)) + 1 for old, _ in places]
-        within = np.ix_(*(old - low for (old, _), low in zip(places, first, strict=True)))
-        at = np.ix_(*(new - low for (_, new), low in zip(places, lower, strict=True)))
+        indices = [moves.indices(n) for moves, n in pairs]
+        first = [int(np.min(old)) for old, _ in indices]
+        last = [int(np.max(old)) + 1 for old, _ in indices]
+        within = np.ix_(*(old - low for (old, _), low in zip(indices, first, strict=True)))
+        at = np.ix_(*(new - low for (_, new), low in zip(indices, lower, strict=True)))
         ours = np.asarray(reader.read_box(first, last)[within])
         written = np.ones(ours.shape, np.bool_)
         if not self.has_all_rows:
@@ -146,7 +128,7 @@ class CellMerge:
         if theirs is not None:
             both = written & theirs[at]
             if both.any():
-                written = self._settled(written, both, [new for _, new in places])
+                written = self._settled(written, both, [new for _, new in indices])
         part = np.array(values[at])
         part[written] = ours[written]
         values[at] = part
@@ -156,21 +138,21 @@ class CellMerge:
         self,
         written: NDArray[np.bool_],
         both: NDArray[np.bool_],
-        places: Sequence[NDArray[np.int64]],
+        indices: Sequence[NDArray[np.int64]],
     ) -> NDArray[np.bool_]:
         """Return which cells to write, by ``resolve``; note conflicts for the error."""
         if self.resolve is None:
             self.cells_lost += int(np.count_nonzero(both))
-            for lost, new, rows in zip(self.lost, places, np.nonzero(both), strict=True):
+            for lost, new, rows in zip(self.lost, indices, np.nonzero(both), strict=True):
                 lost.update(new[np.unique(rows)].tolist())
         return written & ~both if self.resolve == "theirs" else written
 
     def _theirs(
         self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """Return which cells of the newest version differ from those of the old base."""
+        """Return which cells of the newest snapshot differ from those of the base."""
         found = differs(values, self._content(self.base_now, lower, upper))
-        # Where a dimension has grown and no other writer wrote, the array has its fill value.
+        # Unwritten cells beyond the base have the fill value.
         has_value = differs(values, self.array.metadata.fill_array(values.shape))
         if self.has_no_missing_value and self.tip is not None:
             has_value |= self.tip.in_chunks(self.written_by_others, lower, upper)
@@ -178,52 +160,52 @@ class CellMerge:
         return np.where(is_new, (found | self.has_no_missing_value) & has_value, found)
 
     def _content(
-        self, version: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
+        self, array: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[Any]:
-        """Return a box of a version, with the missing value where it is outside of the array."""
+        """Return a box of an array, with the missing value outside of the array."""
         shape = tuple(high - low for low, high in zip(lower, upper, strict=True))
         fill = self.array.metadata.fill_value
         if self.array.encoder is None:
             values = self.array.metadata.fill_array(shape)
         else:
             values = self.array.encoder.blank(shape, fill)
-        if version is not None:
-            version.read_into(values, lower, upper)
+        if array is not None:
+            array.read_into(values, lower, upper)
         return values
 
 
 class MovedArray:
-    """An array of a version, addressed by the indices of the new plan.
+    """An array of a snapshot, addressed by the indices of the new plan.
 
     Parameters
     ----------
     reader
         Reads the array.
-    places
-        By axis, ``int64``: where each of its own places is.
+    indices
+        By axis, ``int64``: the new index of each of its own indices.
     sizes
-        By axis: how many places there are.
+        By axis: elements in the new plan.
     """
 
     def __init__(
-        self, reader: ArrayReader, places: Sequence[NDArray[np.int64]], sizes: Sequence[int]
+        self, reader: ArrayReader, indices: Sequence[NDArray[np.int64]], sizes: Sequence[int]
     ) -> None:
         self._reader = reader
         self._own: list[NDArray[np.int64]] = []
-        for at, size in zip(places, sizes, strict=True):
+        for at, size in zip(indices, sizes, strict=True):
             own = np.full(size, -1, np.int64)
             own[at] = np.arange(len(at))
             self._own.append(own)
 
     @classmethod
     def as_it_is(cls, reader: ArrayReader) -> MovedArray:
-        """Return an array by its own places."""
+        """Return an array by its own indices."""
         return cls(reader, [np.arange(size) for size in reader.shape], reader.shape)
 
     def within(
         self, lower: Sequence[int], upper: Sequence[int]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-        """Return by axis the array's own places in a box, and where they are in it."""
+        """Return by axis the array's own indices in a box, and their offsets in the box."""
         owns, ats = [], []
         for own, low, high in zip(self._own, lower, upper, strict=True):
             at = np.flatnonzero(own[low:high] >= 0)
@@ -237,7 +219,7 @@ class MovedArray:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> NDArray[np.bool_]:
-        """Return which cells of a box are in some of the array's chunks."""
+        """Return which cells of a box are in chosen chunks of the array."""
         found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
         owns, ats = self.within(lower, upper)
         if not all(len(own) for own in owns):
@@ -267,17 +249,17 @@ class MovedArray:
 
 
 def _inside(
-    version: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
+    array: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Return which cells of a box a version has."""
+    """Return which cells of a box are inside of an array."""
     found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
-    if version is not None:
-        found[np.ix_(*version.within(lower, upper)[1])] = True
+    if array is not None:
+        found[np.ix_(*array.within(lower, upper)[1])] = True
     return found
 
 
 def differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell which elements differ in any bit; texts, in any character."""
+    """Return which elements differ in any bit; strings, in any character."""
     if one.dtype.hasobject or not one.dtype.itemsize:
         return np.asarray(one != other, np.bool_)
     raw = (*one.shape, one.dtype.itemsize)

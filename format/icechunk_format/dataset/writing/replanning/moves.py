@@ -1,8 +1,8 @@
 """Computes the new coordinates of stored chunks after other writers have committed. No I/O.
 
-Another writer may have made a dimension longer, so a label that was planned at one index now has a
-different one. Along each dimension the change is a list of *segments*: indices of one old chunk
-that now lie in one new chunk. A chunk of an array is a product of segments.
+If another writer made a dimension longer, labels of this write have other indices now. Along each
+dimension the change is a list of *segments*: indices of one old chunk that are in one new chunk
+now. A chunk of an array is a product of segments.
 
 A stored chunk is reused, at its old or new coordinates, if all its bytes outside of the write's
 rows are those that a write planned now would store. All other chunks are merged cell by cell
@@ -24,39 +24,34 @@ from icechunk_format.arrays.chunk_grid import ChunkGrid
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Landed:
-    """The index in the new plan of each index of a dimension in older versions.
-
-    Parameters
-    ----------
-    base, tip
-        ``int64``: by index in the version that the write was first planned on, and in the newest.
-    size
-        Elements of the dimension in the new plan.
-    """
+    """The index in the new plan of each index of a dimension in older snapshots."""
 
     base: NDArray[np.int64]
+    """``int64``: by index in the snapshot that the write was first planned on."""
     tip: NDArray[np.int64]
+    """``int64``: by index in the newest snapshot."""
     size: int
+    """Elements of the dimension in the new plan."""
 
     @cached_property
     def still(self) -> int:
-        """Number of leading indices that are the same in all versions."""
+        """Number of leading indices that are the same in all snapshots."""
         found = self.size
-        for places in (self.base, self.tip):
-            has_moved = places != np.arange(len(places))
+        for indices in (self.base, self.tip):
+            has_moved = indices != np.arange(len(indices))
             if has_moved.any():
                 found = min(found, int(np.argmax(has_moved)))
         return found
 
     @cached_property
     def tip_before(self) -> NDArray[np.int64]:
-        """Number of elements of the newest version before each index: ``int64 (size + 1,)``."""
+        """Number of elements of the newest snapshot before each index: ``int64 (size + 1,)``."""
         is_there = np.zeros(self.size, np.int64)
         is_there[self.tip] = 1
         return np.concatenate([[0], np.cumsum(is_there)])
 
     def without(self, *, base: bool, tip: bool) -> Landed:
-        """Return the dimension for an array that some of the versions do not have."""
+        """Return the dimension for an array that ``base`` or ``tip`` do not have."""
         nothing = np.empty(0, np.int64)
         return Landed(
             base=nothing if base else self.base,
@@ -78,16 +73,16 @@ class AxisMoves:
     old, new
         ``int64 (n,)``: old and new indices.
     is_whole
-        Whether the segment is all that moves from its source and into its target, by one distance,
-        between chunks of one size.
+        True if nothing else moves from its source or into its target, all of it moves by one
+        distance, and both chunks have one size.
     is_covered
-        Whether the segment fills its target up to the edge of the array.
+        True if the segment fills its target up to the edge of the array.
     is_same
-        Whether source and target are the same chunk, with the same edges, in which no index of
-        others has moved.
+        True if source and target are the same chunk, with the same edges, and no index of other
+        writers has moved in it.
     is_fresh
-        Whether the old chunk was not in the array of the old base, and the new chunk has no element
-        of the newest version.
+        True if the old chunk was outside of the array of the base, and the new chunk has no element
+        of the newest snapshot.
     """
 
     sources: NDArray[np.int64]
@@ -101,14 +96,14 @@ class AxisMoves:
     is_fresh: NDArray[np.bool_]
 
     def from_source(self, chunk: int) -> range:
-        """Return the segments that come from an old chunk."""
+        """Return the segments of an old chunk."""
         return range(*np.searchsorted(self.sources, [chunk, chunk + 1]).tolist())
 
     def into_target(self, chunk: int) -> list[int]:
-        """Return the segments that go to a new chunk."""
+        """Return the segments of a new chunk."""
         return [int(number) for number in np.flatnonzero(self.targets == chunk)]
 
-    def places(self, segment: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def indices(self, segment: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the old and the new indices of a segment."""
         rows = slice(int(self.edges[segment]), int(self.edges[segment + 1]))
         return self.old[rows], self.new[rows]
@@ -117,7 +112,7 @@ class AxisMoves:
 def axis_moves(
     grids: tuple[ChunkGrid, ChunkGrid],
     axis: int,
-    places: tuple[NDArray[np.int64], NDArray[np.int64]],
+    indices: tuple[NDArray[np.int64], NDArray[np.int64]],
     *,
     base_size: int,
     landed: Landed,
@@ -130,14 +125,14 @@ def axis_moves(
         Of the array as it was planned, and as it is planned now.
     axis
         Position of the dimension in the array.
-    places
-        ``int64 (n,)`` each: the places of all labels of the write, before and now.
+    indices
+        ``int64 (n,)`` each: the indices of all labels of the write, before and now.
     base_size
-        Elements of the array along the axis in the old base; 0 where it is not there.
+        Elements of the array along the axis in the base; 0 if the base does not have it.
     landed
-        The places of the dimension in the versions of others.
+        Of the dimension.
     """
-    pairs = np.unique(np.stack(places, axis=1), axis=0)
+    pairs = np.unique(np.stack(indices, axis=1), axis=0)
     before, now = (grid.axes[axis] for grid in grids)
     sources, targets = before.chunk_of(pairs[:, 0]), now.chunk_of(pairs[:, 1])
     order = np.lexsort((pairs[:, 1], targets, sources))
@@ -202,16 +197,16 @@ def chunk_moves(
     coords
         Integers, shape (n, ndim): the stored chunks, by their old coordinates.
     touched
-        Tells which chunks of now, ``int64 (n, ndim)``, others may have written.
+        Returns which new chunks, ``int64 (n, ndim)``, other writers may have written.
     has_all_rows
-        Whether every combination of labels has a row.
+        True if every combination of labels has a row.
     is_same_array
-        Whether the array is that of the old base.
+        True if the array is that of the base.
 
     Returns
     -------
     is_moved
-        ``bool (n,)``: whether the chunk is reused.
+        ``bool (n,)``: True if the chunk is reused.
     targets
         ``int64 (n, ndim)``: the new coordinates; valid where ``is_moved``.
     """
