@@ -56,7 +56,7 @@ class WritePlan:
     prepared: PreparedWrite
     parts: tuple[WritePart, ...]
     dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    """By dimension: each ``value``, its ``index``, and ``cell_k``, its term for part ``k``.
+    """By dimension: each ``value``, its ``index``, and its term in the numbers of each part.
 
     The sum of the terms over the dimensions of a part is the number of a cell.
     """

@@ -318,7 +318,7 @@ def test_locations_that_no_reader_would_fetch_are_refused(place, location):
         ({"data": b"short"}, "has 5 bytes of data"),
         ({"data": None}, "are NULL"),
         ({"dtype": "<f8"}, "stores '<f4'"),
-        ({"chunk": [0, 1]}, "comes in more than one row"),
+        ({"chunk": [0, 1]}, "more than one row has the chunk"),
     ],
 )
 def test_bad_chunks_are_refused(place, change, match):
