@@ -36,8 +36,6 @@ ROOMS_WITHOUT_CHECKED_DOCSTRINGS = (
     "format/icechunk_format/options",
     "format/icechunk_format/repository",
     "format/icechunk_format/storage",
-    "format/icechunk_format/workflows/mirroring",
-    "format/icechunk_format/workflows/virtualizing",
     "icechunk_spark",
 )
 _BAD_START = re.compile(r"(What|Which|Where|Whose|Who|Whether|Tells?|Says?|Answers?|Knows?|See)\b")

@@ -70,7 +70,7 @@ class FileContext:
     target: DeltaTarget
     schema: pa.Schema
     has_nan: bool = False
-    """Whether floats may be NaN, so that their extremes are unknown: Spark sorts NaN behind all
+    """True if floats may be NaN, so that their extremes are unknown: Spark sorts NaN behind all
     numbers, and Parquet's statistics leave it out."""
 
     @property

@@ -41,7 +41,7 @@ class Changes:
     receipts: Sequence[ReferencesReceipt]
     record: Record
     is_first: bool
-    """Whether the group had no record before."""
+    """True if the group had no record before."""
 
 
 def check_consent(wanted: set[str], covered: set[str], containers: bool) -> None:

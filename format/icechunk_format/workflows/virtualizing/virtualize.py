@@ -105,7 +105,7 @@ class Archive:
     parser: str | Parser | None = None
     on_mismatch: Literal["fail", "skip"] = "fail"
     containers: bool = True
-    """Whether virtual chunk containers may be added to the repository's configuration."""
+    """True if virtual chunk containers may be added to the repository's configuration."""
     authorize: tuple[str, ...] = ()
     """Prefixes of files that may be read, besides those of ``names``."""
     virtual_options: Mapping[str, str]
@@ -323,7 +323,7 @@ class _Call:
         return {span.file.url: span.file for span in spans}
 
     def _mark(self, scanned: Sequence[ScannedFile]) -> bool:
-        """Mark files that the repository has by now; return False if one must be scanned again."""
+        """Return True if no file must be scanned again; mark files that the repository has."""
         known = self._known()
         for item in scanned:
             own = known.get(item.file.url)

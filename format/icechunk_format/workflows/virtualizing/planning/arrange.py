@@ -58,7 +58,7 @@ class FileSpan:
     starts: Along = field(default_factory=Along)
     """Its first element along each dimension; set by ``arrange``."""
     is_old: bool = False
-    """Whether the repository has it."""
+    """True if the repository has it."""
 
 
 @dataclass(slots=True, kw_only=True)

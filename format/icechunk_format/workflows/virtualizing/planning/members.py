@@ -23,11 +23,11 @@ class Member:
     span: FileSpan | None = None
     """None for a file that is refused or empty."""
     is_changed: bool = False
-    """Whether the repository has another state of the file with the same span."""
+    """True if the repository has another state of the file with the same span."""
     has_grown: bool = False
-    """Whether the repository has a shorter state of the file with the same start."""
+    """True if the repository has a shorter state of the file with the same start."""
     is_empty: bool = False
-    """Whether it has no element along a concatenated dimension."""
+    """True if it has no element along a concatenated dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ array               of each file
 ``size``            bytes
 ``etag``            entity tag of the storage, or empty
 ``modified``        seconds since 1970, rounded up
-``DIM_start``       first element along a concatenated dimension
-``DIM_length``      elements along it
-``DIM_keys``        JSON: the first and the last key, see ``arrange``
+DIM_start           first element along a concatenated dimension
+DIM_length          elements along it
+DIM_keys            JSON: the first and the last key, see ``arrange``
 ``group_places``    JSON: starts and lengths of groups, where they differ from those above
 ==================  ==================================================================
 """

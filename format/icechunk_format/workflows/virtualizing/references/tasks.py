@@ -31,7 +31,7 @@ class PlannedArray:
 
     target: ArrayTarget
     is_new: bool
-    """Whether it is created; an existing one is deleted first."""
+    """True if it is created; an existing one is deleted first."""
     values: NDArray[Any] | None = None
     """All values of an array that is stored; None for references."""
     first_changed: int = 0

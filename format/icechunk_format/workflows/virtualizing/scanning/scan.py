@@ -79,7 +79,7 @@ class ScannedFile:
     array: str | None = None
     """The array that has the problem."""
     is_known: bool = False
-    """Whether the repository has this state of the file."""
+    """True if the repository has this state of the file."""
     header: Header = field(default_factory=Header)
     stage: Stage | None = None
     """The object with its references."""
