@@ -58,9 +58,9 @@ class Archive:
     steps_per_manifest
         How manifests are split along time.
     new_steps
-        What one more commit brings.
+        Steps along time that one more commit appends.
     is_virtual
-        Whether the chunks lie in files of somebody else.
+        True if the chunks are virtual.
     """
 
     name: str
@@ -197,7 +197,7 @@ def build(archive: Archive, path: str) -> dict[str, Any]:
         metadata_items=MetadataItems.of({}),
     )
     if repository.writable_tip("main").advance(info) is not None:
-        raise AssertionError("nobody else writes here")
+        raise AssertionError("another writer has committed")
     return {"snapshot_bytes": len(data), "manifest_bytes": sizes["whole"], "last": str(last)}
 
 

@@ -5,7 +5,7 @@ Rules of this file
 1. Contestants run in one process tree within one interleaved series, in an order that changes from
    round to round, so that a busy machine or a warming JVM slows all of them alike.
 2. Processor time is that of the whole process tree: this process, the JVM and Spark's Python
-   workers. Processor time says more than wall time where others use the machine.
+   workers. Processor time is more reliable than wall time if other processes use the machine.
 3. Peak memory comes from a process that did nothing else.
 """
 
@@ -107,7 +107,7 @@ def row(
 
 def _ratio(others: Sequence[float], own: Sequence[float]) -> float | None:
     # Within a round: neighbours in time met the same machine.
-    # A worker of Spark that ends takes its processor time along: such rounds tell nothing.
+    # The processor time of a Spark worker that ends is lost: such rounds are not comparable.
     ratios = [a / b for a, b in zip(others, own, strict=True) if a > 0 and b > 0]
     return statistics.median(ratios) if ratios else None
 
@@ -115,7 +115,7 @@ def _ratio(others: Sequence[float], own: Sequence[float]) -> float | None:
 def beyond(own: Timing, fixed: Timing, other: Timing) -> float | None:
     """Return how many times faster a case is than another, its fixed cost taken off.
 
-    Never below what the clock can tell: a hundredth of the fixed cost counts at least.
+    At least a hundredth of the fixed cost, which the clock can resolve.
     """
     left = [max(a - b, b / 100) for a, b in zip(own.wall, fixed.wall, strict=True)]
     return _ratio(other.wall, left)
@@ -147,7 +147,7 @@ def interleaved(
 def tree_cpu_seconds() -> float:
     """Return the processor seconds of this process and all below it.
 
-    Where there is no /proc, only of this process.
+    Without /proc, only of this process.
     """
     processes = _processes()
     if not processes:
@@ -177,7 +177,7 @@ def _processes() -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshRun:
-    """What a function did in a process of its own."""
+    """The result and cost of a function in a process of its own."""
 
     value: Any
     wall_s: float

@@ -36,7 +36,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-# Rival commits are unsafe on local disks, says the reference; there is one writer at a time.
+# The reference warns that concurrent commits are unsafe on local disks; one writer runs at a time.
 os.environ.setdefault("ICECHUNK_LOG", "error")
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--no-memory",
         dest="memory",
         action="store_false",
-        help="leave out what only tells the peak of memory",
+        help="skip the runs that only measure peak memory",
     )
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(BENCHMARKS))

@@ -28,7 +28,7 @@ def start() -> SparkSession:
 
 
 def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a made-up global temperature on a 2.5 degree grid, one row per cell."""
+    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
     return spark.range(24 * 73 * 144).selectExpr(
         f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
         "90 - 2.5D * (id div 144 % 73) AS latitude",
@@ -51,7 +51,7 @@ def main() -> None:
         message="1 July",
     ).save(path)
 
-    # From now on the repository knows its dimensions, chunks and encoding.
+    # Later writes take dimensions, chunks and encoding from the repository.
     for version, day in enumerate(["2024-07-02", "2024-07-03", "2024-07-03"]):
         done = icechunk_spark.write(
             one_day(spark, day),

@@ -1,7 +1,7 @@
-"""A value for each polygon and each year: how much warmer the catchments of a continent become.
+"""Computes zonal statistics: the projected warming of catchments, for each polygon and year.
 
 The temperatures are those of a climate model from 1860 to 2099 (iris-sample-data), the catchments
-are made up. Draws them by how much they warm. Run it with
+are synthetic. Draws a map of the warming. Run it with
 ``python examples/catchment_warming.py [output folder]``.
 """
 
@@ -42,7 +42,7 @@ def store_temperatures(path: str) -> None:
 
 
 def catchments(count: int) -> list[tuple[int, bytes]]:
-    """Make catchments: cells around random springs, with borders bent like those of rivers."""
+    """Return synthetic catchments: cells around random springs, with curved borders."""
     random = np.random.default_rng(7)
     region = shapely.box(-132, 20, -55, 58)
     springs = shapely.multipoints(random.uniform((-132, 20), (-55, 58), (count, 2)))
@@ -62,7 +62,7 @@ def catchments(count: int) -> list[tuple[int, bytes]]:
 
 
 def warming(spark: SparkSession, zones: DataFrame, path: str) -> DataFrame:
-    """Return for each catchment how much warmer 2070 to 2099 is than 1961 to 1990."""
+    """Return the warming of each catchment from 1961-1990 to 2070-2099."""
     yearly = icechunk_spark.zonal(
         zones, path, variables=["air_temperature"], statistics=["mean"], weights="area"
     )

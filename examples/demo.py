@@ -3,8 +3,8 @@
 1. Takes 240 years of surface air temperature over North America (the A1B scenario run that PyPI's
    ``iris-sample-data`` ships; its calendar has 360 days) and writes it with the reference library
    into a local Icechunk repository: two commits and a tag.
-2. Reads that repository with Spark: the schema, a selective query, an earlier version with another
-   answer, and aggregates that executors compute while they read.
+2. Reads that repository with Spark: the schema, a selective query, an earlier snapshot with another
+   result, and aggregates that executors compute while they read.
 3. Draws a map and a time series.
 4. Computes anomalies as a DataFrame, writes them back as a new array on a branch, checks them there
    and publishes them to ``main`` in one step. xarray reads the same values through the reference.
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-# The reference warns that rival commits are unsafe on local disks; here is one writer.
+# The reference warns that concurrent commits are unsafe on local disks; the demo has one writer.
 os.environ.setdefault("ICECHUNK_LOG", "error")
 
 import icechunk
@@ -52,7 +52,7 @@ def title(text: str) -> None:
 
 
 def reference_storage(url: str) -> icechunk.Storage:
-    """Return the reference library's storage of a local folder, or of a place on S3."""
+    """Return the reference library's storage of a local folder, or of a prefix on S3."""
     if not url.startswith("s3://"):
         return icechunk.local_filesystem_storage(url)
     place = urlsplit(url)
@@ -127,7 +127,7 @@ def main(output: Path, master: str, below: str | None) -> None:
         shutil.rmtree(output, ignore_errors=True)
         path = str(output / "a1b-north-america")
     else:
-        # Nothing is deleted at a place that somebody named: each run has a repository of its own.
+        # Nothing is deleted below a given URL: each run has a repository of its own.
         path = f"{below.rstrip('/')}/{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
     output.mkdir(parents=True, exist_ok=True)
     title(f"writing 240 years of real data with the reference library to {path}")

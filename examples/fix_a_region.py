@@ -1,7 +1,7 @@
-"""Writes the cells of one region again, where a sensor over the North Sea was wrong.
+"""Corrects the cells of one region, in which a sensor over the North Sea was wrong.
 
 A write stores only the chunks that hold its cells, and patches chunks that it covers in part. The
-version before the fix stays readable. Run it with ``python examples/fix_a_region.py [output
+snapshot before the fix stays readable. Run it with ``python examples/fix_a_region.py [output
 folder]``.
 """
 
@@ -30,7 +30,7 @@ def start() -> SparkSession:
 
 
 def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a made-up global temperature on a 2.5 degree grid, one row per cell."""
+    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
     return spark.range(24 * 73 * 144).selectExpr(
         f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
         "90 - 2.5D * (id div 144 % 73) AS latitude",
@@ -53,7 +53,7 @@ def main() -> None:
     )
     measured = str(Repository.open(path).resolve(branch="main"))
 
-    # Only these rows are read, changed and written; the columns know where they came from.
+    # Only these rows are read, changed and written; columns carry their encoding as metadata.
     region = (
         spark.read.format("icechunk").option("sel", "latitude=50:60; longitude=0:10").load(path)
     )

@@ -1,6 +1,6 @@
-"""A Parquet copy that follows a repository: copy, query with SQL, refresh after a commit, go back.
+"""Mirrors a repository to Parquet: copy, SQL query, refresh after a commit, time travel.
 
-The copy is a Delta table. DuckDB reads it as well, where it is installed. Run it with
+The copy is a Delta table. DuckDB reads it as well, if it is installed. Run it with
 ``python examples/mirror_a_repository.py [output folder]``.
 """
 
@@ -29,7 +29,7 @@ def start() -> SparkSession:
 
 
 def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a made-up global temperature on a 2.5 degree grid, one row per cell."""
+    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
     return spark.range(24 * 73 * 144).selectExpr(
         f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
         "90 - 2.5D * (id div 144 % 73) AS latitude",

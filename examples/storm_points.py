@@ -1,7 +1,7 @@
-"""Sample points: the climate along the tracks of storms, without exploding a grid into rows.
+"""Samples a grid at points: the climate along storm tracks, without a row per grid cell.
 
 The grid is a climate model's (``iris-sample-data``: 240 years of a calendar with 360 days), the
-storms are made up. Each position of a storm gets the air temperature of its place and year. Run it
+storms are synthetic. Each position of a storm gets the air temperature there in its year. Run it
 with ``python examples/storm_points.py [output folder]``; the picture is in ``docs/pictures``.
 """
 
@@ -34,7 +34,7 @@ FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_ameri
 
 
 def write_grid() -> xr.Dataset:
-    """Put the file into a repository with the reference library."""
+    """Store the file in a repository with the reference library."""
     shutil.rmtree(OUTPUT, ignore_errors=True)
     dataset = xr.open_dataset(FILE)[["air_temperature"]].drop_vars("forecast_reference_time")
     dataset["air_temperature"].encoding = {"chunks": (24, 37, 49)}
@@ -47,7 +47,7 @@ def write_grid() -> xr.Dataset:
 
 
 def storm_tracks(storms: int = 60, steps: int = 40) -> pd.DataFrame:
-    """Return made-up storms that run west and turn north-east, a row for each six hours."""
+    """Return synthetic storms that move west and turn north-east, a row for each six hours."""
     random = np.random.default_rng(1859)
     begin = pd.to_datetime(random.choice(pd.date_range("1980-07-01", "2090-09-30"), storms))
     heading = random.uniform(170, 200, storms)
@@ -90,7 +90,7 @@ def draw(sampled: pd.DataFrame, dataset: xr.Dataset) -> Path:
     )
     picture = PICTURES / "storm_points.png"
     figure.savefig(picture, dpi=100)
-    # A palette holds all of its colours, in a third of the bytes.
+    # A palette holds all colours of the picture, in a third of the bytes.
     Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)
     return picture
 

@@ -1,10 +1,10 @@
-"""Files become a stream of commits; a second stream keeps hourly means and a Delta table fresh.
+"""Stores files as a stream of commits; a second stream updates hourly means and a Delta table.
 
 Each file that arrives in a folder holds ten minutes of readings of twenty stations. The first
 stream writes one commit for each file. The second one follows these commits: it reads the hours
 that changed again, writes their means to another repository, and refreshes a Delta table of the
 readings. At the end the lags are drawn: the time from the arrival of a file to the commit of its
-readings, to the commit of the means that know them, and to the table that has them.
+readings, to the commit of the means that include them, and to the table that has them.
 
 Run it with ``python examples/stream_of_files.py [output folder] [number of files]``.
 """
@@ -51,7 +51,7 @@ def start() -> SparkSession:
 
 
 def arrive(number: int) -> float:
-    """Put a file into the folder, whole at once; return when."""
+    """Put a file into the folder atomically; return the time."""
     times = [FIRST + timedelta(minutes=number * MINUTES + m) for m in range(MINUTES)]
     values = 15 + number / 10 + np.random.default_rng(number).normal(0, 1, MINUTES * STATIONS)
     rows = pa.table(
@@ -116,7 +116,7 @@ def copies_of_readings(spark: SparkSession, refreshed: list):
 
 
 def wait_until(done, query) -> None:
-    """Wait until something is true; stop where the stream has failed."""
+    """Wait until a condition is true; stop if the stream has failed."""
     while not done():
         if query.exception() is not None:
             raise query.exception()
@@ -130,13 +130,13 @@ def commits(path: str) -> list:
 
 
 def known_up_to(info) -> int:
-    """Return the number of the newest file that a commit of means knows."""
+    """Return the number of the newest file that a commit of means includes."""
     newest = datetime.fromisoformat(info.metadata["knows_readings_up_to"])
     return int((newest - FIRST) / timedelta(minutes=MINUTES))
 
 
 def lags_of(known: list, arrived: list) -> list:
-    """Return for each file how long after its arrival it was known; `known`: (file, time)."""
+    """Return the lag of each file between its arrival and `known`, a list of (file, time)."""
     return [
         next(at for newest, at in known if newest >= number) - came
         for number, came in enumerate(arrived)

@@ -1,7 +1,7 @@
-"""Lets two jobs write at once: both land if they write different cells, else one fails.
+"""Runs two jobs concurrently: both commit if they write different cells, otherwise one fails.
 
-No job holds a lock. The second job to commit finds that the branch has moved and compares the
-changes of both: it commits on top of the other, or names the cells in conflict.
+Jobs take no locks. The second job to commit finds that the branch has moved and compares the
+changes of both: it is rebased on the other, or fails and names the cells in conflict.
 Run it with ``python examples/two_writers.py [output folder]``.
 """
 
@@ -32,7 +32,7 @@ def start() -> SparkSession:
 
 
 def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a made-up global temperature on a 2.5 degree grid, one row per cell."""
+    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
     return spark.range(24 * 73 * 144).selectExpr(
         f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
         "90 - 2.5D * (id div 144 % 73) AS latitude",
@@ -43,7 +43,7 @@ def one_day(spark: SparkSession, day: str) -> DataFrame:
 
 
 def race(path: str, *frames: DataFrame) -> None:
-    """Write all frames at the same time, and print what became of each."""
+    """Write all frames at the same time, and print the result of each."""
 
     def attempt(number: int, frame: DataFrame) -> str:
         try:

@@ -1,4 +1,4 @@
-"""NetCDF files as one dataset, without copying them: ``icechunk_spark.virtualize``, on Spark.
+"""Virtualizes NetCDF files as one dataset on Spark, without copying them.
 
 A week of files becomes one repository of references, one file of it is broken, and the next day is
 added by the same call. Then Spark and the reference library read all of it as one dataset.
@@ -53,7 +53,7 @@ def write_day(folder: Path, day: int) -> None:
 
 
 def draw(table, file: str) -> None:
-    """Draw the mean of each place, which Spark has computed."""
+    """Draw the mean of each grid cell, which Spark has computed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -83,12 +83,12 @@ def main() -> None:
     for row in done.report.where("status = 'refused'").collect():
         print(f"left out: {Path(row.file).name}: {row.difference}")
 
-    # The broken file comes again, and with it what the others have not: one more day.
+    # The broken file is replaced by a valid one, which adds one more day.
     write_day(folder, 5)
     done = icechunk_spark.virtualize(spark, f"{folder}/*.nc", path, concat_dim="time")
     print(f"the next run added {done.files_added} file and knew {done.files_skipped}")
 
-    # Nobody reads from the places of the files unasked.
+    # Reads outside of the repository must be authorised.
     t2m = icechunk_spark.read(spark, path, virtual_authorize=done.places)
     t2m.groupBy(F.to_date("time").alias("day")).agg(
         F.count("*").alias("cells"), F.round(F.avg("t2m"), 3).alias("mean")

@@ -4,7 +4,7 @@ Most objects are chunks, hard links to one file of a few bytes, since a collecti
 Ten commits rewrite one array's manifest, each with all references so far, as appends do; as many
 chunk objects again, and some manifests, are left by crashed writers. Each run gets a copy made of
 hard links, with the times of the files, and all contestants must leave the same objects. There is
-one round, whatever ``--rounds`` says.
+one round, regardless of ``--rounds``.
 
 Memory: of a process that did nothing else for contestants of one process; for Spark, the growth of
 the driver's Python process, since executors run elsewhere on a cluster.

@@ -130,7 +130,7 @@ def write_nodes(path: Path, count: int) -> None:
 
 
 def write_history(path: Path, versions: int, branches: int) -> None:
-    """Write a repository of one array, with so many versions before the newest."""
+    """Write a repository of one array, with this many snapshots before the newest."""
     write_nodes(path, 1)
     file = path / "repo"
     info = repo_info.decode(file.read_bytes())
@@ -157,7 +157,7 @@ def write_history(path: Path, versions: int, branches: int) -> None:
 
 
 def write_expired(path: Path, versions: int) -> int:
-    """Write a history whose every second version has a tag, and expire it; return their number."""
+    """Write a history with a tag on every second snapshot, and expire it; return their number."""
     write_history(path, versions, 1)
     file = path / "repo"
     info = repo_info.decode(file.read_bytes())
@@ -240,7 +240,7 @@ def _timed(act: Callable[..., None], *arguments: Any) -> float:
 
 
 def steps_of_nodes(who: str, path: str) -> dict[str, float]:
-    """Open, commit a chunk, and commit another one that began at the same version."""
+    """Open, commit a chunk, and commit another one that began at the same snapshot."""
     opened, found = _opened(who, path)
     return {**found, "commit": _timed(opened.commit, 0), "rebase": _timed(opened.commit, 1)}
 

@@ -136,7 +136,7 @@ def reference_store(place: Path | S3Place | str) -> Any:
 
 
 def reference_s3_storage(place: S3Place) -> Any:
-    """Return what the reference library reaches a place on the server with."""
+    """Return the reference library's storage of a prefix on the server."""
     import icechunk
 
     return icechunk.s3_storage(
@@ -189,7 +189,7 @@ def build_tiny_chunks(place: Path | S3Place, chunks: int, width: int) -> None:
 
 
 def location_of(place: Path | S3Place) -> Location:
-    """Return what this library opens a place by."""
+    """Return the location of a repository for this library."""
     from icechunk_format import Location
 
     if isinstance(place, S3Place):

@@ -1,4 +1,4 @@
-"""Stands before an S3 server as a proxy that delays every byte, like a distant store.
+"""Delays every byte to and from an S3 server, as a proxy that simulates a distant store.
 
 Each direction of a connection is a queue of bytes with times. The delay costs latency and no
 bandwidth. ``delay_s`` is the delay of a round trip, half of it in each direction.

@@ -44,7 +44,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
             far = {**near, "endpoint_url": f"http://127.0.0.1:{port}"}
             for group in ("planes", "tiles"):
                 cases[f"{group}, {delay} ms"] = partial(scan, spark, url, group, far)
-        # A first scan starts Spark's workers, whatever the wire.
+        # The first scan starts Spark's workers, with any delay.
         cases["planes, 0 ms"]()
         timings = interleaved(cases, rounds=options.rounds, warm_up=options.scale >= 0.1)
     rows = []

@@ -124,7 +124,7 @@ def beside_the_reference(folder: Path, count: int, rounds: int) -> list[Row]:
 
 
 def reference_repository(path: str, count: int) -> Any:
-    """Create a repository with an array that has a place for every reference."""
+    """Create a repository with an array that has a chunk for every reference."""
     import icechunk
     import zarr
 
@@ -147,7 +147,7 @@ def reference_repository(path: str, count: int) -> Any:
 
 
 def here(repository: Any, path: str, refs: Any, turn: int) -> Any:
-    """Return a session of ours that only has to commit, on a branch of its own."""
+    """Return a session of this library that only has to commit, on a branch of its own."""
     branch = f"here-{turn}"
     repository.create_branch(branch, repository.lookup_branch("main"))
     session = Repository.open(path).writable_session(branch)

@@ -104,5 +104,5 @@ def read_with_xarray(path: str, variable: str) -> Any:
     import xarray as xr
 
     opened = xr.open_zarr(reference_store(path), consolidated=False, chunks=None)
-    # Scalar coordinates would become columns, which are not columns of ours unless asked for.
+    # Scalar coordinates would become columns, which this library adds only on request.
     return opened[[variable]].reset_coords(drop=True).to_dataframe().reset_index()

@@ -128,7 +128,7 @@ def compare(
 
 
 def cases_of(spark: SparkSession, array: Chunks, *, is_large: bool) -> dict[str, Callable[[], Any]]:
-    """Return who reads an array, by name."""
+    """Return the readers of an array, by name."""
     readers: dict[str, Callable[[], Any]] = {
         "tasks in this process": partial(run_tasks, array.place),
         "zarr-python": partial(read_with_zarr, array.place),
@@ -136,7 +136,7 @@ def cases_of(spark: SparkSession, array: Chunks, *, is_large: bool) -> dict[str,
     if isinstance(array.place, S3Place):
         if is_large:
             return {f"{array.name}, {how}": read for how, read in readers.items()}
-        # Whatever reads chunks asks for each, and the server shares our processors.
+        # Every reader sends a request for each chunk, and the server shares its processors.
         readers["zarr-python, concurrency 128"] = partial(read_with_zarr, array.place, 128)
         readers["plain requests by 16 threads"] = partial(get_all, array.place)
     frames = {"Spark": load(spark, array.place)}
@@ -167,7 +167,7 @@ def load(spark: SparkSession, place: Path | S3Place) -> DataFrame:
 
 
 def get_all(place: S3Place) -> int:
-    """Fetch every chunk object and do nothing with it: what the store and its client allow."""
+    """Fetch every chunk object and drop it: the limit of the store and its client."""
     store = obstore.store.S3Store(
         place.bucket,
         prefix=place.prefix,

@@ -5,7 +5,7 @@ process, keeping nothing. ``open_virtual_mfdataset`` and ``to_icechunk`` are wha
 Two processes stand for two executors, so that no JVM is in the figures; one case is Spark's.
 
 The memory of the driver is that of a process that hands 10 million references of an archive to
-others; a parser that makes them up stands for files of that size.
+others; a parser that generates them replaces files of that size.
 """
 
 from __future__ import annotations

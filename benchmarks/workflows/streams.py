@@ -70,7 +70,7 @@ class Killed(BaseException):
 
 
 class _Task:
-    """What a task of Spark says of its query and batch."""
+    """The query and the batch of a Spark task."""
 
     now: ClassVar[dict[str, str]] = {}
 
@@ -180,7 +180,7 @@ def soak(folder: Path, options: Namespace) -> Row:
         if number % 5 == 4:
             follower.follow()
         if number % 100 == 99:
-            # A cutoff behind everybody who is at work: nobody is between two batches.
+            # No writer is active between two batches, so the current time is a safe cutoff.
             collect_garbage(str(place), datetime.now(UTC) - timedelta(microseconds=1))
     follower.follow()
     told = [info.metadata for info in Repository.open(str(place)).ancestry()][::-1]

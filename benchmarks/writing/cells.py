@@ -294,7 +294,7 @@ def _new_session() -> SparkSession:
 
 
 def write_in_one_task(units: int) -> list[Row]:
-    """Give one task few rows and many: its memory is that of a block, whatever their number."""
+    """Measure the memory of one task with few and with many rows: that of a block for both."""
     rows = []
     for count in (units, 4 * units):
         with tempfile.TemporaryDirectory(prefix="icechunk-bench-") as folder:

@@ -166,14 +166,14 @@ def race(
 
 @contextlib.contextmanager
 def running_writers(count: int) -> Iterator[list[Connection]]:
-    """Start processes that write when they are told to, and yield the way to each."""
+    """Start processes that write on a signal, and yield the connection to each."""
     context = get_context("spawn")
     ways, processes = [], []
     for _ in range(count):
         here, there = context.Pipe()
         process = context.Process(target=write, args=(there,), daemon=True)
         process.start()
-        # Then only the process has its end, and reading tells when that has died.
+        # Then only the process has its end, and a read fails after the process has died.
         there.close()
         ways.append(here)
         processes.append(process)
@@ -187,7 +187,7 @@ def running_writers(count: int) -> Iterator[list[Connection]]:
 
 
 def write(way: Connection) -> None:
-    """Be one writer: open, wait for the others, commit, and tell when the last commit was done."""
+    """Run one writer: open, wait for the others, commit, and send the time of the last commit."""
     with contextlib.suppress(EOFError):
         while True:
             server, bucket, commit, chunks = way.recv()
