@@ -120,7 +120,7 @@ def test_nearest(text: str, expected: list[int]) -> None:
         ("latitude=a:b", "not a range low:high whose ends are each a number"),
         ("latitude=35:45:2", "use isel for steps"),
         ("lead=fast", "not a duration such as 6h"),
-        ("latitud=3", "no dimension 'latitud'; there are: latitude"),
+        ("latitud=3", "no dimension 'latitud'; did you mean 'latitude'"),
         ("latitude", "not <dimension>=<selector>"),
         ("latitude=30; latitude=35", "given twice"),
         ("station=b:p", "no value 'b'; its first values are 'oslo'"),
@@ -228,7 +228,7 @@ def test_isel_positions(text: str, expected: list[int]) -> None:
         ("latitude=35.5", "use sel for values"),
         ("latitude=1:2:0", "step 0"),
         ("latitude=a:b", "not a slice"),
-        ("lat=1", "there are: latitude"),
+        ("lat=1", "did you mean 'latitude'"),
     ],
 )
 def test_isel_refuses(text: str, message: str) -> None:

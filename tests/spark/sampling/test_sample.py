@@ -246,7 +246,7 @@ def test_mistakes_are_told_before_any_job(spark, weather, points):
     refused("must be the name of a column", on={"time": 3})
     refused(r"on=\['lat'\] must be a dictionary", on=["lat"])
     refused("tolerance=3 must be a dictionary.*1 hour", tolerance=3)
-    refused("'lattitude'.*there are: latitude", on={**ON, "lattitude": "lat"})
+    refused("'lattitude'.*did you mean 'latitude'", on={**ON, "lattitude": "lat"})
     refused("need a number.*cast", on={**ON, "latitude": "at"})
     refused("option 'where' means nothing for sample", where="t2m > 1")
     refused("option 'layout'", layout="chunks")

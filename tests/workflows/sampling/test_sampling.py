@@ -313,7 +313,7 @@ def test_mistakes_are_told_before_anything_is_read(grids):
         with pytest.raises(kind, match=words):
             sampled(grid, on, **options)
 
-    refused(InvalidInputError, "'latitud'.*there are: lat", {**good, "latitud": number})
+    refused(InvalidInputError, "'latitud'.*did you mean 'lat'", {**good, "latitud": number})
     refused(InvalidInputError, "lat_of_point, which is string", {**good, "lat": text})
     refused(InvalidInputError, "TIMESTAMP, TIMESTAMP_NTZ or DATE", {**good, "time": number})
     some = {"lat": number, "lon": number}

@@ -145,7 +145,7 @@ def test_names_that_differ_in_case_only_have_to_be_exact() -> None:
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("vv > 1", "no column 'vv'; there are: v"),
+        ("vv > 1", "no column 'vv'; did you mean 'v'"),
         ("v >", "not an SQL expression near character"),
         ("v > 1; DROP TABLE t", "not supported"),
         ("v", "not a condition"),
