@@ -136,7 +136,7 @@ def check_names(
     ):
         for name in names:
             if name not in allowed:
-                what = "a column" if option == "encoding" else "a dimension"
+                what = "column" if option == "encoding" else "dimension"
                 raise InvalidInputError(
                     f"{option}: {unknown(what, name, allowed)}",
                     option=option,

@@ -54,7 +54,7 @@ def cells_written_twice(
         f"other writers wrote cells of this write since it was planned{_in_snapshots(ids)}:\n"
         f"{listed}\n"
         f"nothing was committed to {prepared.place}, "
-        f"since others have written the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
+        f"since other writers wrote the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
         "or set the option resolve=ours or resolve=theirs",
         branch=prepared.options.branch,
         snapshots=tuple(ids),
@@ -68,7 +68,7 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(
-            f"others have committed to {prepared.place} "
+            f"other writers committed to {prepared.place} "
             f"since this write was planned on snapshot {prepared.destination.base}, and "
             "onConflict=fail forbids to go on top of that; nothing was committed. Run the job "
             "again, or leave onConflict out",
@@ -79,11 +79,11 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
     problem = "the branch was reset, amended or deleted since this write was planned"
     if conflicts:
         listed = "; ".join(str(conflict) for conflict in conflicts[:_SHOWN])
-        problem = f"others have changed what this write changes ({listed})"
+        problem = f"other writers changed the same nodes ({listed})"
     elif "snapshot" in facts:
         problem = "the log of another writer's commit is gone, so its changes are unknown"
     elif "attempts" in facts:
-        problem = f"others committed first {facts['attempts']} times"
+        problem = f"other writers committed first {facts['attempts']} times"
     facts.pop("snapshots", None)
     return refused(prepared, problem, **facts)
 
