@@ -61,7 +61,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     # A folder that the command line names is collected whatever is said here, its files are not.
     if not HAS_REFERENCE and here / "conformance" in collection_path.parents:
         return True
-    if collection_path.parent != here or not collection_path.is_dir():
+    if collection_path.parent != here:
         return None
     layer, needs_more = config.getoption("--layer"), collection_path.name in NEEDS_MORE
     left_out = {"fast": needs_more, "full": not needs_more, "all": False}
