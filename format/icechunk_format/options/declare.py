@@ -83,7 +83,7 @@ class Option:
 
     @property
     def is_prefix(self) -> bool:
-        """True for a family such as ``storage.*``."""
+        """True if the option is a family such as ``storage.*``."""
         return self.name.endswith(".*")
 
     @property

@@ -53,7 +53,7 @@ def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[
 
 
 def parse_boolean(name: str, text: str) -> bool:
-    """Parse ``true`` or ``false``."""
+    """Return True if the text is ``true``, False if it is ``false``."""
     value = text.strip().lower()
     if value not in ("true", "false"):
         raise _wrong(name, text, "true or false")

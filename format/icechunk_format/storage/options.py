@@ -170,7 +170,7 @@ class StorageOptions(Mapping[str, str]):
         return "{" + ", ".join(f"{name}: ..." for name in self) + "}"
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return a checked true-or-false option."""
+        """Return True if a checked option is true."""
         value = self.get(name)
         return default if value is None else value == "true"
 

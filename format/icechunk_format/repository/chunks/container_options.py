@@ -12,9 +12,9 @@ s3, s3_compatible      region, endpoint_url,       ``anonymous`` gives way to cr
                        force_path_style,
                        requester_pays
 tigris                 the same                    endpoint https://t3.storage.dev by default
-gcs                    skip_signature, base_url    written with or without ``google_``
-azure                  account, skip_signature,    written with or without ``azure_storage_``,
-                       endpoint                    ``azure_``
+gcs                    skip_signature, base_url    written with or without ``google_*``
+azure                  account, skip_signature,    written with or without ``azure_storage_*``,
+                       endpoint                    ``azure_*``
 http,                  nothing
 local_file_system
 =====================  ==========================  ================================================

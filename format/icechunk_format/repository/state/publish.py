@@ -262,7 +262,7 @@ def update_branch_ref(
 
 
 def create_once(storage: Storage, key: str, data: bytes) -> bool:
-    """Create-if-absent; False if an object with other bytes exists.
+    """Create if absent. Return True if the object holds these bytes, False if it holds others.
 
     If the outcome is unknown, the object is read: its bytes tell whose request landed. If it does
     not exist, creating it again is harmless, since only one of both requests can succeed.
@@ -314,7 +314,7 @@ def _entries_per_file(info: RepoInfo) -> int:
 
 
 def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool:
-    """Write under a condition; False if the object has to be read to learn what happened.
+    """Write under a condition. Return True if it landed, False if only the object can tell.
 
     The write was lost, perhaps to an earlier attempt of the same client; or its answer was lost,
     and the storage answers again.

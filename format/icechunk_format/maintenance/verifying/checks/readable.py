@@ -11,7 +11,7 @@ from icechunk_format.maintenance.verifying.findings import Spot
 from icechunk_format.spec.envelope import FileType, unwrap
 
 HIDES: Final = ", so that other clients may not find what they hold"
-"""What follows where a list is out of order that clients search."""
+"""The consequence of an unsorted list for clients, which search it."""
 
 _T_co = TypeVar("_T_co", covariant=True)
 

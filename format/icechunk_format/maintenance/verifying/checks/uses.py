@@ -90,7 +90,7 @@ class ManifestClaims:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no claims."""
+        """True if no claims exist."""
         return not self._claims
 
     @property

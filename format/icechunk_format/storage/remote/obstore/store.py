@@ -70,7 +70,7 @@ _runtime_owner: int | None = None
 
 
 def claim_runtime() -> bool:
-    """Claim obstore for this process; false if its parent used obstore before the fork."""
+    """Return True if this process owns obstore, False if its parent used it before the fork."""
     global _runtime_owner
     if _runtime_owner is None:
         _runtime_owner = os.getpid()
