@@ -341,5 +341,5 @@ def test_a_branch_goes_forward_over_what_expired():
         36,
     }
     assert repository.fast_forward("main", "audit") == tip
-    with pytest.raises(ConflictError, match="versions would be lost"):
+    with pytest.raises(ConflictError, match="snapshots would be lost"):
         repository.fast_forward("side", "main")
