@@ -188,6 +188,9 @@ class Ours:
         self.sessions[0] = self.repository.writable_session()
         self.commit(0)
 
+    def list_ancestry(self) -> None:
+        assert len([*self.repository.ancestry(branch="main")]) > 1
+
 
 class Theirs:
     """The same of the reference."""
@@ -220,6 +223,9 @@ class Theirs:
         self.sessions[0] = self.repository.writable_session("main")
         self.commit(0)
 
+    def list_ancestry(self) -> None:
+        assert len([*self.repository.ancestry(branch="main")]) > 1
+
 
 def _opened(who: str, path: str) -> tuple[Ours | Theirs, dict[str, float]]:
     """Return the repository, the seconds that this took, and the memory before it."""
@@ -246,10 +252,11 @@ def steps_of_nodes(who: str, path: str) -> dict[str, float]:
 
 
 def steps_of_history(who: str, path: str) -> dict[str, float]:
-    """Open, commit, and commit several times more."""
+    """Open, list all versions of a branch, commit, and commit several times more."""
     opened, found = _opened(who, path)
     return {
         **found,
+        "ancestry": _timed(opened.list_ancestry),
         "first commit": _timed(opened.commit, 0),
         "next commits": median(_timed(opened.commit_again) for _ in range(_LATER_COMMITS)),
     }
