@@ -39,7 +39,7 @@ def test_files_become_rows_and_broken_ones_a_report(spark, tmp_path):
     ("how", "text"),
     [
         ({"chunks": {"time": 1}}, "virtualize"),
-        ({"on_mismatch": "ignore"}, "'fail' or 'skip'"),
+        ({"on_mismatch": "ignore"}, "choose fail, skip"),
         ({"parser": "nc"}, "hdf"),
         ({"bramch": "x"}, "branch"),
     ],

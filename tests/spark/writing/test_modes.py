@@ -140,9 +140,9 @@ def test_unregister_gives_sparks_own_writer_back(spark, path):
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (lambda w: w.partitionBy("latitude"), UnsupportedError, "option 'chunks'"),
+        (lambda w: w.partitionBy("latitude"), UnsupportedError, "by 'chunks'"),
         (lambda w: w.mode("append").option("chunk", "time=1"), InvalidInputError, "'chunks'"),
-        (lambda w: w.option("tag", "v1"), InvalidInputError, "for reading"),
+        (lambda w: w.option("tag", "v1"), InvalidInputError, "means nothing for write"),
         (lambda w: w.option("txnAppId", "job"), InvalidInputError, "txnVersion"),
         (lambda w: w.option("encoding", "{t2m: 1}"), InvalidInputError, "JSON"),
         (lambda w: w.option("minDensity", "2"), InvalidInputError, "from 0 to 1"),
