@@ -94,7 +94,9 @@ def test_large_repositories_are_compared_step_by_step(report):
     rows = {row["case"]: row for row in report("large", "--scale", "0.001")["rows"]}
     steps = [f"100 nodes: {step}" for step in ("open", "commit", "rebase")]
     for history in ("50 versions, 5 branches", "25 tags kept by an expiry"):
-        steps += [f"{history}: {step}" for step in ("open", "first commit", "next commits")]
+        steps += [
+            f"{history}: {step}" for step in ("open", "ancestry", "first commit", "next commits")
+        ]
     assert set(rows) == {f"{step}, {w}" for step in steps for w in ("this library", "reference")}
     for step in steps:
         ours = rows[f"{step}, this library"]
