@@ -37,8 +37,8 @@ SHOWN = {
         "the first snapshot has 252,288 cells",
         "DuckDB: [(datetime.datetime(2024, 7, 1",
     ],
-    "storm_points": ["2,400 positions, 2,400 with a temperature", "storm_points.png"],
-    "catchment_warming": ["150 catchments, 36,000 yearly means", "warms most: by"],
+    "city_stripes": ["7,326 cities, 1,758,240 temperatures", "city_stripes.png"],
+    "county_warming": ["3,109 counties, 746,160 yearly means", "North Dakota warms most: by 7.7"],
     "stream_of_files": [
         "means committed: 6 files",
         "table refreshed: 6 files",

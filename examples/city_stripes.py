@@ -1,0 +1,132 @@
+"""Samples a grid at points: yearly temperatures of 7,326 cities, without a row per grid cell.
+
+The grid is a climate model's, 240 years over North America (PyPI's ``iris-sample-data``). The
+cities are those of geonames.org with more than 5,000 inhabitants (PyPI's ``bokeh-sampledata``).
+Each city gets the temperature at its place in each year, interpolated between the cells. Draws the
+years of twenty cities as stripes. Run it with ``python examples/city_stripes.py [output folder]``.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+# Spark starts Python workers by name: they must be this very interpreter.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+import icechunk
+import iris_sample_data
+import matplotlib as mpl
+import pandas as pd
+import xarray as xr
+from bokeh_sampledata import world_cities
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+import icechunk_spark
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "city-stripes"
+PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "pictures"
+FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_america.nc"
+# Names are not unique, so each comes with its latitude.
+SHOWN = {
+    **{"Edmonton": 54, "Winnipeg": 50, "Vancouver": 49, "Seattle": 48, "Québec": 47},
+    **{"Montréal": 46, "Toronto": 44, "Boston": 42, "Chicago": 42, "Salt Lake City": 41},
+    **{"Philadelphia": 40, "Denver": 40, "San Francisco": 38, "Los Angeles": 34, "Atlanta": 34},
+    **{"Phoenix": 33, "Houston": 30, "Miami": 26, "Havana": 23, "Mexico City": 19},
+}
+
+
+def write_grid() -> pd.Index:
+    """Store the file in a repository with the reference library; return its times."""
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    dataset = xr.open_dataset(FILE)[["air_temperature"]].drop_encoding()
+    dataset["time"].encoding = {"units": "days since 1860-01-01", "calendar": "360_day"}
+    icechunk.set_logs_filter("off")
+    storage = icechunk.local_filesystem_storage(str(OUTPUT / "repository"))
+    session = icechunk.Repository.create(storage).writable_session("main")
+    chunks = {"air_temperature": {"chunks": (24, 37, 49)}}
+    dataset.to_zarr(session.store, consolidated=False, encoding=chunks)
+    session.commit("Yearly temperatures, scenario A1B")
+    return dataset.indexes["time"]
+
+
+def cities() -> pd.DataFrame:
+    """Return the name and the position of each city inside of the grid."""
+    found = world_cities.data
+    inside = found["lat"].between(16, 59) & found["lng"].between(-134, -46)
+    return found[inside].reset_index(names="city").rename(columns={"lng": "lon"})
+
+
+def anomalies(sampled: DataFrame) -> DataFrame:
+    """Return each city's yearly deviations from its own mean of 1961 to 1990."""
+    normal = F.avg(F.when(F.year("at").between(1961, 1990), F.col("air_temperature")))
+    of_city = normal.over(Window.partitionBy("city"))
+    return sampled.withColumn("anomaly", F.col("air_temperature") - of_city)
+
+
+def draw(shown: pd.DataFrame, file: Path) -> None:
+    """Draw a row of stripes for each city, from north to south."""
+    grid = shown.pivot(index="lat", columns="year", values="anomaly").sort_index(ascending=False)
+    names = shown.drop_duplicates("lat").set_index("lat")["name"].loc[grid.index]
+    figure = plt.figure(figsize=(10, 6.4))
+    axes = figure.add_axes((0.16, 0.1, 0.81, 0.75))
+    first, last = grid.columns[0], grid.columns[-1] + 1
+    stripes = axes.imshow(
+        grid.to_numpy(),
+        cmap="RdBu_r",
+        vmin=-8,
+        vmax=8,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(first, last, len(names), 0),
+    )
+    axes.hlines(range(1, len(names)), first, last, color="white", linewidth=1.5)
+    axes.set_yticks([row + 0.5 for row in range(len(names))], names, fontsize=11)
+    axes.set_xticks(range(1875, last, 25))
+    axes.tick_params(length=0, labelsize=11, labelcolor="0.25")
+    axes.spines[:].set_visible(False)
+    title = "240 years of twenty cities, from north to south"
+    figure.text(0.025, 0.94, title, fontsize=19, fontweight="bold", color="0.15")
+    about = "Yearly air temperature minus the mean of 1961–1990, climate scenario A1B"
+    figure.text(0.025, 0.89, about, fontsize=12.5, color="0.35")
+    bar = figure.add_axes((0.16, 0.035, 0.3, 0.018))
+    scale = figure.colorbar(stripes, cax=bar, orientation="horizontal", ticks=[-8, 0, 8])
+    scale.outline.set_visible(False)
+    scale.ax.set_xticklabels(["−8 °C", "0", "+8 °C"])
+    scale.ax.tick_params(length=0, labelsize=11, labelcolor="0.25")
+    figure.savefig(file, dpi=100, facecolor="white")
+
+
+def main() -> None:
+    times = write_grid()
+    found = cities()
+    spark = SparkSession.builder.master("local[2]").appName("cities").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.conf.set("spark.sql.shuffle.partitions", 2)
+    # Years of the model have 360 days: its first of June is that of other calendars.
+    years = f"sequence(DATE'{times[0].year}-06-01', DATE'{times[-1].year}-06-01', INTERVAL 1 YEAR)"
+    points = spark.createDataFrame(found).withColumn("at", F.explode(F.expr(years)))
+    sampled = icechunk_spark.sample(
+        points.withColumn("at", F.col("at").cast("timestamp_ntz")),
+        str(OUTPUT / "repository"),
+        on={"time": "at", "latitude": "lat", "longitude": "lon"},
+        method={"time": "nearest", "latitude": "linear", "longitude": "linear"},
+    )
+    result = anomalies(sampled).withColumn("year", F.year("at")).cache()
+    print(f"{len(found):,} cities, {result.count():,} temperatures")
+    late = result.where("year >= 2070").groupBy("name", "city").agg(F.avg("anomaly").alias("by"))
+    late.orderBy(F.desc("by")).select("name", F.round("by", 1).alias("warmer_by")).show(3)
+    near = F.create_map(*[F.lit(value) for pair in SHOWN.items() for value in pair])
+    shown = result.where(F.abs(F.col("lat") - near[F.col("name")]) < 0.6).toPandas()
+    picture = PICTURES / "city_stripes.png"
+    draw(shown, picture)
+    print(f"drew {picture}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
