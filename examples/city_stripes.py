@@ -33,10 +33,26 @@ PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" /
 FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_america.nc"
 # Names are not unique, so each comes with its latitude.
 SHOWN = {
-    **{"Edmonton": 54, "Winnipeg": 50, "Vancouver": 49, "Seattle": 48, "Québec": 47},
-    **{"Montréal": 46, "Toronto": 44, "Boston": 42, "Chicago": 42, "Salt Lake City": 41},
-    **{"Philadelphia": 40, "Denver": 40, "San Francisco": 38, "Los Angeles": 34, "Atlanta": 34},
-    **{"Phoenix": 33, "Houston": 30, "Miami": 26, "Havana": 23, "Mexico City": 19},
+    "Edmonton": 54,
+    "Winnipeg": 50,
+    "Vancouver": 49,
+    "Seattle": 48,
+    "Québec": 47,
+    "Montréal": 46,
+    "Toronto": 44,
+    "Boston": 42,
+    "Chicago": 42,
+    "Salt Lake City": 41,
+    "Philadelphia": 40,
+    "Denver": 40,
+    "San Francisco": 38,
+    "Los Angeles": 34,
+    "Atlanta": 34,
+    "Phoenix": 33,
+    "Houston": 30,
+    "Miami": 26,
+    "Havana": 23,
+    "Mexico City": 19,
 }
 
 
