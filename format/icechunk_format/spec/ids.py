@@ -13,7 +13,7 @@ Specification: "Common Types".
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.frozen_values import frozen_values
 
 ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RFC_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -87,9 +88,10 @@ class ObjectId:
         return cls(bytes(random_bytes))
 
     @classmethod
-    def many(cls, raw: bytes) -> Iterator[Self]:
-        """Yield ids from their concatenated bytes."""
-        return (cls(raw[at : at + cls.SIZE]) for at in range(0, len(raw), cls.SIZE))
+    def many(cls, raw: bytes) -> list[Self]:
+        """Return the ids of concatenated bytes, whose length is a multiple of ``SIZE``."""
+        parts = np.frombuffer(raw, dtype=f"V{cls.SIZE}").tolist()
+        return frozen_values(cls, len(parts), raw=parts)
 
     @classmethod
     def rows(cls, ids: Iterable[ObjectId]) -> NDArray[np.uint8]:

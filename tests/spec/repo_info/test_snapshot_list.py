@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -175,3 +177,24 @@ def arranged(data: bytes, order: list[int]) -> bytes:
     targets = cells + places
     cells[:] = targets[order] - places
     return wrap(bytes(payload), file_type=FileType.REPO_INFO, spec_version=2)
+
+
+@pytest.mark.parametrize("act", [pickle.dumps, deepcopy, repr, hash, replace])
+def test_metadata_that_is_not_cut_out_yet_is_a_value_like_any_other(act):
+    """Items are cut out of the list's bytes when they are first read, by whichever operation."""
+    repo = history(4, 100)
+    for found in read_again(repo).walk(repo.branches["main"]):
+        wanted, items = repo.snapshots[found.id], found.metadata_items
+        done = act(items)
+        if act is pickle.dumps:
+            done = pickle.loads(done)
+        if act in (repr, hash):
+            assert done == act(replace(wanted.metadata_items, origin=items.origin))
+        else:
+            assert done == wanted.metadata_items
+        assert (items, type(items)) == (wanted.metadata_items, MetadataItems)
+        assert found == wanted
+        assert hash(found) == hash(wanted)
+        assert pickle.loads(pickle.dumps(found)) == wanted
+        assert not hasattr(items, "item")
+    assert any(info.metadata_items.items for info in repo.snapshots.values())

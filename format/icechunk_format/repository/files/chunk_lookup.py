@@ -200,7 +200,7 @@ class ChunkLookup:
         """Load manifests and return this array's references in each, if any."""
         raw = self._manifests.ids[wanted]
         sizes = self._manifest_files.sizes_of(raw).tolist()
-        manifests = load_manifests(self._storage, list(ManifestId.many(raw.tobytes())), sizes)
+        manifests = load_manifests(self._storage, ManifestId.many(raw.tobytes()), sizes)
         ndim = self._extents.shape[1]
         return [refs_of_array(m, self._node.id, self._node.path, ndim) for m in manifests]
 

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.spec.frozen_values import frozen_values
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.state import (
@@ -31,7 +33,7 @@ from icechunk_format.spec.repo_info.state import (
     SnapshotLines,
     broken_line,
 )
-from icechunk_format.spec.tables.byte_ranges import ragged_rows, starts_of
+from icechunk_format.spec.tables.byte_ranges import starts_of
 from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
@@ -96,7 +98,7 @@ class SnapshotList(SnapshotLines):
         return len(self.columns.parents)
 
     def __iter__(self) -> Iterator[SnapshotId]:
-        return SnapshotId.many(self.columns.ids.tobytes())
+        return iter(SnapshotId.many(self.columns.ids.tobytes()))
 
     def __contains__(self, snapshot_id: object) -> bool:
         return isinstance(snapshot_id, SnapshotId) and self.rows_of([snapshot_id])[0] >= 0
@@ -110,7 +112,8 @@ class SnapshotList(SnapshotLines):
                 return next(self.line(snapshot_id))
             ids = list(self)
             above = [None if row == NONE else ids[row] for row in self.columns.parents.tolist()]
-            infos = self._infos(np.arange(len(self)), ids, above)
+            texts = self.columns.texts.tobytes()
+            infos = self._infos(np.arange(len(self)), ids, above, texts)
             self._objects = dict(zip(ids, infos, strict=True))
         return self._objects[snapshot_id]
 
@@ -121,7 +124,8 @@ class SnapshotList(SnapshotLines):
 
     def line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield a listed snapshot and its ancestors; FormatError where parents form a cycle."""
-        ids, parents = self.columns.ids, self.columns.parents.item
+        ids, parents = self.columns.ids, self.columns.parents.data
+        texts: bytes | memoryview = self.columns.texts.data
         is_done = bytearray(len(self))
         (row,) = self.rows_of([snapshot_id])
         count = 1
@@ -130,68 +134,75 @@ class SnapshotList(SnapshotLines):
             while row != NONE and not is_done[row] and len(rows) < count:
                 rows.append(row)
                 is_done[row] = True
-                row = parents(row)
-            made = [*SnapshotId.many(ids[[*rows, row]].tobytes())]
+                row = parents[row]
+            made = SnapshotId.many(ids[[*rows, row]].tobytes())
             above = [*made[1:-1], None if row == NONE else made[-1]]
-            yield from self._infos(np.array(rows), made[:-1], above)
+            yield from self._infos(np.array(rows), made[:-1], above, texts)
             if row != NONE and is_done[row]:
                 raise broken_line(made[-1], "is its own ancestor")
             # Most callers want a few; the objects of many are made faster together.
+            if count < _MADE_AT_ONCE <= 4 * count:
+                texts = self.columns.texts.tobytes()
             count = min(4 * count, _MADE_AT_ONCE)
 
     def _infos(
         self,
         rows: NDArray[np.int64],
-        ids: Iterable[SnapshotId],
-        parent_ids: Iterable[SnapshotId | None],
+        ids: Sequence[SnapshotId],
+        parent_ids: Sequence[SnapshotId | None],
+        texts: bytes | memoryview,
     ) -> list[SnapshotInfo]:
-        """Return the objects of some rows, given the ids of these and of their parents."""
+        """Return the objects of some rows, given the ids of these and of their parents.
+
+        ``texts`` is the block of rule 2: as bytes it is cut faster, but copied first.
+        """
         held = self.columns
-        texts = held.texts.data
-        first_items = starts_of(held.item_counts)[rows]
+        return frozen_values(
+            SnapshotInfo,
+            len(rows),
+            id=ids,
+            parent_id=parent_ids,
+            flushed_at=held.flushed_at[rows].tolist(),
+            message=[str(part, "utf-8") for part in _cut(held.texts, held.messages[rows], texts)],
+            metadata_items=self._metadata(rows),
+            pruned_ancestor_tx_logs=[
+                () if pruned == NONE else _logs_at(held.texts, pruned)
+                for pruned in held.pruned[rows].tolist()
+            ],
+        )
+
+    def _metadata(self, rows: NDArray[np.int64]) -> Iterable[MetadataItems]:
+        held = self.columns
         counts = held.item_counts[rows]
-        items = ragged_rows(first_items, counts)
-        values = _cut(held.texts, held.item_values[items])
-        named = [
-            (held.names[number], bytes(texts[start:end]))
-            for number, (start, end) in zip(held.item_names[items].tolist(), values, strict=True)
-        ]
-        found: list[SnapshotInfo] = []
-        at = 0
-        for own, parent, pruned, flushed_at, (start, end), count in zip(
-            ids,
-            parent_ids,
-            held.pruned[rows].tolist(),
-            held.flushed_at[rows].tolist(),
-            _cut(held.texts, held.messages[rows]),
-            counts.tolist(),
-            strict=True,
-        ):
-            at += count
-            metadata_items = NO_ITEMS
-            if count:
-                metadata_items = MetadataItems(
-                    items=tuple(named[at - count : at]),
-                    spec_version=held.spec_version,
-                    origin=held.origin,
-                )
-            found.append(
-                SnapshotInfo(
-                    id=own,
-                    parent_id=parent,
-                    flushed_at=flushed_at,
-                    message=str(texts[start:end], "utf-8"),
-                    metadata_items=metadata_items,
-                    pruned_ancestor_tx_logs=() if pruned == NONE else _logs_at(held.texts, pruned),
-                )
-            )
-        return found
+        if not counts.any():
+            return repeat(NO_ITEMS)
+        made = frozen_values(
+            MetadataItems,
+            len(rows),
+            spec_version=repeat(held.spec_version),
+            origin=repeat(held.origin),
+            _read=repeat(self._items),
+            _first=starts_of(held.item_counts)[rows].tolist(),
+            _count=counts.tolist(),
+        )
+        pairs = zip(made, counts.tolist(), strict=True)
+        return made if counts.all() else [items if count else NO_ITEMS for items, count in pairs]
+
+    def _items(self, first: int, count: int) -> tuple[tuple[str, bytes], ...]:
+        """Return consecutive metadata items as pairs of name and value."""
+        held, rows = self.columns, slice(first, first + count)
+        names = map(held.names.__getitem__, held.item_names[rows].tolist())
+        values = _cut(held.texts, held.item_values[rows], held.texts.data)
+        return tuple(zip(names, map(bytes, values), strict=True))
 
 
-def _cut(texts: NDArray[np.uint8], heads: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return first and last offset of the strings whose lengths are at these offsets."""
-    ends = heads + _LENGTH + texts.view("<u4")[heads // _LENGTH]
-    return list(zip((heads + _LENGTH).tolist(), ends.tolist(), strict=True))
+def _cut(
+    texts: NDArray[np.uint8], heads: NDArray[np.int64], source: bytes | memoryview
+) -> list[bytes | memoryview]:
+    """Return the strings whose lengths are at these offsets, as parts of ``source``."""
+    starts = heads + _LENGTH
+    ends = starts + texts.view("<u4")[heads // _LENGTH]
+    return [source[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _logs_at(texts: NDArray[np.uint8], at: int) -> SnapshotIds:

@@ -47,7 +47,7 @@ class SnapshotIds(Sequence[SnapshotId]):
         return SnapshotIds(found) if isinstance(at, slice) else SnapshotId(found.tobytes())
 
     def __iter__(self) -> Iterator[SnapshotId]:
-        return SnapshotId.many(self.raw.tobytes())
+        return iter(SnapshotId.many(self.raw.tobytes()))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -172,12 +172,11 @@ class RepoInfo:
     def walk(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield the snapshots of ``ancestry`` on demand."""
         self.check_listed(snapshot_id)
+        if isinstance(self.snapshots, SnapshotLines):
+            return self.snapshots.line(snapshot_id)
         return self._line(snapshot_id)
 
     def _line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
-        if isinstance(self.snapshots, SnapshotLines):
-            yield from self.snapshots.line(snapshot_id)
-            return
         seen: set[SnapshotId] = set()
         next_id: SnapshotId | None = snapshot_id
         while next_id is not None:

@@ -129,7 +129,7 @@ def stored_manifest(payload: bytes, *, object_key: str) -> StoredManifest:
     reader = VectorReader(payload, object_key=object_key, file_type="manifest")
     (arrays,) = reader.root("manifest").table_vectors(ManifestSlot.ARRAYS, "arrays")
     raw_ids = arrays.structs(ArrayManifestSlot.NODE_ID, "node_id", NodeId.SIZE)
-    node_ids = list(NodeId.many(raw_ids.tobytes()))
+    node_ids = NodeId.many(raw_ids.tobytes())
     found = []
     for node_id, tables in zip(
         node_ids, arrays.table_vectors(ArrayManifestSlot.REFS, "refs"), strict=True

@@ -7,7 +7,8 @@ Rules of this file
 2. Items record their encoding: MessagePack in spec version 1, FlexBuffers in version 2. They are
    translated when written into a file of the other version.
 3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
-4. The decoder of MessagePack raises only ``FormatError``, and bounds lengths by the size of the
+4. Items of a long list of snapshots are cut out of its bytes when they are first read.
+5. The decoder of MessagePack raises only ``FormatError``, and bounds lengths by the size of the
    input. Types that JSON lacks are refused in both directions.
 
 Specification: "MetadataItem" in "Common Types".
@@ -15,9 +16,9 @@ Specification: "MetadataItem" in "Common Types".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -36,8 +37,28 @@ from icechunk_format.spec.values.flexbuffers import (
 METADATA_ITEM = TableSchema("MetadataItem", name="offset", value="offset")
 
 
+class _CutOnAccess:
+    """Slots of items that are not cut out yet: ``items`` is ``_read(_first, _count)``."""
+
+    __slots__ = ("_count", "_first", "_read")
+
+    _read: Callable[[int, int], tuple[tuple[str, bytes], ...]]
+    _first: int
+    _count: int
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Called for a slot that is not set.
+            if name != "items":
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name)
+            items = self._read(self._first, self._count)
+            object.__setattr__(self, "items", items)
+            return items
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataItems:
+class MetadataItems(_CutOnAccess):
     """Named values in their stored encoding; make them from JSON with ``of``.
 
     Parameters
