@@ -8,7 +8,8 @@ Rules of this file
 1. Read alike are: characters, ``.``, sets of characters and ranges, ``\d \w \s`` and their
    opposites, repetition of these (counts up to 99), groups (also optional ones), ``|``, ``^``,
    ``$``, ``\A``, ``\b``, ``\B``, and ``(?i)`` at the beginning.
-2. All others are refused, also those that Rust refuses: the reference lets them match nothing.
+2. Patterns that Rust refuses for certain match nothing, as in the reference; a new configuration
+   must not contain them. All others are refused.
 3. Of ``\d``, ``\w``, ``\s``, ``\b`` and ignored case the two agree on ASCII only, and of ``$`` and
    ``\s`` on printable characters only; other names are refused.
 4. ``re`` tries in turn, Rust at once: repeated groups and more than four repetitions could take
@@ -33,15 +34,21 @@ _SET: Final = rf"\[\^?-?(?:{_IN_SET}(?:-{_IN_SET})?|\\[dDwWsS])+-?\]"
 _REPETITION: Final = r"(?:[*+]|\{[0-9]{1,2}(?:,(?:[0-9]{1,2})?)?\})"
 _PART: Final = re.compile(
     rf"(?:[^\\.^$|?*+()\[\]{{}}]|\.|{_ESCAPED}|\\[dDwWsS]|{_SET})(?:({_REPETITION})\??|\?{{1,2}})?"
-    rf"|[\^$|]|\\[AbB]|\((?:\?:|\?P<[A-Za-z_][A-Za-z0-9_]*>)?|\)\?{{0,2}}"
+    rf"|[\^$|]|\\[AbB]|\((?:\?:|\?P<[A-Za-z_][A-Za-z0-9_]*>|(?!\?))|\)\?{{0,2}}"
 )
 _CLASS: Final = re.compile(r"\\[dDwWsS]")
 _FOR_ASCII: Final = re.compile(r"\(\?i\)|(?:^|[^\\])(?:\\\\)*\\[dDwWsSbB]")
+# A backslash before nothing or before an unknown letter, groups that Rust lacks, open ends.
+_REFUSED_BY_RUST: Final = re.compile(
+    r"\\(?:\Z|(?![aftnrvxuUpPdDwWsSAzbB])[0-9A-Za-z]|[^\x00-\x7f])"
+    r"|\(\?(?:[=!>#|&()]|<[=!]|P(?:[^<]|<[>0-9]))|\([^)]*\Z|\[\^?\]?[^\]]*\Z"
+)
 
 
 def check_pattern(pattern: str) -> None:
     """Raise UnsupportedError unless existing libraries and this one read a pattern alike."""
-    _compiled(pattern)
+    if _compiled(pattern) is None:
+        _refuse(pattern, "which is not a regular expression of Rust and matches nothing")
 
 
 def contains(pattern: str, text: str) -> bool:
@@ -53,6 +60,8 @@ def contains(pattern: str, text: str) -> bool:
         The two languages may read the pattern differently, or for such a text.
     """
     compiled = _compiled(pattern)
+    if compiled is None:
+        return False
     if not text.isprintable() or not (text.isascii() or _FOR_ASCII.search(pattern) is None):
         raise UnsupportedError(
             f"the repository splits manifests by the pattern {pattern!r}, which libraries may read "
@@ -64,30 +73,43 @@ def contains(pattern: str, text: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Return the pattern for ``re``; None if Rust refuses it."""
     at = 4 if pattern.startswith("(?i)") and pattern.isascii() else 0
     repetitions = classes = 0
+    before = "|"
     while at < len(pattern):
         part = _PART.match(pattern, at)
         if part is None:
-            _refuse(pattern, f"{pattern[at : at + 8]!r} at character {at + 1}")
-        at, repetitions = part.end(), repetitions + (part[1] is not None)
-        if _CLASS.search(part[0]):
+            is_open = before == "|" or before.startswith("(")
+            if (is_open and pattern[at] in "*+?{") or _REFUSED_BY_RUST.match(pattern, at):
+                return None
+            _refuse_differing(pattern, f"{pattern[at : at + 8]!r} at character {at + 1}")
+        before, at, repetitions = part[0], part.end(), repetitions + (part[1] is not None)
+        if _CLASS.search(before):
             classes += max(map(int, re.findall("[0-9]+", part[1] or "")), default=1)
     if classes > _MAX_CLASSES:
-        _refuse(pattern, f"more than {_MAX_CLASSES} classes such as \\w, counts written out")
+        _refuse_differing(
+            pattern, f"more than {_MAX_CLASSES} classes such as \\w, counts written out"
+        )
     if repetitions > _MAX_REPETITIONS:
-        _refuse(pattern, f"more than {_MAX_REPETITIONS} repetitions")
+        _refuse_differing(pattern, f"more than {_MAX_REPETITIONS} repetitions")
     try:
         return re.compile(pattern)
-    except (re.error, RecursionError) as error:
-        _refuse(pattern, f"{error}")
+    except re.error:
+        # Of known parts: a group without its other end or named twice, a range or count backwards.
+        return None
+    except RecursionError as error:
+        _refuse_differing(pattern, f"{error}")
+
+
+def _refuse_differing(pattern: str, problem: str) -> Never:
+    _refuse(pattern, f"which libraries may read differently ({problem})")
 
 
 def _refuse(pattern: str, problem: str) -> Never:
     raise UnsupportedError(
-        f"the repository splits manifests by the pattern {pattern!r}, which libraries may read "
-        f"differently ({problem}); write it with characters, sets such as [a-z], '.', '|', groups, "
-        "'*', '+', '?', '^' and '$'",
+        f"the repository splits manifests by the pattern {pattern!r}, {problem}; write it with "
+        "characters, sets such as [a-z], '.', '|', groups, '*', '+', '?', '^' and '$'",
         found=pattern,
     )

@@ -386,6 +386,7 @@ Dimension = icechunk.ManifestSplitDimCondition
         {Condition.name_matches("^x"): {Dimension.Axis(0): 2}},
         {Condition.path_matches("group/data"): {Dimension.Any(): 4}},
         {Condition.path_matches("^data"): {Dimension.Any(): 4}},
+        {Condition.name_matches("("): {Dimension.Any(): 4}},
         {
             Condition.name_matches("data"): {Dimension.Axis(0): 2},
             Condition.AnyArray(): {Dimension.Any(): 4},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.splitting_patterns import contains
+from icechunk_format.spec.splitting_patterns import check_pattern, contains
 
 NAMES = (
     "temp",
@@ -30,14 +30,18 @@ REFUSED = (
     r"\p{L}", r"\pL", r"\P{Greek}", r"[\p{L}]", "(?x) a b", "(?m)l$", "a*+", "a++", "a{2}+",
     "(?u)a", "[a[bc]]", "[a-z&&[^b]]", "[a-z--b]", r"\<a", r"\b{start}a", "(?U)a+", "(?-u)a",
     "[[:^alpha:]]", "a{,2}", "^*a", r"\b+a", "a(?i)b", "(?i)é", "[a-c-e]", "a{2000}", "a**",
-    "a{", "a{x}", "[[:foo:]]", "(?-i)a", "(?", "(?P", "(?P<", "(?P<>a)", "(?P<1>a)", "(?)", "(?i",
-    "(?<n", "(?P'n'a)", "[[:", "a{1}{2}", "a?*", r"a\z", r"a\Z", "(?P<n>a)(?P=n)", r"(a)\1",
-    "(?<n>a)b", "(?P<n>a)(?P<n>b)", "(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b", "(?>a)", "(?#x)a",
-    "(?s).$", "a{3,2}", "{", "}", "]", "[]]", "[]", "[^]]b", "[a", "(a", "a)", "*a", "a|*", "(*)",
-    "[[:alpha:]]", r"[a-\d]", "[z-a]", r"\x41", r"\x{41}", r"\u0041", r"\t", r"\n", r"\e", r"\h",
-    r"\R", r"\K", r"\Q", r"\é", r"\ ", r"[\b]", r"[\A]", "(?i:k)", "(?is)A", "(?ii)a", "(?:a", "\\",
-    "[\\", "[a-\\", "(?|a)", "[[:alpha:]", r"\0", r"\8", "(|a)+", "(a*)*", "(a){2}", "[a||b]",
-    "a*b*c*d*e*", r"\w{99}\W{99}\w{3}|x1", r"\w" * 201,
+    "a{", "a{x}", "[[:foo:]]", "(?-i)a", "a{1}{2}", "a?*", r"a\z", "(?<n>a)b", "(?s).$", "}", "]",
+    "[]]", "[^]]b", "[[:alpha:]]", r"[a-\d]", r"\x41", r"\x{41}", r"\u0041", r"\t", r"\n", r"\ ",
+    r"[\b]", r"[\A]", "(?i:k)", "(?is)A", "(?ii)a", "[[:alpha:]", "(|a)+", "(a*)*", "(a){2}",
+    "[a||b]", "a*b*c*d*e*", r"\w{99}\W{99}\w{3}|x1", r"\w" * 201,
+)  # fmt: skip
+BROKEN = (
+    "(", ")", "(a", "a)", "(?:a", "*a", "a|*", "(*)", "(?:+a)", "{", "a|{2}", "(?i)*", "(?i)(",
+    "[a", "[[:", "[a-", "a[", "[z-a]", "a{3,2}", "(?P<n>a)(?P<n>b)", "\\", "[\\", "[a-\\",
+    "a\\", "[]", "[^]", "(?", "(?P", "(?P<", "(?P<>a)", "(?P<1>a)", "(?P'n'a)", "(?)", "(?i",
+    "(?<n", "(?P<n>a)(?P=n)", r"(a)\1", r"\0", r"\8", "(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b",
+    "(?>a)", "(?#x)a", "(?|a)", r"a\Z", r"\e", r"\h", r"\R", r"\K", r"\Q", r"\é", r"\G|a",
+    r"a|b\Xc", "a(", "temp|(",
 )  # fmt: skip
 UNDERSTOOD = (
     "", "a", "^a$", "a$", "l$", r"\Aa", "(?P<n>a)b", "a|b", "|", "(a|)b", "()", "a.b", ".$",
@@ -100,6 +104,15 @@ def test_a_pattern_finds_the_same_names(found_by_reference, pattern):
 def test_a_pattern_that_is_not_understood_is_refused(pattern):
     with pytest.raises(UnsupportedError) as caught:
         contains(pattern, "a")
+    assert caught.value.facts["found"] == pattern
+
+
+@pytest.mark.parametrize("pattern", BROKEN)
+def test_a_broken_pattern_matches_nothing_but_is_not_configured(found_by_reference, pattern):
+    assert found_by_us(pattern) == (set(), set())
+    assert found_by_reference(pattern) == set()
+    with pytest.raises(UnsupportedError) as caught:
+        check_pattern(pattern)
     assert caught.value.facts["found"] == pattern
 
 

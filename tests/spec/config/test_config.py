@@ -256,11 +256,16 @@ def test_conditions_nested_without_end_are_refused() -> None:
 
 
 def test_a_pattern_that_libraries_may_read_differently_matters_where_it_decides() -> None:
-    rules = [{"name_matches": {"regex": "("}}, ANY]
-    assert with_rules(["any_array", ANY], rules).split_cells("/(", None, (10,)) == (2,)
+    rules = [{"name_matches": {"regex": "(?x)x"}}, ANY]
+    assert with_rules(["any_array", ANY], rules).split_cells("/x", None, (10,)) == (2,)
     with pytest.raises(UnsupportedError) as caught:
-        with_rules(rules).split_cells("/(", None, (10,))
-    assert caught.value.facts["found"] == "("
+        with_rules(rules).split_cells("/x", None, (10,))
+    assert caught.value.facts["found"] == "(?x)x"
+
+
+def test_a_broken_pattern_matches_nothing() -> None:
+    rules = [{"name_matches": {"regex": "("}}, ANY]
+    assert with_rules(rules).split_cells("/(", None, (10,)) == (10,)
 
 
 def test_an_unknown_condition_only_matters_where_it_decides() -> None:
