@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.sampling.sample import sample
+    from icechunk_spark.sql.view import view
     from icechunk_spark.virtualizing.function import virtualize
 
 _HOME: Final = {
@@ -39,6 +40,7 @@ _HOME: Final = {
     "mirrored": "icechunk_spark.mirroring.read",
     "sample": "icechunk_spark.sampling.sample",
     "to_xarray": "icechunk_spark.reading.to_xarray",
+    "view": "icechunk_spark.sql.view",
     "virtualize": "icechunk_spark.virtualizing.function",
 }
 
@@ -53,6 +55,7 @@ __all__ = [
     "sample",
     "to_xarray",
     "unregister",
+    "view",
     "virtualize",
     "write",
     "zonal",

@@ -24,11 +24,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 from weakref import WeakSet
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udtf
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.values import listed
@@ -36,7 +37,11 @@ from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
 from icechunk_spark.reading.function import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.sql.table_function import IcechunkFunction
 from icechunk_spark.writing.function import PlannedSave
+
+if TYPE_CHECKING:
+    from pyspark.sql.udtf import UserDefinedTableFunction
 
 #: How ``format("icechunk")`` is read: by a function for `mapInArrow`, or by Spark's data source.
 Reader = Literal["function", "source"]
@@ -61,8 +66,9 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
 
     After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
     parallel. In classic sessions ``df.writeStream.format("icechunk")`` does so with each batch, and
-    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. Other formats are not
-    touched. Spark keeps the source until the session ends; it has no way to take one back.
+    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. SQL gets the table
+    function ``icechunk('path', tag => 'v1')``, which takes the options of reading. Other formats
+    are not touched. Spark keeps the source until the session ends; it has no way to take one back.
 
     Parameters
     ----------
@@ -91,6 +97,8 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
             # Spark 4.0 and 4.1 refuse to register over what the lookup found, which is this class.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
+    table_function = cast("UserDefinedTableFunction", udtf(IcechunkFunction, useArrow=True))
+    spark.udtf.register(IcechunkDataSource.name(), table_function)
     _registered[module].add(spark)
     _unregistered.discard(spark)
     _replace_write(module)

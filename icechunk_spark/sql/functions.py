@@ -1,0 +1,126 @@
+"""Table functions that views call: one plans a read, one runs the tasks of the plan.
+
+Spark pickles them with the options of their view. They run in Python workers of executors.
+
+Rules of this file
+------------------
+1. A plan is bytes: a signature, then the pickled reader with its tasks, compressed.
+2. Workers import this module, so it imports nothing that only a driver needs.
+3. Spark 4.0 has no table functions of Arrow; its rows are tuples there.
+4. An error of planning takes the place of the plan, and the tasks raise it. Spark reports errors of
+   tasks in Python's words, and those of subqueries in pages of the JVM's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pickle
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.options.read import ReadRequest
+from icechunk_spark.jobs.errors import errors_on_one_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.udtf import UserDefinedTableFunction as Function
+
+_SIGNATURE_BYTES: Final = 32
+
+
+def register_view_functions(
+    spark: SparkSession,
+    prefix: str,
+    request: ReadRequest,
+    schema: StructType,
+    *,
+    parts: int,
+    key: bytes,
+) -> None:
+    """Register the functions ``<prefix>_plan`` and ``<prefix>_rows`` with a session.
+
+    Parameters
+    ----------
+    spark
+        A session.
+    prefix
+        Begin of their names.
+    request
+        The options of the view.
+    schema
+        The columns of the view.
+    parts
+        Number of partitions that share the tasks of a plan.
+    key
+        Signs plans.
+    """
+
+    class Plan:
+        def eval(self) -> Iterator[tuple[bytes]]:
+            yield (packed_plan(request, schema, key),)
+
+    class Rows:
+        def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            for part, plan in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield from run_part(plan, part, parts, key)
+
+    class Tuples:
+        def eval(self, row: Any) -> Iterator[tuple[Any, ...]]:
+            for batch in run_part(bytes(row["plan"]), row["part"], parts, key):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    # pyspark's annotations do not tell its functions from the decorators that make them.
+    plan = cast("Function", functions.udtf(Plan, returnType="plan binary"))
+    if hasattr(functions, "arrow_udtf"):
+        rows = functions.arrow_udtf(Rows, returnType=schema)
+    else:
+        rows = functions.udtf(Tuples, returnType=schema, useArrow=True)
+    spark.udtf.register(f"{prefix}_plan", plan.asDeterministic())
+    spark.udtf.register(f"{prefix}_rows", cast("Function", rows))
+
+
+def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
+    """Plan a read of columns at the snapshot that is current, and return the plan, signed.
+
+    The plan is an error if what the options name does not exist, or a column is gone or has another
+    type.
+    """
+    from icechunk_spark.reading.plan import open_read
+
+    planned: tuple[DataSourceReader, list[Any]] | IcechunkError
+    try:
+        with errors_on_one_line():
+            reader = open_read(request).reader(schema, since=None)
+        planned = reader, [partition.value for partition in reader.partitions()]
+    except IcechunkError as error:
+        planned = error
+    packed = zlib.compress(pickle.dumps(planned))
+    return hmac.digest(key, packed, hashlib.sha256) + packed
+
+
+def run_part(plan: bytes, part: int, parts: int, key: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of every task of a packed plan whose number is `part` modulo `parts`.
+
+    Raises
+    ------
+    InvalidInputError
+        The plan has not been made by the view that has this key.
+    IcechunkError
+        The repository cannot be planned or read.
+    """
+    signature, packed = plan[:_SIGNATURE_BYTES], plan[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, hmac.digest(key, packed, hashlib.sha256)):
+        raise InvalidInputError("functions of icechunk views take the plans of their view only")
+    planned = pickle.loads(zlib.decompress(packed))
+    if isinstance(planned, IcechunkError):
+        raise planned
+    reader, tasks = planned
+    for task in tasks[part::parts]:
+        yield from reader.read(InputPartition(task))

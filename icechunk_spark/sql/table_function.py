@@ -1,0 +1,104 @@
+"""Implements the table function of SQL: ``SELECT * FROM icechunk('path', tag => 'v1')``.
+
+`icechunk_spark.register` registers it. Spark analyses it anew at each query, in a Python process of
+its own, with the options as constants; the columns follow from the options.
+
+Rules of this file
+------------------
+1. The snapshot is pinned by the analysis, so all partitions of one call read the same one.
+2. A call is one task, since Spark gives a function of constants one partition. With the table
+   argument ``parts``, each partition of that table runs its share of the tasks.
+3. Rows are tuples: Spark takes no Arrow batches from functions whose columns depend on arguments.
+4. Spark imports this module at the registration, so Arrow and the dataset layer are imported by
+   the methods that use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.types import Row
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_spark.jobs.errors import errors_on_one_line
+
+
+@dataclass
+class Analysis(AnalyzeResult):
+    """The columns of a call, and its planned reader and tasks."""
+
+    reader: Any = None
+    tasks: list[Any] = field(default_factory=list)
+
+
+class IcechunkFunction:
+    """The handler of the table function.
+
+    Parameters
+    ----------
+    analysis
+        The result of `analyze`.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+
+    @staticmethod
+    def analyze(
+        path: AnalyzeArgument, parts: AnalyzeArgument | None = None, **options: AnalyzeArgument
+    ) -> Analysis:
+        """Return the columns of the table that the options name.
+
+        Raises
+        ------
+        IcechunkError
+            An argument is not a constant, an option cannot be used, or what it names does not
+            exist.
+        """
+        del parts  # its rows are known to ``eval`` only
+        given = {name: _constant(name, argument) for name, argument in options.items()}
+        request = parse_arguments(_constant("path", path), given, "read")
+        # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
+        from icechunk_spark.reading.plan import open_read
+
+        with errors_on_one_line():
+            opened = open_read(request)
+            opened.warn_of_left_out()
+            reader = opened.reader(opened.schema, since=None)
+        tasks = [partition.value for partition in reader.partitions()]
+        return Analysis(schema=opened.schema, reader=reader, tasks=tasks)
+
+    def eval(
+        self, path: str, parts: Row | None = None, **options: Any
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of all tasks, or of the share that a row of ``parts`` names."""
+        from pyspark.sql.datasource import InputPartition
+
+        first, step = (0, 1) if parts is None else _share(parts)
+        for task in self._analysis.tasks[first::step]:
+            for batch in self._analysis.reader.read(InputPartition(task)):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _constant(name: str, argument: AnalyzeArgument) -> Any:
+    if not argument.isConstantExpression or argument.isTable:
+        raise InvalidInputError(
+            f"argument {name} of the table function icechunk must be a constant, such as 'v1'",
+            argument=name,
+        )
+    return argument.value
+
+
+def _share(row: Row) -> tuple[int, int]:
+    """Return the number of a partition, and how many there are."""
+    if len(row) != 2 or not 0 <= row[0] < row[1]:
+        raise InvalidInputError(
+            f"rows of parts must be the number of a partition and the number of partitions, but one"
+            f" is {tuple(row)}: write parts => TABLE(SELECT id, 8 FROM range(0, 8, 1, 8))",
+            argument="parts",
+        )
+    return int(row[0]), int(row[1])
