@@ -24,6 +24,8 @@ from peers.rivals import (
 )
 from pyspark.sql import functions as F
 
+import icechunk_spark
+
 if TYPE_CHECKING:
     from argparse import Namespace
     from pathlib import Path
@@ -39,6 +41,7 @@ FEW_DDL = "latitude double, t2m float"
 SOURCE_LIMIT = "null source"
 MAP_LIMIT = "null batches in mapInArrow"
 BY_SOURCE = "data source"
+BY_VIEW = "view"
 PEER = "reference in mapInArrow"
 FEW_KIND = "noop of 2 columns"
 
@@ -69,6 +72,8 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         frames[name] = loads[name]
         frames[f"{name}, {BY_SOURCE}"] = sources[name]
         frames[f"{name}, {PEER}"] = peers[name]
+    icechunk_spark.view(spark, "planes", grid.path, group="planes")
+    frames[f"planes, {BY_VIEW}"] = spark.table("planes")
     scans: dict[str, Any] = {
         f"noop: {name}": lambda frame=frame: drain(frame) for name, frame in frames.items()
     }
@@ -120,6 +125,15 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         for kind, names in (("noop", grid.layouts), ("avg", ["planes"]))
         for name in names
     ]
+    rows.append(
+        row(
+            BENCHMARK,
+            f"noop: planes, {BY_VIEW}",
+            timings,
+            versus="noop: planes",
+            goal="ratio >= 0.6",
+        )
+    )
     rows += [
         row(
             BENCHMARK,

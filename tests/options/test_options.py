@@ -164,10 +164,29 @@ def test_storage_settings_without_the_prefix(typed):
     assert "secret-value" not in message_of(**{typed: "secret-value"})
 
 
-def test_spark_filter_pushdown_is_refused_for_where():
-    with pytest.raises(InvalidInputError, match="option 'where'") as no:
-        parse(pushDown="true")
-    assert no.value.facts == {"option": "pushdown", "nearest": "where"}
+@pytest.mark.parametrize(
+    ("typed", "nearest"),
+    [
+        ("pushDown", "where"),
+        ("readChangeFeed", "changesSince"),
+        ("startingversion", "changesSince"),
+        ("endingTimestamp", "snapshot"),
+        ("overwriteSchema", None),
+        ("partition_overwrite_mode", None),
+    ],
+)
+def test_options_of_other_formats_point_to_ours(typed, nearest):
+    with pytest.raises(InvalidInputError) as no:
+        parse(**{typed: "true"})
+    assert no.value.facts == {"option": typed, "nearest": nearest}
+
+
+def test_snapshots_have_no_numbers():
+    with pytest.raises(InvalidInputError) as no:
+        parse(versionAsOf="1")
+    assert no.value.facts == {"option": "versionAsOf", "found": "1"}
+    assert parse(versionAsOf="v1").tag == "v1"
+    assert parse(tag="1").tag == "1"
 
 
 def test_what_spark_adds_is_let_through():

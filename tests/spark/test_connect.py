@@ -60,6 +60,10 @@ answer["function_schema_is_the_same"] = by_function.schema == schema
 sql = "CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path '%s', tag 'v1')" % weather
 spark.sql(sql)
 answer["view"] = spark.sql("SELECT count(t2m) FROM v").first()[0]
+icechunk_spark.view(spark, "fresh", weather)
+answer["fresh_view"] = spark.sql("SELECT count(*) FROM fresh").first()[0]
+call = "SELECT count(*) FROM icechunk('%s', tag => 'v1', isel => 'time=0')" % weather
+answer["table_function"] = spark.sql(call).first()[0]
 points = spark.range(0, 4).selectExpr(
     "timestamp_ntz'2024-07-01' AS at", "60 - 5D * id AS lat", "2D * id AS lon"
 )
@@ -174,6 +178,8 @@ def test_rows(answer):
     assert "ConflictError" in answer["stale"]
     assert answer["function_schema_is_the_same"] is True
     assert answer["view"] == int(np.prod(SHAPE)) - 3
+    assert answer["fresh_view"] == np.prod(SHAPE)
+    assert answer["table_function"] == np.prod(SHAPE[1:])
 
 
 def test_sampling(answer):

@@ -81,6 +81,35 @@ _STORAGE_WORDS: Final = frozenset(
     }
 )
 
+# Options of other table formats and of earlier releases (folded): the option to use, and advice.
+_ELSEWHERE: Final = {
+    "pushdown": (
+        "where",
+        "Spark returns wrong rows for a DataFrame with pushed filters that is used twice; option"
+        " 'where' applies a condition while it reads",
+    ),
+    **dict.fromkeys(
+        ("readchangefeed", "startingversion", "startingtimestamp"),
+        (
+            "changesSince",
+            "option 'changesSince' reads the rows that changed since a tag, a branch or a snapshot;"
+            " a stream takes option 'startingFrom'",
+        ),
+    ),
+    **dict.fromkeys(
+        ("endingversion", "endingtimestamp"),
+        ("snapshot", "option 'snapshot', 'tag' or 'asOf' selects the snapshot at which it ends"),
+    ),
+    "overwriteschema": (
+        None,
+        "mode 'overwrite' replaces the arrays of the group, with their types; leave it out",
+    ),
+    "partitionoverwritemode": (
+        None,
+        "mode 'append' replaces the cells that have rows, and keeps all others; leave it out",
+    ),
+}
+
 # Advice about options that a call does not take.
 _ADVICE: Final[dict[Call, str]] = {
     "read": "leave it out, or read changes up to a snapshot with option 'changesSince'",
@@ -156,6 +185,14 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
             continue
         option, suffix = _find(spelling, folded, calls)
         if option.name == "snapshot" and folded == "versionasof" and not is_snapshot_id(text):
+            if str(text).isdecimal():
+                raise refused(
+                    spelling,
+                    f"must be the id of a snapshot or a tag, but is {text}: snapshots have no"
+                    " numbers; the metadata table 'history' lists their ids, and option 'tag' takes"
+                    " a tag that is a number",
+                    found=text,
+                )
             option = _BY_FOLDED_NAME["tag"]
         if not set(calls) & set(option.calls):
             raise _meaningless(option, calls[0])
@@ -206,13 +243,9 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
             suffix = spelling.strip()[len(option.name) - 1 :].lower()
             if suffix:
                 return option, suffix
-    if folded == "pushdown":
-        raise refused(
-            folded,
-            "does not exist: Spark returns wrong rows for a DataFrame with pushed filters that is"
-            " used twice; give the condition as option 'where', which does the same, right",
-            nearest="where",
-        )
+    if folded in _ELSEWHERE:
+        near, advice = _ELSEWHERE[folded]
+        raise refused(spelling, f"does not exist: {advice}", nearest=near)
     if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
         word = folded.rpartition(".")[2]
         raise InvalidInputError(
