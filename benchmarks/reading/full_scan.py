@@ -110,7 +110,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
                 timings,
                 versus="" if is_limit else f"{kind}: {limit_of_way}",
                 peak_mb=alone[case].peak_mb if case in alone else None,
-                goal="" if is_limit or contestant.endswith(PEER) else "ratio >= 0.9",
+                goal="" if is_limit or contestant.endswith((PEER, BY_VIEW)) else "ratio >= 0.9",
                 figures=figures,
             )
         )
