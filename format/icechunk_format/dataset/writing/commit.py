@@ -24,7 +24,7 @@ import numpy as np
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.writing.chunks.containers import add_containers
-from icechunk_format.dataset.writing.part import TaskReceipt
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit
@@ -38,6 +38,7 @@ from icechunk_format.errors import (
     NotFoundError,
 )
 from icechunk_format.names import shortened
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.commit.commit import CommitResult, Written
@@ -48,6 +49,7 @@ from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT
+from icechunk_format.storage.location import Location
 
 _MOST_NAMES: Final = 4
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
@@ -72,20 +74,12 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     """
     options, destination = plan.prepared.options, plan.prepared.destination
     receipts = list(receipts)
-    is_new = destination.base is None
-    search = Repository.find if is_new else Repository.open
-    repository = search(destination.location)
-    done = None if repository is None else find_committed(repository.as_read(), options)
+    repository, done = find_destination(destination, options)
     if done is not None:
         return done
     rows, manifests = _collected(plan, receipts)
-    if repository is None or is_new:
-        repository = _new_repository(plan)
-    base = destination.base or _first_snapshot(repository)
+    repository, base = made_destination(repository, destination, options)
     seen = repository.as_read()
-    if branch_missing(seen, options):
-        _create_branch(repository, options.branch, base)
-        seen = repository
     prefixes = {prefix for receipt in receipts for prefix in receipt.prefixes}
     if prefixes:
         source = destination.chunk_source
@@ -101,6 +95,29 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     first = load_snapshot(repository.storage, base)
     planned = PlannedCommit(plan=plan, base=first, manifests=manifests)
     return _committed(session, repository, planned, rows, receipts)
+
+
+def find_destination(
+    destination: Destination, options: WriteOptions
+) -> tuple[Repository | None, WriteResult | None]:
+    """Return the repository if it exists, and the result if the write is committed already."""
+    search = Repository.find if destination.base is None else Repository.open
+    repository = search(destination.location)
+    done = None if repository is None else find_committed(repository.as_read(), options)
+    return repository, done
+
+
+def made_destination(
+    repository: Repository | None, destination: Destination, options: WriteOptions
+) -> tuple[Repository, SnapshotId]:
+    """Create the repository and the branch if they do not exist; return it and the base."""
+    if repository is None or destination.base is None:
+        repository = _new_repository(destination.location, options)
+    base = destination.base or _first_snapshot(repository)
+    if branch_missing(repository.as_read(), options):
+        _create_branch(repository, options.branch, base)
+        repository = Repository.open(destination.location)
+    return repository, base
 
 
 def _committed(
@@ -168,7 +185,7 @@ def _result(
         rows=rows,
         chunks=sum(r.num_chunk_refs for manifests in found for r in manifests),
         manifests=sum(len(manifests) for manifests in found),
-        commit=_with_tasks(commit, receipts),
+        commit=with_tasks(commit, receipts),
     )
 
 
@@ -205,9 +222,9 @@ def _collected(
     return rows_of_part.get(0, 0), manifests
 
 
-def _new_repository(plan: WritePlan) -> Repository:
+def _new_repository(location: Location, options: WriteOptions) -> Repository:
     """Create the repository, or open the one that another writer has just created."""
-    location, wanted = plan.prepared.destination.location, plan.prepared.options.spec_version
+    wanted = options.spec_version
     try:
         return Repository.create(location, spec_version=wanted, check_clean_root=False)
     except AlreadyExistsError as error:
@@ -222,7 +239,7 @@ def _new_repository(plan: WritePlan) -> Repository:
         ) from None
 
 
-def _with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
+def with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
     """Return the commit with the files of tasks in its counts."""
     written = Written(dict(commit.files_written), dict(commit.bytes_written))
     for receipt in receipts:

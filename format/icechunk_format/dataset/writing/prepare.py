@@ -145,38 +145,51 @@ def prepare_write(
         An existing array has an unsupported data type or codec.
     """
     check_options(options)
-    root = Location.of(location)
-    snapshot = None
-    found = Repository.find(root)
-    if found is not None:
-        repository = found.as_read()
-        snapshot = repository.snapshot(_base(repository, options))
+    found = open_destination(location, options, authorize, virtual_options)
+    if isinstance(found, WriteResult):
+        return found
+    destination, snapshot = found
+    root = destination.location
+    group = NodePath("/" + (options.group or "").strip("/"))
+    if snapshot is not None:
         group = _group(snapshot, options, root, schema.names)
-        destination = Destination(
-            location=root,
-            base=snapshot.id,
-            manifest_format=ManifestFormat(
-                spec_version=repository.spec_version, config=repository.config
-            ),
-            chunk_source=repository.chunk_source(
-                authorized=authorize, virtual_options=virtual_options
-            ),
-        )
-        skipped = find_committed(repository, options)
-        if skipped is not None:
-            return skipped
-    else:
+    if options.layout != "cells":
+        check_layout_columns(schema, options.layout)
+    return _prepared(destination, options, group, snapshot, source_columns(schema))
+
+
+def open_destination(
+    location: Place,
+    options: WriteOptions,
+    authorize: Sequence[str] = (),
+    virtual_options: Mapping[str, str] | None = None,
+) -> tuple[Destination, Snapshot | None] | WriteResult:
+    """Return the repository of a write and its base; a result if the write is committed already.
+
+    The errors are those of ``prepare_write`` about the location and the branch.
+    """
+    root = Location.of(location)
+    found = Repository.find(root)
+    if found is None:
         check_new_location(root, options)
-        group = NodePath("/" + (options.group or "").strip("/"))
-        destination = Destination(
+        new = Destination(
             location=root,
             base=None,
             manifest_format=ManifestFormat(spec_version=options.spec_version),
             chunk_source=checked_source(root, authorize, virtual_options),
         )
-    if options.layout != "cells":
-        check_layout_columns(schema, options.layout)
-    return _prepared(destination, options, group, snapshot, source_columns(schema))
+        return new, None
+    repository = found.as_read()
+    snapshot = repository.snapshot(_base(repository, options))
+    destination = Destination(
+        location=root,
+        base=snapshot.id,
+        manifest_format=ManifestFormat(
+            spec_version=repository.spec_version, config=repository.config
+        ),
+        chunk_source=repository.chunk_source(authorized=authorize, virtual_options=virtual_options),
+    )
+    return find_committed(repository, options) or (destination, snapshot)
 
 
 def prepare_again(

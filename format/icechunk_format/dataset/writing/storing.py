@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt, WritePart
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
@@ -45,36 +45,38 @@ def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int])
 class UnitFiles:
     """Stores the references of a task's units as manifests; holds those of one unit."""
 
-    def __init__(self, part: WritePart) -> None:
+    def __init__(self, destination: Destination, part: int = 0) -> None:
+        self._destination = destination
         self._part = part
-        self._arrays = {array.name: array for array in part.arrays}
+        self._arrays: dict[str, ArrayTarget] = {}
         self._refs: dict[str, list[ChunkRefs]] = {}
         self._receipts: dict[str, list[ManifestReceipt]] = {}
         self._files = self._nbytes = 0
 
     def add(self, array: ArrayTarget, refs: Iterable[ChunkRefs]) -> None:
         """Add references to the current unit."""
+        self._arrays[array.path] = array
         for batch in refs:
-            self._refs.setdefault(array.name, []).append(batch)
+            self._refs.setdefault(array.path, []).append(batch)
             is_native = batch.kind == KIND_NATIVE
             self._files += int(is_native.sum())
             self._nbytes += int(batch.length[is_native].sum())
 
     def end_unit(self) -> None:
         """Store the references of the unit: one manifest for each array, or more if it is huge."""
-        arrays = [self._arrays[name] for name in self._refs]
-        parts = ((array.node_id, [ChunkRefs.concat(self._refs[array.name])]) for array in arrays)
-        destination = self._part.destination
+        arrays = [self._arrays[path] for path in self._refs]
+        parts = ((array.node_id, [ChunkRefs.concat(self._refs[array.path])]) for array in arrays)
+        destination = self._destination
         stored = store_manifests(destination.open_storage(), destination.manifest_format, parts)
         for array, receipts in zip(arrays, stored, strict=True):
             self._receipts.setdefault(array.path, []).extend(receipts)
         self._refs = {}
 
-    def receipt(self, rows: int, prefixes: Iterable[str] = ()) -> TaskReceipt:
+    def receipt(self, rows: int = 0, prefixes: Iterable[str] = ()) -> TaskReceipt:
         """Store the last unit and return the receipt of the task."""
         self.end_unit()
         return TaskReceipt(
-            part=self._part.number,
+            part=self._part,
             rows=rows,
             manifests={path: tuple(found) for path, found in self._receipts.items()},
             files=self._files,

@@ -108,7 +108,7 @@ class _Task:
         self._per_block = self._numbers.cells_per_block
         self._per_unit = self._numbers.cells_per_unit
         self._writer = BlockWriter(part)
-        self._unit_files = UnitFiles(part)
+        self._unit_files = UnitFiles(part.destination, part.number)
         self._last = -1
         self._block_number: int | None = None
         self._block: _Block | None = None

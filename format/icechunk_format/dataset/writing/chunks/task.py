@@ -124,7 +124,7 @@ class _LayoutTask:
     def __init__(self, part: WritePart) -> None:
         self._part = part
         self._old = OldArrays(part.destination)
-        self._unit_files = UnitFiles(part)
+        self._unit_files = UnitFiles(part.destination, part.number)
         self._targets = {array.name: array for array in part.arrays}
         self._codecs: dict[str, ChunkCodecs] = {}
         self._unit: int | None = None

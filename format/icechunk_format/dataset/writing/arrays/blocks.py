@@ -1,0 +1,88 @@
+"""Stores blocks of arrays as chunks and manifests, in the task that made the values.
+
+Rules of this file
+------------------
+1. A block has stored values, and begins and ends at edges of (outer) chunks, or at the end of the
+   array. Tasks write different chunks.
+2. A chunk that holds nothing but the bits of the fill value is not stored.
+3. Memory is the block, one encoded batch, and the references of the task.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
+from icechunk_format.arrays.fill_values import is_all_fill
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
+from icechunk_format.errors import InvalidInputError
+
+
+class ArrayBlocks:
+    """The blocks that one task writes; each array gets one manifest, or more if it is huge.
+
+    Examples
+    --------
+    >>> blocks = ArrayBlocks(destination)
+    >>> blocks.write(target, (0, 0), values)
+    >>> receipt = blocks.receipt()
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._files = UnitFiles(destination)
+        self._codecs: dict[str, ChunkCodecs] = {}
+
+    def write(self, array: ArrayTarget, start: Sequence[int], values: NDArray[Any]) -> None:
+        """Store the values of the block that begins at the elements `start`.
+
+        Raises
+        ------
+        InvalidInputError
+            The block ends or begins inside of a chunk or outside of the array, or the values have
+            another data type.
+        StorageError
+            Storage failed.
+        """
+        if array.path not in self._codecs:
+            self._codecs[array.path] = array.metadata.chunk_codecs()
+        codecs = self._codecs[array.path]
+        encoded = ((at, codecs.encode(chunk)) for at, chunk in _chunks(array, start, values))
+        stored = store_in_batches(self._destination, array.metadata.ndim, encoded)
+        self._files.add(array, stored)
+
+    def receipt(self) -> TaskReceipt:
+        """Store the manifests and return the receipt of the task."""
+        return self._files.receipt()
+
+
+def _chunks(
+    array: ArrayTarget, start: Sequence[int], values: NDArray[Any]
+) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+    """Yield the chunks of a block with their coordinates, but not those of fill values."""
+    metadata, grid = array.metadata, array.metadata.grid
+    stop = [low + size for low, size in zip(start, values.shape, strict=True)]
+    first, last = grid.chunks_of_box(start, stop)
+    for at in itertools.product(*map(range, first, last)):
+        lower, upper = grid.box_of(at)
+        if any(a < low for a, low in zip(lower, start, strict=True)) or any(
+            b > high for b, high in zip(upper, stop, strict=True)
+        ):
+            raise InvalidInputError(
+                f"a block of array {array.path} has the elements {list(start)} to {stop}, and its "
+                f"chunk {list(at)} those of {list(lower)} to {list(upper)}; blocks hold whole "
+                "chunks",
+                variable=array.name,
+                chunk=at,
+            )
+        # Axis by axis: an empty index of an array without axes would return a scalar.
+        chunk = values
+        for axis, (low, high, origin) in enumerate(zip(lower, upper, start, strict=True)):
+            chunk = chunk[(slice(None),) * axis + (slice(low - origin, high - origin),)]
+        if not is_all_fill(chunk, metadata.fill_value):
+            yield at, padded(metadata, chunk, at)

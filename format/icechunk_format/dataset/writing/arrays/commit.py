@@ -1,0 +1,174 @@
+"""Commits arrays that tasks have written block by block.
+
+Rules of this file
+------------------
+1. One session makes one commit. A new repository and a new branch are created directly before it,
+   after the receipts have been checked.
+2. The commit is rebased on commits of other writers, unless they changed the same arrays: then it
+   is a ConflictError, and nothing is committed.
+3. Nothing is deleted after a failure: objects of tasks are garbage, or data if the outcome is
+   unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.new_nodes import build_group_metadata
+from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.writing.commit import find_destination, made_destination, with_tasks
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.result import WriteResult, txn_metadata
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.node_path import ancestors, parse_node_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraysCommit:
+    """The nodes that one commit creates, replaces or changes.
+
+    Parameters
+    ----------
+    destination
+        From ``open_destination``; the commit is based on its snapshot.
+    options
+        The branch, message, metadata, transaction of the application, and what to do on conflicts.
+    arrays
+        An array without ``old_shape`` is created, in place of an array at its path; another one
+        gets its new document, and keeps the chunks that no receipt replaces.
+    groups
+        Attributes by path: groups are created if missing, as are all above the arrays. Attributes
+        replace those of an existing group; None leaves them.
+    cleared
+        By path of an array, coordinates of chunks to delete, ``int64 (n, ndim)``.
+    message
+        Used if the options have none.
+    """
+
+    destination: Destination
+    options: WriteOptions
+    arrays: Sequence[ArrayTarget]
+    groups: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    message: str
+
+
+def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> WriteResult:
+    """Commit arrays, given the receipt of each task once.
+
+    Raises
+    ------
+    InvalidInputError
+        Two tasks wrote one chunk, or a receipt belongs to another commit.
+    AlreadyExistsError
+        A group is at the path of an array, or another writer created the repository.
+    ConflictError
+        Other writers changed the same arrays, or any with ``on_conflict="fail"``; nothing was
+        committed.
+    CommitOutcomeUnknownError
+        The commit may or may not have landed.
+    NotFoundError, ReadOnlyError, StorageError, FormatError
+        The repository cannot be written; nothing was committed.
+    """
+    options, receipts = change.options, list(receipts)
+    repository, done = find_destination(change.destination, options)
+    if done is not None:
+        return done
+    manifests = _manifests(change, receipts)
+    repository, base = made_destination(repository, change.destination, options)
+    session = repository.writable_session(options.branch, base=base)
+    _make_groups(session, change)
+    for array in change.arrays:
+        _put_array(session, array)
+    for path, coords in change.cleared.items():
+        session.delete_chunks(path, coords)
+    for path, found in manifests.items():
+        session.add_manifests(path, found)
+    if not session.has_changes:
+        return WriteResult(
+            branch=options.branch, snapshot_id=base, is_skipped=True, reason="nothing changed"
+        )
+    commit = session.commit(
+        options.message or change.message,
+        metadata=txn_metadata(options),
+        on_conflict=options.on_conflict,
+    )
+    return WriteResult(
+        branch=commit.branch,
+        snapshot_id=commit.snapshot_id,
+        chunks=sum(receipt.chunks for receipt in receipts),
+        manifests=sum(map(len, manifests.values())),
+        commit=with_tasks(commit, receipts),
+    )
+
+
+def _manifests(
+    change: ArraysCommit, receipts: Sequence[TaskReceipt]
+) -> dict[str, list[ManifestReceipt]]:
+    """Return the manifests by path of their array; refuse chunks that two tasks wrote."""
+    paths = {array.path for array in change.arrays}
+    manifests: dict[str, list[ManifestReceipt]] = {}
+    for receipt in receipts:
+        for path, stored in receipt.manifests.items():
+            if path not in paths:
+                raise InvalidInputError(
+                    f"a receipt has chunks of array {path}, which is not part of this commit",
+                    variable=path,
+                )
+            manifests.setdefault(path, []).extend(stored)
+    # The session checks this again, but only after a new repository is created.
+    for found in manifests.values():
+        ChunkChanges(len(found[0].extents)).add_receipts(found)
+    return {path: found for path, found in manifests.items() if found}
+
+
+def _make_groups(session: WriteSession, change: ArraysCommit) -> None:
+    wanted: dict[str, Mapping[str, Any] | None] = dict(change.groups)
+    for path in [*change.groups, *(array.path for array in change.arrays)]:
+        for above in ancestors(parse_node_path(path)):
+            wanted.setdefault(above, None)
+    for path in sorted(wanted, key=lambda path: (path.count("/") if path != "/" else 0, path)):
+        node, attributes = session.node(path), wanted[path]
+        if node is None:
+            document = build_group_metadata(attributes=attributes, node_path=path)
+            session.create_group(path, document.to_bytes())
+        elif attributes is not None:
+            group = parse_group_metadata(node.user_data, node_path=path)
+            if group.attributes != attributes:
+                session.update_metadata(path, group.with_attributes(attributes).to_bytes())
+
+
+def _put_array(session: WriteSession, array: ArrayTarget) -> None:
+    """Create or replace an array, or give an existing one its new document."""
+    metadata, node = array.metadata, session.node(array.path)
+    document, shape, counts = metadata.to_bytes(), metadata.shape, metadata.grid.num_chunks
+    if array.old_shape is not None:
+        if node is None or node.user_data != document:
+            session.update_metadata(array.path, document, shape=shape, num_chunks=counts)
+        return
+    if node is not None:
+        if node.array is None:
+            raise AlreadyExistsError(
+                f"a group is at {array.path}, where an array should be written; choose another "
+                "group or name",
+                kind="group",
+                path=array.path,
+            )
+        session.delete(array.path)
+    session.create_array(
+        array.path,
+        document,
+        shape=shape,
+        num_chunks=counts,
+        dimension_names=metadata.dimension_names,
+        node_id=array.node_id,
+    )
