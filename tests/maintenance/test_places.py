@@ -41,6 +41,8 @@ def test_a_place_may_be_given_in_any_form(tmp_path, form):
     assert expire_snapshots(place, later, delete_expired_branches=True).deleted_branches == ("old",)
     repository.storage.put("chunks/ZZZZZZZZZZZZZZZZZZZG", b"litter")
     assert collect_garbage(place, older_than=LONG_AGO).chunks_deleted == 0
+    assert collect_garbage(place, timedelta(days=30), dry_run=True).chunks_deleted == 0
+    assert collect_garbage(place, "0min", dry_run=True).chunks_deleted == 1
     assert collect_garbage(place, older_than=later).chunks_deleted == 1
     with pytest.raises(NotFoundError):
         open_draft(form(tmp_path / "nothing"))

@@ -228,6 +228,18 @@ def test_refs_go_with_expired_tips_where_asked_for(spec_version):
     assert built.repository.deleted_tags() == ("kept",)
 
 
+@pytest.mark.parametrize("age", ["0min", timedelta(0)])
+def test_a_cutoff_may_be_an_age(age):
+    repository = build_untidy().repository
+    everything = repository.expire_snapshots(datetime.now(UTC), dry_run=True)
+    assert everything.released_snapshots
+    assert repository.expire_snapshots(age, dry_run=True) == everything
+    assert not repository.expire_snapshots("30d", dry_run=True).released_snapshots
+    with pytest.raises(InvalidInputError) as caught:
+        repository.expire_snapshots("3m")
+    assert caught.value.facts["argument"] == "older_than"
+
+
 def test_in_version_1_what_a_ref_keeps_is_not_released():
     built = build_untidy(1)
     reached = {str(info.id) for info in built.repository.snapshots()}

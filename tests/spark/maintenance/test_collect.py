@@ -68,6 +68,10 @@ def test_spark_leaves_what_one_process_leaves(spark, untidy, version, tmp_path):
     )
     assert files_of(with_spark) == files_of(alone)
     assert set(FOREIGN) <= files_of(with_spark)
+    for age in ("0min", timedelta(0)):
+        done = jobs.collect_garbage(spark, with_spark, age, dry_run=True)
+        assert done == one_process.collect_garbage(alone, age, dry_run=True)
+        assert done.chunks_deleted
     metadata_cache().clear()
     ours, theirs = Repository.open(with_spark), Repository.open(alone)
     key = lambda info: info.id  # noqa: E731

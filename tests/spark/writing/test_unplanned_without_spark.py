@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from helpers.grids.written_cells import APPEND, grid, rows_of
 from helpers.spark.streams import new_place
@@ -27,6 +29,10 @@ def place():
 
 def rival(place):
     write_table(place, grid([7], [0, 1]), APPEND)
+
+
+def rival_elsewhere(place):
+    write_table(place, ROWS, replace(APPEND, group="elsewhere"))
 
 
 def overwrite(place, schema: StructType, *, in_between=lambda place: None, **options):
@@ -58,8 +64,9 @@ def test_one_column_is_enough(place, column):
     assert rows_of(place).num_rows == 6
 
 
+@pytest.mark.parametrize("rival", [rival, rival_elsewhere])
 @pytest.mark.parametrize("moment", ["before the commit", "within the commit"])
-def test_a_commit_while_rows_are_computed(place, monkeypatch, moment):
+def test_a_commit_while_rows_are_computed(place, monkeypatch, moment, rival):
     write = unplanned.write_prepared_table
 
     def late(prepared, table):
@@ -70,9 +77,11 @@ def test_a_commit_while_rows_are_computed(place, monkeypatch, moment):
         monkeypatch.setattr(unplanned, "write_prepared_table", late)
     with pytest.raises(ConflictError):
         overwrite(
-            place, read(place), in_between=rival if "before" in moment else lambda place: None
+            place,
+            read(place),
+            in_between=rival if "before" in moment else lambda place: None,
         )
-    assert rows_of(place).num_rows == 6
+    assert rows_of(place).num_rows == 4 + 2 * (rival is not rival_elsewhere)
     assert not list(open_storage(Location(place)).list("staging/"))
 
 
