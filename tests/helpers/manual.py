@@ -1,10 +1,11 @@
-"""Writes the tables of the manual that follow from declarations.
+"""Writes the parts of the manual that follow from others: tables of declarations, and the README.
 
 ``make format`` puts them between their marks.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,9 @@ from typing import Final
 from icechunk_format.options import OPTIONS
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 
-REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCS: Final = ROOT / "docs"
+REFERENCE: Final = DOCS / "reference"
 
 
 def option_table(use: str) -> str:
@@ -38,6 +41,22 @@ def metadata_tables() -> str:
     return "\n".join(lines)
 
 
+def for_the_readme(page: str, mark: str) -> str:
+    """Return the part of a page between two marks, with links that lead from the README."""
+    text = (DOCS / page).read_text("utf-8")
+    part = text.partition(f"<!-- {mark} -->\n")[2].partition(f"\n<!-- /{mark} -->")[0]
+    assert part, f"{page} has no <!-- {mark} -->"
+
+    def link(match: re.Match[str]) -> str:
+        target = os.path.relpath((DOCS / page).parent / match[1], ROOT)
+        return f"]({target})"
+
+    return re.sub(r"\]\(((?!https?:)[^)\s]+)\)", link, part)
+
+
+# The README repeats these parts of the manual: the page and the marks.
+README: Final = (("index.md", "first page"), ("start/installation.md", "extras"))
+
 TABLES: Final = (
     ("options.md", "options", lambda: option_table("read")),
     ("options.md", "write options", lambda: option_table("write")),
@@ -57,3 +76,7 @@ if __name__ == "__main__":
     for name, mark, made in TABLES:
         page = REFERENCE / name
         page.write_text(with_table(page.read_text("utf-8"), mark, made()), "utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for name, mark in README:
+        readme = with_table(readme, mark, for_the_readme(name, mark))
+    (ROOT / "README.md").write_text(readme, "utf-8")

@@ -370,6 +370,14 @@ def test_the_manual_holds_what_is_declared(name, mark, made):
     assert made().count("\n| `") > 5
 
 
+@pytest.mark.parametrize(("name", "mark"), manual.README)
+def test_the_readme_repeats_the_manual(name, mark):
+    readme = (manual.ROOT / "README.md").read_text(encoding="utf-8")
+    part = manual.for_the_readme(name, mark)
+    assert readme == manual.with_table(readme, mark, part), "run make format"
+    assert "](docs/" in part or "](" not in part
+
+
 def test_a_write_of_references_may_name_the_places_of_its_containers():
     given = {"path": "/tmp/a", "virtual.authorize": "s3://a/", "virtual.storage.region": "eu"}
     request = parse_write_options({**given, "layout": "refs"})
