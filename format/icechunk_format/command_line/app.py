@@ -79,6 +79,8 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "tag list": ref_commands.list_tags,
     "tag create": ref_commands.create_tag,
     "tag delete": ref_commands.delete_tag,
+    "merge": ref_commands.merge,
+    "cherry-pick": ref_commands.cherry_pick,
     "reset": ref_commands.reset,
     "restore": ref_commands.restore,
     "verify": verify_command.verify,

@@ -9,6 +9,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from icechunk_format.progress import ProgressOption
@@ -22,7 +23,9 @@ from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_sna
 from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
+from icechunk_format.repository.merging.merge import Merge, MergeResult, parent_of
 from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
@@ -132,6 +135,80 @@ class Repository(RepositoryReader):
             self.resolve(snapshot=snapshot),
             message=message,
             metadata=metadata,
+        )
+
+    # -- merging ----------------------------------------------------------------------------
+
+    def merge(
+        self,
+        source: str,
+        into: str = "main",
+        *,
+        resolve: Resolve | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> MergeResult:
+        """Commit what a branch changed since the common ancestor on top of another branch.
+
+        The changes become one commit; no chunk is copied, and ``source`` stays as it is. A later
+        merge of the same branches begins where this one ended.
+
+        Parameters
+        ----------
+        source, into
+            Branches; ``into`` takes the changes.
+        resolve
+            Chunks that both sides changed: ``"ours"`` takes those of ``source``, ``"theirs"``
+            keeps those of ``into``; None is a conflict.
+        message, metadata
+            Of the commit. The default message names the branches; metadata are JSON values.
+        dry_run
+            Only return what would be merged, and the conflicts.
+
+        Raises
+        ------
+        ConflictError
+            Both sides changed the same, or the common ancestor is gone; nothing was committed.
+        NotFoundError
+            A branch does not exist.
+        """
+        message = f"Merge branch {source!r} into {into!r}" if message is None else message
+        merge = self._merge(f"branch {source!r}", self.resolve(branch=source), into)
+        return merge.run(resolve=resolve, message=message, metadata=metadata, dry_run=dry_run)
+
+    def cherry_pick(
+        self,
+        snapshot: SnapshotId | str,
+        onto: str = "main",
+        *,
+        resolve: Resolve | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> MergeResult:
+        """Commit what one snapshot changed, against its parent, on top of a branch.
+
+        Parameters and errors are those of ``merge``; the default message is that of the snapshot.
+        InvalidInputError if the snapshot has no parent.
+        """
+        picked = self.resolve(snapshot=snapshot)
+        parent = parent_of(self._history(), picked, self.storage.root_url)
+        merge = self._merge(f"snapshot {picked}", picked, onto)
+        merge = replace(merge, base=parent, records="picked_snapshot")
+        message = self.snapshot_info(picked).message if message is None else message
+        return merge.run(resolve=resolve, message=message, metadata=metadata, dry_run=dry_run)
+
+    def _merge(self, name: str, source: SnapshotId, into: str) -> Merge:
+        return Merge(
+            storage=self.storage,
+            history=self._history(),
+            config=self.config,
+            spec_version=self._version_now(),
+            tip=self.writable_tip(into),
+            name=name,
+            source=source,
+            target=self.resolve(branch=into),
         )
 
     # -- branches and tags ------------------------------------------------------------------

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icechunk_format.command_line.arguments import (
+    DryRunOption,
     MessageOption,
     YesOption,
     resolve_name,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.display.plain_text import counted, safe
+from icechunk_format.display.plain_text import counted, iso_time, safe, to_timestamp
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.transaction_log import NODE_LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.repository.merging.merge import MergeResult
     from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -66,6 +70,52 @@ def fast_forward(
     before = call.repository.resolve(branch=branch)
     after = call.repository.fast_forward(branch, to)
     _moved(call, branch, before, after)
+
+
+_ResolveOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ours|theirs",
+        help="Chunks that both sides changed: ours takes those of the source, theirs keeps others.",
+    ),
+]
+
+
+def merge(
+    call: Call,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch with the changes.")],
+    into: Annotated[
+        str, typer.Option("--into", metavar="BRANCH", help="The branch that takes them.")
+    ] = "main",
+    resolve: _ResolveOption = None,
+    message: MessageOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Commit the changes of a branch on top of another branch."""
+    with call.screen.working("Merging"):
+        result = call.repository.merge(
+            source, into, resolve=_resolve(resolve), message=message, dry_run=dry_run
+        )
+    _show_merge(call, result, f"branch {safe(source)}", dry_run)
+
+
+def cherry_pick(
+    call: Call,
+    snapshot: Annotated[str, typer.Argument(metavar="REF", help="Branch, tag or snapshot id.")],
+    onto: Annotated[
+        str, typer.Option("--onto", metavar="BRANCH", help="The branch that takes the changes.")
+    ] = "main",
+    resolve: _ResolveOption = None,
+    message: MessageOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Commit the changes of one snapshot on top of a branch."""
+    picked = resolve_name(call.repository, snapshot)
+    with call.screen.working("Merging"):
+        result = call.repository.cherry_pick(
+            picked, onto, resolve=_resolve(resolve), message=message, dry_run=dry_run
+        )
+    _show_merge(call, result, f"snapshot {picked}", dry_run)
 
 
 def list_tags(call: Call) -> None:
@@ -139,8 +189,6 @@ def restore(
 
 
 def _described(opened: Repository, refs: Mapping[str, SnapshotId]) -> list[dict[str, Any]]:
-    from icechunk_format.display.plain_text import iso_time, to_timestamp
-
     infos = {snapshot_id: opened.snapshot_info(snapshot_id) for snapshot_id in set(refs.values())}
     return [
         {
@@ -207,6 +255,46 @@ def _create(
 def _report(call: Call, kind: str, name: str, at: SnapshotId, line: str) -> None:
     call.document(**{kind: name}, snapshot_id=str(at))
     call.screen.line(line)
+
+
+def _resolve(given: str | None) -> Any:
+    if given not in (None, "ours", "theirs"):
+        raise InvalidInputError(
+            f"--resolve is {given!r}; ours or theirs are allowed", argument="--resolve"
+        )
+    return given
+
+
+def _show_merge(call: Call, result: MergeResult, source: str, dry_run: bool) -> None:
+    changes, screen = result.changes, call.screen
+    counts = {
+        **{name: len(getattr(changes, name)) for name in NODE_LISTS},
+        "moved_nodes": len(changes.moved_nodes),
+        "chunks": sum(map(len, changes.updated_chunks.values())),
+    }
+    commit = None if result.commit is None else str(result.commit.snapshot_id)
+    call.document(
+        dry_run=dry_run,
+        branch=result.branch,
+        source_snapshot_id=str(result.source),
+        base_snapshot_id=str(result.base),
+        snapshot_id=commit,
+        conflicts=[str(conflict) for conflict in result.conflicts],
+        **counts,
+    )
+    named = [f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count]
+    screen.line(f"{source} changed since {result.base}: {', '.join(named) or 'nothing'}")
+    for conflict in result.conflicts:
+        when = ""
+        if conflict.snapshot_id is not None:
+            info = call.repository.snapshot_info(conflict.snapshot_id)
+            when = f" ({iso_time(to_timestamp(info.flushed_at))}: {safe(info.message)})"
+        screen.line(f"conflict: {safe(str(conflict))}{when}")
+    branch = safe(result.branch)
+    if commit is not None:
+        screen.line(f"branch {branch} is now at {commit}")
+    elif not dry_run:
+        screen.line(f"branch {branch} has these changes already")
 
 
 def _moved(call: Call, branch: str, before: SnapshotId, after: SnapshotId) -> None:

@@ -90,6 +90,15 @@ _MOVED: Final[Keys] = {
     "previous_snapshot_id": "its previous snapshot",
     "snapshot_id": "its snapshot",
 }
+_MERGE: Final[Keys] = {
+    **_DRY_RUN,
+    "branch": "the branch that takes the changes",
+    "source_snapshot_id": "the snapshot whose changes are merged",
+    "base_snapshot_id": "the snapshot since which its changes count",
+    "snapshot_id": "the new snapshot; null if nothing was committed",
+    "conflicts": "list of texts: what both sides changed",
+    **{key: about for key, about in _COUNTS.items() if key != "arrays_with_chunks"},
+}
 
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
@@ -145,6 +154,8 @@ _KEYS: Final[dict[str, Keys]] = {
     },
     "tag create": _TAG,
     "tag delete": _TAG,
+    "merge": _MERGE,
+    "cherry-pick": _MERGE,
     "reset": _MOVED,
     "restore": {
         "branch": "name",

@@ -7,8 +7,8 @@ Rules of this file
    were set back to the bytes of the base, nor a node that moved away and back.
 3. Changes are kept by node id, since ids outlive updates and moves. So a change set can be applied
    to a later snapshot than its base.
-4. One commit holds moves or other changes, not both: existing libraries read a commit as one or
-   the other.
+4. A session holds moves or other changes, not both: existing libraries read a commit as one or
+   the other. A merge may hold both; its log then lists moved nodes as deleted and created.
 
 Specification: "Transaction Log Files".
 """
@@ -78,15 +78,18 @@ class ChangeSet:
     def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Return the log of a commit of these changes without its chunks: see ``touched``."""
         created, updated, deleted = self.created.items(), self.updated.items(), self.deleted.items()
+        relocated = self.moved if self.has_edits else {}
+        groups = tuple(i for i, move in relocated.items() if not move.is_array)
+        arrays = tuple(i for i, move in relocated.items() if move.is_array)
         return TransactionLog(
             id=snapshot_id,
-            new_groups=tuple(i for i, node in created if node.array is None),
-            new_arrays=tuple(i for i, node in created if node.array is not None),
-            deleted_groups=tuple(i for i, node in deleted if not node.is_array),
-            deleted_arrays=tuple(i for i, node in deleted if node.is_array),
+            new_groups=(*(i for i, node in created if node.array is None), *groups),
+            new_arrays=(*(i for i, node in created if node.array is not None), *arrays),
+            deleted_groups=(*(i for i, node in deleted if not node.is_array), *groups),
+            deleted_arrays=(*(i for i, node in deleted if node.is_array), *arrays),
             updated_groups=tuple(i for i, node in updated if node.array is None),
             updated_arrays=tuple(i for i, node in updated if node.array is not None),
-            moved_nodes=tuple(self.moved.values()),
+            moved_nodes=() if relocated else tuple(self.moved.values()),
         )
 
     def touched(self) -> dict[NodeId, TouchedChunks]:

@@ -264,10 +264,14 @@ class ConflictDetector:
                 )
 
     def _path_of(self, node_id: NodeId) -> NodePath:
-        """Return the path of a node in the base or, if created here, in the session."""
+        """Return the path of a node in the base or, if created here, in the session.
+
+        In a merge, both sides may have taken over a node that the base does not have.
+        """
         created = self.changes.created.get(node_id)
         path = self.base.nodes.path_of_id(node_id) if created is None else created.path
-        assert path is not None  # Changed nodes are in the base.
+        path = path or self.tip.nodes.path_of_id(node_id)
+        assert path is not None  # Changed nodes are in the base or in the tip.
         return path
 
     def _leaves(self, node: NodeSnapshot) -> bool:

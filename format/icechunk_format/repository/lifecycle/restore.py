@@ -13,10 +13,7 @@ Rules of this file
    id: ``relocated_nodes``. Existing libraries read a log with moves as nothing but moves, and such
    a commit cannot be amended.
 4. The branch has to be where the log begins. If it moved, nothing is committed.
-5. In version 2 the old snapshot has to be listed when the commit lands, which leaves a marker on it
-   (``revival``): a garbage collection at the same time comes first, or begins anew. In version 1
-   its file has to exist after the commit, or the branch is moved back. This library's collections
-   read the refs after they deleted such files, so one sees the other; other libraries' do not.
+5. The old snapshot is protected from a garbage collection at the same time: ``using_tip``.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """
@@ -51,21 +48,12 @@ from icechunk_format.repository.files.bounded_reads import (
 )
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestFormat
 from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.history.history import ref_key
 from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.repository.state.publish import (
-    exists_after,
-    update_branch_ref,
-    update_repo,
-)
-from icechunk_format.repository.state.revival import Marker, marker_on
-from icechunk_format.repository.state.transitions import TipMoved, Transition, add_commit
-from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.repository.state.using_tip import tip_using
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.nodes import Nodes
@@ -113,7 +101,7 @@ def restore_snapshot(
             snapshot=str(old_id),
         )
     written = Written()
-    marker = None if spec_version == SPEC_V1 else marker_on(old_id, old.flushed_at)
+    tip = tip_using(tip, storage, old)
     version = store_snapshot(
         storage,
         format,
@@ -126,43 +114,12 @@ def restore_snapshot(
         message=f"Restore snapshot {old_id}" if message is None else message,
         metadata=commit_metadata(metadata, spec_version=spec_version),
         written=written,
-        beside=() if marker is None else marker.files,
+        beside=tip.copy_to_store(),
     )
-    moved = _advance(storage, tip, version.info, old_id, marker)
+    moved = tip.advance(version.info)
     if moved is not None:
         raise conflict_errors.tip_moved(storage, moved, seen)
     return version.landed(branch)
-
-
-def _advance(
-    storage: Storage, tip: BranchTip, new: SnapshotInfo, old_id: SnapshotId, marker: Marker | None
-) -> TipMoved | None:
-    if marker is None:
-        return _advance_v1(storage, tip, new, old_id)
-
-    def change(info: RepoInfo) -> Transition | TipMoved:
-        if old_id not in info.snapshots:
-            raise conflict_errors.snapshot_removed(storage, old_id)
-        answer = add_commit(info, tip.branch, new)
-        return marker.added_to(answer) if isinstance(answer, Transition) else answer
-
-    return update_repo(storage, change, landed=lambda info: new.id in info.snapshots).declined
-
-
-def _advance_v1(
-    storage: Storage, tip: BranchTip, new: SnapshotInfo, old_id: SnapshotId
-) -> TipMoved | None:
-    branch, moved = tip.branch, tip.advance(new)
-    if moved is not None or new.parent_id is None:
-        return moved
-    key = ref_key(storage, "branch", branch)
-    if not exists_after(storage, snapshot_key(old_id), written=key):
-        answer = update_branch_ref(storage, branch, new.parent_id, expected=new.id, key=key)
-        if answer.tip == new.parent_id:
-            raise conflict_errors.snapshot_removed(storage, old_id)
-        outcome = f"it was committed as {new.id}, which later ones build on"
-        raise conflict_errors.snapshot_removed(storage, old_id, outcome)
-    return moved
 
 
 # -- what differs ----------------------------------------------------------------------------
@@ -186,7 +143,7 @@ def difference(
     chunks: dict[NodeId, NDArray[np.uint32]] = {}
     filled = after.subset(new[after.columns.ref_counts[new] > 0])
     for was, node in chain(both, ((None, node) for node in filled)):
-        coords = _changed_chunks(storage, was, current, node, restored)
+        coords = changed_chunks(storage, was, current, node, restored)
         if len(coords):
             chunks[node.id] = coords
     moved = [pair for pair, differs in zip(both, is_moved, strict=True) if differs]
@@ -222,7 +179,7 @@ def _ids(nodes: Nodes, rows: NDArray[np.intp], *, arrays: bool) -> tuple[NodeId,
     return tuple(NodeId.many(nodes.columns.ids[chosen].tobytes()))
 
 
-def _changed_chunks(
+def changed_chunks(
     storage: Storage,
     was: NodeSnapshot | None,
     current: Snapshot,

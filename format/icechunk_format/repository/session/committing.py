@@ -171,7 +171,7 @@ def rebase(
 ) -> int:
     """Rebase the changes over the newest snapshot of the branch; see ``WriteSession.rebase``."""
     state.check_open()
-    _check_choice("resolve", resolve, (None, "ours", "theirs"))
+    check_choice("resolve", resolve, (None, "ours", "theirs"))
     since = state.tip.commits_since(state.tree.base.id)
     if since is None:
         return 0
@@ -198,8 +198,8 @@ def _check_commit(
     state: SessionState, on_conflict: str, resolve: str | None, allow_empty: bool
 ) -> None:
     state.check_open()
-    _check_choice("on_conflict", on_conflict, ("rebase", "fail"))
-    _check_choice("resolve", resolve, (None, "ours", "theirs"))
+    check_choice("on_conflict", on_conflict, ("rebase", "fail"))
+    check_choice("resolve", resolve, (None, "ours", "theirs"))
     if not allow_empty and state.tree.changes.is_empty:
         raise InvalidInputError(
             f"nothing to commit: this session on branch {state.tip.branch!r} has changed nothing; "
@@ -274,7 +274,8 @@ def _versions_of(state: SessionState, since: CommitsSince) -> tuple[list[TheirCo
     return [TheirCommit(snapshot_id=version, log=log) for version, log in commits], tip
 
 
-def _check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
+def check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
+    """Refuse an argument that is none of the allowed values."""
     if found not in allowed:
         raise InvalidInputError(
             f"{name} is {found!r}; {', '.join(map(repr, allowed))} are allowed",

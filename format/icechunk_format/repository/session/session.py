@@ -366,6 +366,13 @@ class WriteSession:
         self._state.tree = WorkingTree(self._state.tree.base, ChangeSet())
         self._state.assembler = ManifestAssembler(self._state.storage, self.format)
 
+    def take_over(self, changes: ChangeSet) -> None:
+        """Use changes that were computed against the snapshot of this session, which has none."""
+        self._state.check_open()
+        if self.has_changes:
+            raise InvalidInputError("this session has changes; take over others in a new session")
+        self._state.tree = WorkingTree(self._state.tree.base, changes)
+
     # -- committing ---------------------------------------------------------------------------
 
     def commit(

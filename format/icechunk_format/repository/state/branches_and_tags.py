@@ -113,7 +113,7 @@ class RepoInfoChanges:
 
         def marked(info: RepoInfo) -> Transition | TipMoved | SnapshotInfo:
             answer = change(info)
-            if not isinstance(answer, Transition) or _is_reached(info, snapshot_id):
+            if not isinstance(answer, Transition) or is_reached(info, snapshot_id):
                 return answer
             return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
 
@@ -237,7 +237,8 @@ def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
     return RefFilesChanges(storage) if spec_version == SPEC_V1 else RepoInfoChanges(storage)
 
 
-def _is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:
+def is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:
+    """Return True if a branch or tag reaches a snapshot."""
     tips = {*info.branches.values(), *info.tags.values()}
     return snapshot_id in tips or any(
         found.id == snapshot_id for found in newest_first(info.snapshots, tips)
@@ -256,8 +257,8 @@ def _check_stands_on(
     if versions_after(tip, ancestry) is None:
         raise ConflictError(
             f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
-            f"tip {tip} is not in the history of {goal}, so snapshots would be lost. Make "
-            f"the changes again in a session on {name!r}, or reset the branch to drop them",
+            f"tip {tip} is not in the history of {goal}, so snapshots would be lost. Merge "
+            f"it instead: Repository.merge({to_branch!r}, into={name!r}), or icechunk-spark merge",
             branch=name,
             tip=str(tip),
             goal=str(goal),

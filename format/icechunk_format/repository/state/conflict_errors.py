@@ -68,6 +68,30 @@ def log_missing(
     )
 
 
+def merge_conflicts(
+    storage: Storage, source: str, into: str, found: Sequence[Conflict]
+) -> ConflictError:
+    """Return the error for a merge whose sides changed the same."""
+    more = len(found) - _SHOWN_CONFLICTS
+    shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
+    can_resolve = all(c.kind is ConflictKind.CHUNKS_WRITTEN_TWICE for c in found)
+    advice = (
+        "decide with resolve='ours' (chunks of the source) or 'theirs' (chunks of the branch)"
+        if can_resolve
+        else f"change one side so that they agree, and merge again; resolve settles only "
+        f"{ConflictKind.CHUNKS_WRITTEN_TWICE.value}"
+    )
+    return ConflictError(
+        f"{source} cannot be merged into branch {into!r} of {storage.root_url} (here is the "
+        f"source, there is the branch):\n{shown}"
+        + (f"\n  and {more} more" if more > 0 else "")
+        + f"\nnothing was committed; {advice}",
+        branch=into,
+        source=source,
+        **_facts(found),
+    )
+
+
 def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> ConflictError:
     """Return the error for changes that conflict with those of other writers."""
     shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
@@ -79,14 +103,20 @@ def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> Con
         if can_resolve
         else "open a new session and make the changes again"
     )
-    paths = sorted({str(conflict.path) for conflict in found})
+    facts = _facts(found)
     return ConflictError(
         f"other writers have changed what this commit changes:\n{shown}{others}\n"
         f"nothing was committed to branch {branch!r} of {storage.root_url}, since other writers "
-        f"have changed {', '.join(paths[:_SHOWN_CONFLICTS])}; {advice}",
+        f"have changed {', '.join(facts['paths'][:_SHOWN_CONFLICTS])}; {advice}",
         branch=branch,
-        conflicts=tuple(str(conflict) for conflict in found),
-        kinds=tuple(conflict.kind.name for conflict in found),
-        paths=tuple(paths),
-        snapshots=tuple(sorted({str(c.snapshot_id) for c in found if c.snapshot_id})),
+        **facts,
     )
+
+
+def _facts(found: Sequence[Conflict]) -> dict[str, tuple[str, ...]]:
+    return {
+        "conflicts": tuple(str(conflict) for conflict in found),
+        "kinds": tuple(conflict.kind.name for conflict in found),
+        "paths": tuple(sorted({str(conflict.path) for conflict in found})),
+        "snapshots": tuple(sorted({str(c.snapshot_id) for c in found if c.snapshot_id})),
+    }

@@ -1,0 +1,1 @@
+"""Merges branches: the changes of one side since the common ancestor, on top of the other."""

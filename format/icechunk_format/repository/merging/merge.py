@@ -1,0 +1,187 @@
+"""Merges what a branch changed since the common ancestor, or one snapshot, into another branch.
+
+The changes of the source become one commit on the tip of the target, as if a session that began
+at the common ancestor had made them: conflicts are those of a rebase. If the target moves while
+the merge is committed, the commit is rebased as any other.
+
+Rules of this file
+------------------
+1. No chunk is read or copied; see ``three_way``.
+2. The commit records the tip of the source, so that the next merge begins there.
+3. The source is protected from a garbage collection at the same time; see ``using_tip``.
+
+Specification: merging is left to clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.repository.changes import conflicts as conflict_rules
+from icechunk_format.repository.changes.conflicts import Conflict, ConflictDetector, TheirCommit
+from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
+from icechunk_format.repository.files import metadata_files as files
+from icechunk_format.repository.history.diff import Changes, add_up
+from icechunk_format.repository.history.history import History, versions_after
+from icechunk_format.repository.lifecycle.restore import difference
+from icechunk_format.repository.merging.base import MERGED, base_gone, merge_base, with_merged
+from icechunk_format.repository.merging.three_way import changes_onto
+from icechunk_format.repository.session.committing import Resolve, check_choice
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.repository.state import conflict_errors
+from icechunk_format.repository.state.branch_tip import BranchTip
+from icechunk_format.repository.state.using_tip import tip_using
+from icechunk_format.spec.config.config import RepositoryConfig
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.protocol import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """A merge, or what it would do.
+
+    Parameters
+    ----------
+    branch
+        The branch that takes the changes.
+    source
+        The snapshot whose changes were merged.
+    base
+        The snapshot since which the changes of the source count.
+    changes
+        What the source changed since the base.
+    conflicts
+        What both sides changed; empty after a merge, except for chunks that ``resolve`` settled.
+    commit
+        The new commit; None if nothing was to be merged, and for a dry run.
+    """
+
+    branch: str
+    source: SnapshotId
+    base: SnapshotId
+    changes: Changes
+    conflicts: tuple[Conflict, ...] = ()
+    commit: CommitResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """The two sides of a merge.
+
+    Parameters
+    ----------
+    name
+        The source for messages, such as ``branch 'dev'``.
+    base
+        None for the newest common snapshot.
+    notes
+        What the commit records, beside metadata of the user.
+    """
+
+    storage: Storage
+    history: History
+    config: RepositoryConfig
+    spec_version: int
+    tip: BranchTip
+    name: str
+    source: SnapshotId
+    target: SnapshotId
+    base: SnapshotId | None = None
+    records: str = MERGED
+
+    def run(
+        self,
+        *,
+        resolve: Resolve | None,
+        message: str,
+        metadata: Mapping[str, Any] | None,
+        dry_run: bool,
+    ) -> MergeResult:
+        """Merge; see ``Repository.merge``."""
+        check_choice("resolve", resolve, (None, "ours", "theirs"))
+        storage, branch = self.storage, self.tip.branch
+        source = files.load_snapshot(storage, self.source)
+        target = files.load_snapshot(storage, self.target)
+        base = (
+            merge_base(storage, self.history, self.source, self.target)
+            if self.base is None
+            else files.load_snapshot(storage, self.base)
+        )
+        try:
+            log = difference(storage, base, source, snapshot_id=new_snapshot_id())
+        except NotFoundError as error:
+            # The base had expired, and its manifests were collected.
+            raise base_gone(storage, self.source, self.target) from error
+        changes, taken = changes_onto(storage, base, source, target, log)
+        detector = ConflictDetector(
+            changes=changes, base=base, tip=target, theirs=self._theirs(base, target)
+        )
+        found = [*taken, *detector.conflicts()]
+        result = MergeResult(
+            branch=branch,
+            source=self.source,
+            base=base.id,
+            changes=add_up([log], older=base, newer=source),
+            conflicts=tuple(found),
+        )
+        if dry_run:
+            return result
+        if remaining := conflict_rules.resolved(found, resolve):
+            raise conflict_errors.merge_conflicts(storage, self.name, branch, remaining)
+        conflict_rules.rebased(changes, tip=target, conflicts=found, resolve=resolve)
+        if changes.is_empty:
+            return result
+        session = WriteSession(
+            storage,
+            tip_using(self.tip, storage, source),
+            target,
+            config=self.config,
+            spec_version=self.spec_version,
+        )
+        session.take_over(changes)
+        noted = with_merged(metadata, **{self.records: self.source})
+        commit = session.commit(message, metadata=noted, resolve=resolve)
+        return MergeResult(
+            branch=branch,
+            source=self.source,
+            base=base.id,
+            changes=result.changes,
+            conflicts=result.conflicts,
+            commit=commit,
+        )
+
+    def _theirs(self, base: Snapshot, target: Snapshot) -> list[TheirCommit]:
+        """Return what the target changed since the base: its commits, else the difference."""
+        since = versions_after(base.id, self.history.ancestry(target.id))
+        if since is None:
+            log = difference(self.storage, base, target, snapshot_id=target.id)
+            return [TheirCommit(snapshot_id=target.id, log=log)]
+        commits = []
+        for info in reversed(since):
+            for log_id in (*info.pruned_ancestor_tx_logs, info.id):
+                log = files.load_transaction_log(self.storage, log_id)
+                commits.append(TheirCommit(snapshot_id=info.id, log=log))
+        return commits
+
+
+def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId:
+    """Return the parent of a snapshot whose changes are picked."""
+    info = history.snapshot_info(snapshot_id)
+    parent = None if info is None else info.parent_id
+    if info is None or parent is None:
+        raise InvalidInputError(
+            f"snapshot {snapshot_id} of {url} is the first one of its history, so it has no "
+            "changes to pick",
+            snapshot=str(snapshot_id),
+        )
+    if info.pruned_ancestor_tx_logs:
+        raise ConflictError(
+            f"the parent of snapshot {snapshot_id} of {url} has expired, so its own changes are "
+            "unknown; merge a branch at it instead",
+            snapshot=str(snapshot_id),
+        )
+    return parent
