@@ -70,12 +70,14 @@ check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the s
 	$(PY) .ci/structure.py
 
 docs: $(VENV)/.ready  ## the manual as a site in site/; broken links and docstrings that cannot be read fail
+	$(PY) tests/helpers/notebook_pages.py
 	$(VENV)/bin/zensical build --strict
 
 dist: java  ## build sdist and wheel into dist/ and try both in empty environments
 	.ci/try-distributions
 
 docs-serve: $(VENV)/.ready  ## show the manual at http://localhost:8000, and again after each change
+	$(PY) tests/helpers/notebook_pages.py
 	$(VENV)/bin/zensical serve
 
 format: $(VENV)/.ready  ## let ruff fix what it can, and write the manual's tables of options and metadata tables

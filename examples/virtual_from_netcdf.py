@@ -1,9 +1,12 @@
-"""Virtualizes NetCDF files as one dataset on Spark, without copying them.
+"""Virtualizes real NetCDF files as one dataset on Spark, without copying them, and finds El Niño.
 
-A week of files becomes one repository of references, one file of it is broken, and the next day is
-added by the same call. Then Spark and the reference library read all of it as one dataset.
-Run it with ``python examples/virtual_from_netcdf.py [output folder [picture.png]]``; it needs
-``pip install 'icechunk-spark[virtualize]'``, and matplotlib for the picture.
+The archive has one file for each year of monthly sea surface temperatures along the equator (OSTIA,
+2006 to 2010, from PyPI's ``iris-sample-data``). One file arrives broken and is left out; the next
+call adds its replacement. Spark and the reference library read all of it as one dataset. The
+picture is a Hovmöller diagram of the Pacific: longitude to the right, time downwards.
+
+Run it with ``python examples/virtual_from_netcdf.py [output folder]``; it needs
+``pip install 'icechunk-spark[virtualize]' iris-sample-data matplotlib netCDF4``.
 """
 
 import os
@@ -15,16 +18,21 @@ from pathlib import Path
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import icechunk
+import iris_sample_data
+import matplotlib as mpl
 import numpy as np
 import xarray as xr
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 import icechunk_spark
 
+mpl.use("Agg")
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "virtual-from-netcdf"
-PICTURE = sys.argv[2] if len(sys.argv) > 2 else None
-SHAPE, CHUNK = (24, 73, 144), (12, 73, 72)
+PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "pictures"
+OSTIA = Path(iris_sample_data.__file__).parent / "sample_data" / "ostia_monthly.nc"
+PACIFIC = (140, 280)  # degrees east, from New Guinea to Peru
 
 
 def start() -> SparkSession:
@@ -34,46 +42,76 @@ def start() -> SparkSession:
     return spark
 
 
-def write_day(folder: Path, day: int) -> None:
-    """Write one compressed NetCDF4 file, as an archive has them: a warm spot that moves east."""
-    latitude, longitude = np.linspace(90, -90, SHAPE[1]), np.arange(SHAPE[2]) * 2.5
-    hour = np.arange(SHAPE[0])
-    away = np.radians(longitude - 40 * day - 90)
-    spot = 12 * np.exp(-(((latitude[:, None] - 35) / 15) ** 2)) * (1 + np.cos(away))
-    base = 288 + 25 * np.cos(2 * np.radians(latitude))[:, None]
-    values = base + spot + 3 * np.sin(hour / 24 * 2 * np.pi)[:, None, None]
-    units = {"units": f"hours since 2024-07-{day + 1:02}"}  # of its own in each file
-    data = xr.Dataset(
-        {"t2m": (("time", "latitude", "longitude"), values.astype("float32"), {"units": "K"})},
-        {"time": ("time", hour, units), "latitude": latitude, "longitude": longitude},
+def write_year(folder: Path, year: int) -> None:
+    """Write the months of a year as one compressed NetCDF4 file, as archives have them."""
+    ostia = xr.open_dataset(OSTIA, decode_timedelta=True)[["surface_temperature"]]
+    months = ostia.reset_coords(drop=True).sel(time=str(year)).drop_encoding()
+    encoding = {
+        "surface_temperature": {"chunksizes": (1, 18, 432), "zlib": True, "shuffle": True},
+        "time": {"units": f"days since {year}-01-01"},  # of its own in each file
+    }
+    file = folder / f"ostia-{year}.nc"
+    months.to_netcdf(file, engine="h5netcdf", encoding=encoding, unlimited_dims=["time"])
+
+
+def anomalies(sea: DataFrame) -> DataFrame:
+    """Return for each month and longitude the difference from the mean of that month's name."""
+    means = (
+        sea.where(F.col("longitude").between(*PACIFIC))
+        .groupBy("time", "longitude")
+        .agg(F.avg("surface_temperature").alias("kelvin"))
     )
-    storage = {"chunksizes": CHUNK, "zlib": True, "complevel": 4, "shuffle": True}
-    file = folder / f"2024-07-{day + 1:02}.nc"
-    data.to_netcdf(file, engine="h5netcdf", encoding={"t2m": storage})
+    usual = F.avg("kelvin").over(Window.partitionBy("longitude", F.month("time")))
+    return means.select("time", "longitude", (F.col("kelvin") - usual).alias("anomaly"))
 
 
-def draw(table, file: str) -> None:
-    """Draw the mean of each grid cell, which Spark has computed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+def draw(found: DataFrame, file: Path) -> None:
+    """Draw the anomalies: longitude to the right, time downwards."""
     import matplotlib.pyplot as plt
 
-    grid = table.pivot(index="latitude", columns="longitude", values="t2m")
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    mesh = axes.pcolormesh(grid.columns, grid.index, grid.to_numpy() - 273.15, cmap="inferno")
-    axes.set(xlabel="longitude", ylabel="latitude", title="Mean of 6 files, none of them copied")
-    figure.colorbar(mesh, label="2 m temperature (°C)")
-    figure.savefig(file, dpi=80)
+    grid = found.toPandas().pivot(index="time", columns="longitude", values="anomaly")
+    figure = plt.figure(figsize=(10, 6.9))
+    axes = figure.add_axes((0.09, 0.19, 0.87, 0.62))
+    axes.set_facecolor("0.8")
+    mesh = axes.pcolormesh(
+        grid.columns,
+        grid.index,
+        grid.to_numpy(),
+        cmap="RdBu_r",
+        vmin=-2.5,
+        vmax=2.5,
+        shading="nearest",
+    )
+    axes.invert_yaxis()
+    for month, words, color in (("2007-12", "La Niña", "white"), ("2009-12", "El Niño", "white")):
+        place = (222, np.datetime64(f"{month}-16"))
+        axes.annotate(words, place, ha="center", va="center", fontsize=17, color=color)
+    degrees = np.arange(150, 281, 30)
+    east = [f"{d}°E" if d < 180 else f"{360 - d}°W".replace("180°W", "180°") for d in degrees]
+    axes.set_xticks(degrees, east, fontsize=12)
+    axes.tick_params(length=0, labelsize=12, labelcolor="0.25")
+    axes.spines[:].set_visible(False)
+    title = "El Niño, read from files that were not copied"
+    figure.text(0.03, 0.94, title, fontsize=18, fontweight="bold", color="0.15")
+    about = "Sea surface of the Pacific along the equator, difference from the usual month"
+    figure.text(0.03, 0.89, about, fontsize=12.5, color="0.35")
+    figure.text(0.09, 0.825, "New Guinea", fontsize=11, color="0.45")
+    figure.text(0.96, 0.825, "Peru", fontsize=11, color="0.45", ha="right")
+    bar = figure.add_axes((0.09, 0.09, 0.42, 0.025))
+    scale = figure.colorbar(mesh, cax=bar, orientation="horizontal", ticks=[-2.5, 0, 2.5])
+    scale.outline.set_visible(False)
+    scale.set_ticklabels(["−2.5 °C", "0", "+2.5 °C"])
+    scale.ax.tick_params(length=0, labelsize=12, labelcolor="0.25")
+    figure.savefig(file, dpi=100, facecolor="white")
 
 
 def main() -> None:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     folder, path = OUTPUT / "archive", str(OUTPUT / "repository")
     folder.mkdir(parents=True)
-    for day in range(5):
-        write_day(folder, day)
-    (folder / "2024-07-06.nc").write_bytes(b"<html>503 Slow Down</html>")
+    for year in range(2006, 2010):
+        write_year(folder, year)
+    (folder / "ostia-2010.nc").write_bytes(b"<html>503 Slow Down</html>")
     spark = start()
 
     done = icechunk_spark.virtualize(
@@ -83,20 +121,19 @@ def main() -> None:
     for row in done.report.where("status = 'refused'").collect():
         print(f"left out: {Path(row.file).name}: {row.difference}")
 
-    # The broken file is replaced by a valid one, which adds one more day.
-    write_day(folder, 5)
+    # The broken file is replaced by a valid one, which adds one more year.
+    write_year(folder, 2010)
     done = icechunk_spark.virtualize(spark, f"{folder}/*.nc", path, concat_dim="time")
     print(f"the next run added {done.files_added} file and knew {done.files_skipped}")
 
     # Reads outside of the repository must be authorised.
-    t2m = icechunk_spark.read(spark, path, virtual_authorize=done.places)
-    t2m.groupBy(F.to_date("time").alias("day")).agg(
-        F.count("*").alias("cells"), F.round(F.avg("t2m"), 3).alias("mean")
-    ).orderBy("day").show()
-    if PICTURE is not None:
-        draw(
-            t2m.groupBy("latitude", "longitude").agg(F.avg("t2m").alias("t2m")).toPandas(), PICTURE
-        )
+    sea = icechunk_spark.read(spark, path, virtual_authorize=done.places)
+    sea.groupBy(F.year("time").alias("year")).agg(
+        F.count("*").alias("cells"), F.round(F.avg("surface_temperature"), 2).alias("kelvin")
+    ).orderBy("year").show()
+    picture = PICTURES / "archives.png"
+    draw(anomalies(sea), picture)
+    print(f"drew {picture}")
 
     access = icechunk.credentials.LocalFileSystemAccess
     repository = icechunk.Repository.open(

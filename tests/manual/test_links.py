@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "format" / "README.md"]
+NOTEBOOKS = {DOCS / "notebooks" / f"{f.stem}.md" for f in (ROOT / "examples").rglob("*.ipynb")}
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(set(DOCS.rglob("*.md")) - NOTEBOOKS),
+    ROOT / "format" / "README.md",
+]
 PATH = re.compile(r"[\w./-]+/[\w.-]+\.\w+|\w+\.py|[\w/]+/|(tests|docs|format)/[\w/]+")
 # Objects of repositories and files of users and Spark, which pages name as well.
 FOREIGN = re.compile(
@@ -25,7 +30,7 @@ def test_links_of(page):
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if ":" not in target]
     for target in targets:
         file = (page.parent / target.partition("#")[0]).resolve() if target[0] != "#" else page
-        assert file.exists(), f"{target} leads nowhere"
+        assert file.exists() or file in NOTEBOOKS, f"{target} leads nowhere"
         if DOCS in page.parents:
             assert DOCS in file.parents, f"{target} leaves docs/: the site has no such page"
 

@@ -25,9 +25,10 @@ SHOWN = {
     AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published"],
     "two_writers": ["went on top of the other's commit", "refused."],
     "virtual_from_netcdf": [
-        "20 chunks of 5 files",
-        "left out: 2024-07-06.nc: its first bytes",
-        "added 1 file and knew 5",
+        "45 chunks of 4 files",
+        "left out: ostia-2010.nc: its first bytes",
+        "added 1 file and knew 4",
+        "archives.png",
         "that are in the files: True",
     ],
     "mirror_a_repository": [
