@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.to_xarray import to_xarray
+    from icechunk_spark.rechunking.function import rechunk
     from icechunk_spark.sampling.sample import sample
     from icechunk_spark.sql.view import view
     from icechunk_spark.virtualizing.function import virtualize
@@ -38,6 +39,7 @@ _HOME: Final = {
     "freshness": "icechunk_spark.mirroring.read",
     "mirror": "icechunk_spark.mirroring.copy",
     "mirrored": "icechunk_spark.mirroring.read",
+    "rechunk": "icechunk_spark.rechunking.function",
     "sample": "icechunk_spark.sampling.sample",
     "to_xarray": "icechunk_spark.reading.to_xarray",
     "view": "icechunk_spark.sql.view",
@@ -51,6 +53,7 @@ __all__ = [
     "mirror",
     "mirrored",
     "read",
+    "rechunk",
     "register",
     "sample",
     "to_xarray",

@@ -1,0 +1,1 @@
+"""Stores arrays again in other chunks: groups of chunks are read, cut into pieces, and joined."""

@@ -1,0 +1,113 @@
+"""Returns the metadata of a rechunked array: those of the source, but for chunks and codecs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.codecs.build import sharding_json
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.grid.axes import RegularAxis
+
+Sizes = Mapping[str, int] | Literal["auto"]
+
+_AUTO_BYTES: Final = 100_000_000
+_AUTO_INNER_BYTES: Final = 1_000_000
+_SHARDING: Final = "sharding_indexed"
+
+
+def rechunked_document(
+    variable: Variable,
+    chunks: Sizes,
+    shards: Mapping[str, int] | None,
+    codecs: Sequence[Any] | None,
+    path: str,
+) -> ArrayMetadata:
+    """Return the metadata of an array in other chunks.
+
+    Raises
+    ------
+    InvalidInputError
+        A size cannot be used.
+    UnsupportedError
+        The codecs cannot encode, or hold more than shards.
+    """
+    metadata = variable.metadata
+    shape, inner = metadata.shape, _inner_shape(variable)
+    if chunks == "auto":
+        size = _item_bytes(metadata)
+        wanted = _auto(shape, (_AUTO_INNER_BYTES if shards else _AUTO_BYTES) // size)
+    else:
+        wanted = _sizes(variable, chunks, inner, "chunks")
+    chain = list(_inner_codecs(variable) if codecs is None else codecs)
+    outer = wanted
+    if shards is not None:
+        outer = _sizes(variable, shards, wanted, "shards")
+        outer = tuple(-(-size // step) * step for size, step in zip(outer, wanted, strict=True))
+        chain = [sharding_json(wanted, chain)]
+    document = dict(metadata.raw)
+    document["chunk_grid"] = ChunkGrid.regular(shape, outer).to_json()
+    document["codecs"] = chain
+    made = parse_array_metadata(dump_document(document), node_path=path)
+    if not made.chunk_codecs().can_encode:
+        raise UnsupportedError(
+            f"array {variable.path} has a codec that only decodes; give others with"
+            f" encoding={{{variable.name!r}: {{'codecs': [...]}}}}",
+            variable=variable.name,
+        )
+    return made
+
+
+def _inner_shape(variable: Variable) -> tuple[int, ...]:
+    """Return the shape of the first (inner) chunk."""
+    axes = variable.codecs.chunk_axes(variable.metadata.grid)
+    return tuple(axis.step if isinstance(axis, RegularAxis) else axis.full_size(0) for axis in axes)
+
+
+def _item_bytes(metadata: ArrayMetadata) -> int:
+    dtype = metadata.data_type.numpy
+    return 64 if dtype.hasobject else max(1, dtype.itemsize)
+
+
+def _auto(shape: Sequence[int], elements: int) -> tuple[int, ...]:
+    """Return a chunk shape of at most so many elements: the longest axis is halved each time."""
+    sizes = [max(1, size) for size in shape]
+    while math.prod(sizes) > max(1, elements):
+        longest = max(range(len(sizes)), key=sizes.__getitem__)
+        sizes[longest] = -(-sizes[longest] // 2)
+    return tuple(sizes)
+
+
+def _sizes(
+    variable: Variable, given: Mapping[str, int], kept: Sequence[int], option: str
+) -> tuple[int, ...]:
+    sizes = []
+    for dim, size, now in zip(variable.dims, variable.shape, kept, strict=True):
+        wanted = given.get(dim, now)
+        if wanted != -1 and wanted < 1:
+            raise InvalidInputError(
+                f"{option}: {dim} is {wanted}; give a number of elements from 1, or -1 for all",
+                option=option,
+                dimension=dim,
+            )
+        sizes.append(max(1, size) if wanted == -1 else min(wanted, max(1, size, now)))
+    return tuple(sizes)
+
+
+def _inner_codecs(variable: Variable) -> list[Any]:
+    """Return the codecs of an (inner) chunk."""
+    chain = list(variable.metadata.raw["codecs"])
+    names = [entry.get("name") if isinstance(entry, dict) else entry for entry in chain]
+    if _SHARDING not in names:
+        return chain
+    if len(chain) > 1:
+        raise UnsupportedError(
+            f"array {variable.path} has codecs beside its shards ({', '.join(map(str, names))});"
+            f" give all of them with encoding={{{variable.name!r}: {{'codecs': [...]}}}}",
+            variable=variable.name,
+        )
+    return list(chain[0]["configuration"]["codecs"])

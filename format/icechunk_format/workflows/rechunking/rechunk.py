@@ -1,0 +1,258 @@
+"""Rechunks arrays of a group, in place or into another repository or group, in one commit.
+
+Rules of this file
+------------------
+1. One snapshot is read. In place, it is the base of the commit: other writers that change the same
+   arrays meanwhile conflict, and nothing is committed.
+2. The runner decides where tasks run: in this process, or on Spark's executors with a shuffle.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
+from icechunk_format.dataset.writing.prepare import open_destination
+from icechunk_format.dataset.writing.result import WriteResult
+from icechunk_format.display.lazily import shown_by
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from icechunk_format.names import nearest
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.repository import Repository
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.node_path import NodePath, parse_node_path
+from icechunk_format.storage.location import Location
+from icechunk_format.workflows.rechunking.documents import Sizes, rechunked_document
+from icechunk_format.workflows.rechunking.plan import ArrayPlan, plan_array
+from icechunk_format.workflows.rechunking.run import Rechunking, copy_group
+from icechunk_format.workflows.running import in_process
+
+Runner = Callable[[Rechunking], Iterable[TaskReceipt]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RechunkRequest:
+    """Arguments of a rechunking; see ``icechunk_spark.rechunk``.
+
+    Parameters
+    ----------
+    version
+        Arguments of ``RepositoryReader.resolve``.
+    target
+        None for the same repository.
+    """
+
+    location: Location
+    version: Mapping[str, Any]
+    group: str | None
+    authorize: Sequence[str]
+    virtual_options: Mapping[str, str]
+    target: Location | None
+    options: WriteOptions
+    chunks: Sizes
+    shards: Mapping[str, int] | None
+    encoding: Mapping[str, Mapping[str, Any]]
+    variables: Sequence[str] | None
+    memory: int
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RechunkResult:
+    """A rechunking, or its plan.
+
+    Parameters
+    ----------
+    arrays
+        Paths of the new arrays.
+    direct, shuffled
+        How many of them move without and with a shuffle.
+    tasks
+        Number of tasks.
+    decoded_bytes
+        Bytes of all arrays, decoded.
+    shuffled_bytes
+        Bytes that Spark shuffles, at most.
+    pieces
+        Pieces that are shuffled, at most.
+    requests
+        Chunks that are read and written, at most: missing ones and those of fill values are not.
+    buffer_bytes
+        The most values that a task holds.
+    commit
+        The result of the write; None for a dry run.
+    """
+
+    arrays: tuple[str, ...]
+    direct: int
+    shuffled: int
+    tasks: int
+    decoded_bytes: int
+    shuffled_bytes: int
+    pieces: int
+    requests: int
+    buffer_bytes: int
+    commit: WriteResult | None = None
+
+
+def one_process(work: Rechunking) -> Iterable[TaskReceipt]:
+    """Run the tasks one after another."""
+    tasks = [(path, n) for path, plan in work.arrays.items() for n in range(len(plan.groups))]
+    return in_process(lambda task: copy_group(work, task), tasks)
+
+
+def rechunk_arrays(
+    request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool
+) -> RechunkResult:
+    """Rechunk arrays; see ``icechunk_spark.rechunk``.
+
+    Parameters
+    ----------
+    run
+        Runs all tasks, and returns the receipts.
+    cores
+        Tasks that run at once; None for one process.
+    """
+    place = request.target or request.location
+    opened = open_destination(place, request.options, request.authorize, request.virtual_options)
+    if isinstance(opened, WriteResult):
+        return _result([], opened)
+    destination, base = opened
+    repository = Repository.open(request.location)
+    in_place = place.url == request.location.url
+    if in_place and not any(request.version.get(key) for key in ("tag", "snapshot", "as_of")):
+        same = request.version.get("branch") in (None, request.options.branch)
+        snapshot_id = destination.base if same else repository.resolve(**request.version)
+    else:
+        snapshot_id = repository.resolve(**request.version)
+    assert snapshot_id is not None  # The repository exists, so the destination has a base.
+    dataset = open_dataset(
+        repository,
+        snapshot_id,
+        request.group,
+        authorize=request.authorize,
+        virtual_options=request.virtual_options,
+    )
+    wanted = request.options.group
+    group = parse_node_path(dataset.path if wanted is None else wanted)
+    replaces = in_place and str(group) == dataset.path
+    chosen = _chosen(dataset, request, replaces=replaces)
+    existing = set() if base is None else {n.path for n in base.children(group)}
+    plans: dict[str, ArrayPlan] = {}
+    for variable in chosen:
+        path = path_in(NodePath(group), variable.name)
+        if path in existing and not replaces:
+            raise AlreadyExistsError(
+                f"an array is at {path} of {place} already; choose another group, or delete it",
+                kind="array",
+                path=path,
+            )
+        target = _target(variable, request, path)
+        if replaces and target.metadata.raw == variable.metadata.raw:
+            continue
+        plans[path] = plan_array(variable, target, memory=request.memory, cores=cores)
+    if dry_run or not plans:
+        nothing = WriteResult(
+            branch=request.options.branch,
+            snapshot_id=destination.base,
+            is_skipped=True,
+            reason="all arrays have these chunks",
+        )
+        return _result(list(plans.values()), None if dry_run else nothing)
+    work = Rechunking(
+        location=request.location,
+        snapshot_id=snapshot_id,
+        chunk_source=repository.chunk_source(
+            authorized=request.authorize, virtual_options=request.virtual_options
+        ),
+        destination=destination,
+        arrays=plans,
+    )
+    change = ArraysCommit(
+        destination=destination,
+        options=request.options,
+        arrays=[plan.target for plan in plans.values()],
+        groups={str(group): None if replaces else dataset.attributes},
+        message=f"Rechunk {', '.join(plan.target.name for plan in plans.values())}",
+    )
+    return _result(list(plans.values()), commit_arrays(change, run(work)))
+
+
+def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> list[Variable]:
+    """Return the arrays to store again."""
+    arrays = list(dataset.variables.values())
+    dims = {dim for variable in arrays for dim in variable.dims}
+    for option in ("chunks", "shards"):
+        sizes = getattr(request, option)
+        for dim in sizes if isinstance(sizes, Mapping) else ():
+            if dim not in dims:
+                near = nearest(dim, sorted(dims))
+                raise InvalidInputError(
+                    f"{option} names the dimension {dim!r}, which no array of {dataset.label} has"
+                    + (f"; nearest: {', '.join(near)}" if near else ""),
+                    option=option,
+                    dimension=dim,
+                )
+    if request.variables is not None:
+        for name in request.variables:
+            if name not in dataset.variables:
+                near = nearest(name, sorted(dataset.variables))
+                raise NotFoundError(
+                    f"{dataset.label} has no array {name!r}"
+                    + (f"; nearest: {', '.join(near)}" if near else ""),
+                    kind="variable",
+                    name=name,
+                )
+        wanted = {*request.variables} | (
+            set() if replaces else {v.name for v in arrays if v.dims == (v.name,)}
+        )
+        return [variable for variable in arrays if variable.name in wanted]
+    if not replaces or request.chunks == "auto":
+        return arrays
+    named = {*request.chunks, *(request.shards or ())}
+    return [v for v in arrays if named & {*v.dims} or v.name in request.encoding]
+
+
+def _target(variable: Variable, request: RechunkRequest, path: str) -> ArrayTarget:
+    encoding = request.encoding.get(variable.name, {})
+    if unknown := set(encoding) - {"codecs"}:
+        raise InvalidInputError(
+            f"encoding of {variable.name!r} has {', '.join(sorted(unknown))}; only codecs can be"
+            " given, since stored values stay as they are",
+            option="encoding",
+            variable=variable.name,
+        )
+    is_label = variable.dims == (variable.name,)
+    chunks: Sizes = {variable.name: -1} if is_label else request.chunks
+    metadata = rechunked_document(
+        variable, chunks, None if is_label else request.shards, encoding.get("codecs"), path
+    )
+    return ArrayTarget(
+        name=variable.name,
+        path=path,
+        node_id=NodeId.from_random(secrets.token_bytes(NodeId.SIZE)),
+        dims=variable.dims,
+        metadata=metadata,
+    )
+
+
+def _result(plans: list[ArrayPlan], commit: WriteResult | None) -> RechunkResult:
+    shuffled = [plan for plan in plans if plan.kind == "shuffled"]
+    return RechunkResult(
+        arrays=tuple(plan.target.path for plan in plans),
+        direct=len(plans) - len(shuffled),
+        shuffled=len(shuffled),
+        tasks=sum(plan.tasks for plan in plans),
+        decoded_bytes=sum(plan.decoded_bytes for plan in plans),
+        shuffled_bytes=sum(plan.decoded_bytes for plan in shuffled),
+        pieces=sum(plan.pieces for plan in shuffled),
+        requests=sum(plan.source_chunks + plan.target_chunks for plan in plans),
+        buffer_bytes=max((plan.buffer_bytes for plan in plans), default=0),
+        commit=commit,
+    )

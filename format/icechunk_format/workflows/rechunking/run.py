@@ -1,0 +1,152 @@
+"""Runs the tasks of a rechunking: reads groups, cuts them into pieces, and writes groups.
+
+Rules of this file
+------------------
+1. Values are stored values, bit for bit: no CF decoding.
+2. A piece that holds nothing but the bits of the fill value is not sent.
+3. Memory of a task is one group of values, its chunks, and the references of the task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.fill_values import is_all_fill
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.workflows.rechunking.groups import Box
+from icechunk_format.workflows.rechunking.plan import ArrayPlan
+
+_PIECE_BYTES: Final = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rechunking:
+    """The context of all tasks; picklable."""
+
+    location: Location
+    snapshot_id: SnapshotId
+    chunk_source: ChunkSource
+    destination: Destination
+    arrays: Mapping[str, ArrayPlan]
+    """By path of the new array."""
+
+    def reader(self, path: str) -> ArrayReader:
+        """Return the reader of an array of the source."""
+        storage = open_storage(self.location)
+        snapshot = pinned_snapshot(storage, self.snapshot_id)
+        node = snapshot.node(path)
+        if node is None or node.array is None:
+            raise NotFoundError(
+                f"snapshot {self.snapshot_id} has no array {path}", kind="variable", name=path
+            )
+        return ArrayReader(
+            storage=storage,
+            snapshot=snapshot,
+            variable=Variable(node),
+            chunk_source=self.chunk_source,
+        )
+
+
+class Piece(NamedTuple):
+    """Values of one box of a group of the target."""
+
+    group: int
+    lower: bytes
+    """First elements along each axis: ``int64``."""
+    shape: bytes
+    """``int64``."""
+    values: bytes
+
+
+def copy_group(work: Rechunking, task: tuple[str, int]) -> TaskReceipt:
+    """Read a group of the target and write it; a task is the path of the new array, and a group."""
+    path, number = task
+    plan = work.arrays[path]
+    lower, upper = plan.groups.box(number)
+    blocks = ArrayBlocks(work.destination)
+    blocks.write(plan.target, lower, work.reader(plan.source_path).read_box(lower, upper))
+    return blocks.receipt()
+
+
+def cut_group(work: Rechunking, task: tuple[str, int]) -> Iterator[Piece]:
+    """Read a group of the source, and yield its pieces."""
+    path, number = task
+    plan = work.arrays[path]
+    box = plan.source.box(number)
+    values = work.reader(plan.source_path).read_box(*box)
+    fill = plan.target.metadata.fill_value
+    for group, shared in plan.groups.meeting(box):
+        for lower, upper in _bounded(shared, values.itemsize):
+            at = tuple(
+                slice(low - origin, high - origin)
+                for low, high, origin in zip(lower, upper, box[0], strict=True)
+            )
+            piece = np.ascontiguousarray(values[at])
+            if not is_all_fill(piece, fill):
+                sizes = np.array(piece.shape, np.int64)
+                first = np.array(lower, np.int64)
+                yield Piece(group, first.tobytes(), sizes.tobytes(), _packed(piece))
+
+
+def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskReceipt:
+    """Write groups of the target from their pieces, which come group by group."""
+    plan = work.arrays[path]
+    blocks = ArrayBlocks(work.destination)
+    for number, found in itertools.groupby(pieces, key=lambda piece: piece.group):
+        lower, upper = plan.groups.box(number)
+        values = plan.target.metadata.fill_array([b - a for a, b in zip(lower, upper, strict=True)])
+        for piece in found:
+            first = np.frombuffer(piece.lower, np.int64)
+            shape = np.frombuffer(piece.shape, np.int64)
+            at = tuple(
+                slice(int(low - origin), int(low - origin + size))
+                for low, origin, size in zip(first, lower, shape, strict=True)
+            )
+            values[at] = _unpacked(piece.values, values.dtype, tuple(shape.tolist()))
+        blocks.write(plan.target, lower, values)
+    return blocks.receipt()
+
+
+def _bounded(box: Box, item: int) -> Iterator[Box]:
+    """Yield a box in parts of bounded size, cut along its longest axis."""
+    lower, upper = box
+    shape = [high - low for low, high in zip(lower, upper, strict=True)]
+    nbytes = item * math.prod(shape)
+    if nbytes <= _PIECE_BYTES:
+        yield box
+        return
+    axis = max(range(len(shape)), key=shape.__getitem__)
+    step = max(1, shape[axis] * _PIECE_BYTES // nbytes)
+    for start in range(lower[axis], upper[axis], step):
+        stop = min(start + step, upper[axis])
+        yield (
+            (*lower[:axis], start, *lower[axis + 1 :]),
+            (*upper[:axis], stop, *upper[axis + 1 :]),
+        )
+
+
+def _packed(values: NDArray[Any]) -> bytes:
+    # Objects are strings and bytes that this job has decoded.
+    return pickle.dumps(values) if values.dtype.hasobject else values.tobytes()
+
+
+def _unpacked(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if dtype.hasobject:
+        return np.asarray(pickle.loads(data)).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape)

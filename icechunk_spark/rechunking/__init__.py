@@ -1,0 +1,1 @@
+"""Rechunks arrays on Spark's executors."""

@@ -1,0 +1,271 @@
+"""Implements ``icechunk_spark.rechunk``: Spark runs the tasks and shuffles the pieces.
+
+Rules of this file
+------------------
+1. Rows show up in plans, so locations and credentials travel with the functions.
+2. `icechunk_spark` imports this module, so the first call imports all that is heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import choose
+from icechunk_format.options.declare import fold_name
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.values import parse_byte_size
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icechunk_format.dataset.writing.part import TaskReceipt
+    from icechunk_format.workflows.rechunking.rechunk import RechunkResult
+    from icechunk_format.workflows.rechunking.run import Rechunking
+
+_PIECES = StructType(
+    [
+        StructField("group", LongType()),
+        StructField("lower", BinaryType()),
+        StructField("shape", BinaryType()),
+        StructField("data", BinaryType()),
+    ]
+)
+_BATCH_BYTES = 8 * 2**20
+
+
+def rechunk(
+    spark: SparkSession,
+    path: str,
+    *,
+    chunks: Mapping[str, int] | Literal["auto"],
+    to: str | None = None,
+    to_group: str | None = None,
+    to_branch: str | None = None,
+    to_options: Mapping[str, str] | None = None,
+    shards: Mapping[str, int] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    variables: Sequence[str] | None = None,
+    memory: str | int = "512m",
+    dry_run: bool = False,
+    group: str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: Any = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    create_branch: bool = False,
+    on_conflict: Literal["rebase", "fail"] = "rebase",
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    **options: Any,
+) -> RechunkResult:
+    """Store arrays in other chunks, bit for bit, in one commit.
+
+    Maps that were written hour by hour become series that are read in one request. In place, the
+    arrays of the group are replaced, and old snapshots keep the old chunks. Attributes, dimension
+    names, data types and fill values stay; chunks of nothing but fill values are not stored.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    path
+        Root of the repository.
+    chunks
+        Elements of a chunk by dimension, -1 for all; other dimensions keep theirs. ``"auto"`` makes
+        chunks of at most 100 MB, or of 1 MB in shards. Labels of dimensions get one chunk.
+    to, to_group, to_branch
+        Repository, group and branch of the new arrays; None is that of the source. A repository
+        that does not exist is created. In another repository or group, all arrays of the group are
+        stored, and none may exist.
+    to_options
+        Options ``storage.*`` of the repository `to`; None takes those of the source.
+    shards
+        Elements of a shard by dimension, rounded up to chunks; None stores chunks without shards.
+    encoding
+        ``{"t2m": {"codecs": [...]}}``: codecs of chunks by variable, as JSON of Zarr v3.
+    variables
+        Names of arrays; None is all that have a dimension of `chunks`.
+    memory
+        Bytes of decoded values that a task may hold, such as ``"512m"``. A worker needs about three
+        times as much.
+    dry_run
+        Only return the plan.
+    group, branch, tag, snapshot, as_of
+        What is read, as in reading.
+    message, metadata, create_branch, on_conflict, txn_app_id, txn_version
+        The commit, as in writing.
+    **options
+        ``storage_*`` and ``virtual_*``, as in reading. Virtual chunks become chunks of the
+        repository.
+
+    Returns
+    -------
+    RechunkResult
+        Tasks, bytes and pieces; ``commit`` is the result of the write.
+
+    Raises
+    ------
+    ConflictError
+        Other writers changed the same arrays meanwhile; nothing was committed.
+    InvalidInputError
+        A size, name or option cannot be used.
+    AlreadyExistsError
+        An array is where a new one should be.
+    UnsupportedError
+        A codec only decodes.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.rechunk(  # doctest: +SKIP
+    ...     spark, "s3://bucket/era5", chunks={"time": -1, "latitude": 20, "longitude": 20}
+    ... )
+    """
+    for name in options:
+        if not fold_name(name).startswith(("storage", "virtual")):
+            raise InvalidInputError(
+                f"rechunk has no option {name!r}; beside its keywords it takes storage_* and"
+                " virtual_*",
+                option=name,
+            )
+    choose("on_conflict", on_conflict, ("rebase", "fail"))
+    version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
+    version = {name: value for name, value in version.items() if value is not None}
+    group_given = {} if group is None else {"group": group}
+    request = parse_arguments(path, {**options, **version, **group_given}, "sample")
+    if (txn_app_id is None) != (txn_version is None):
+        missing = "txn_app_id" if txn_app_id is None else "txn_version"
+        raise InvalidInputError(
+            f"txn_app_id and txn_version belong together: give {missing} as well", option=missing
+        )
+    from icechunk_format.options.location import location_of
+    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.storage.location import Location
+    from icechunk_format.workflows.rechunking.rechunk import RechunkRequest, rechunk_arrays
+    from icechunk_spark.jobs.errors import raised_in_jobs
+    from icechunk_spark.jobs.partitions import cores_of
+
+    location = location_of(request)
+    target = None
+    if to is not None:
+        given = parse_arguments(to, to_options, "sample") if to_options is not None else None
+        target = location_of(given or replace(request, path=to))
+    work = RechunkRequest(
+        location=location,
+        version={
+            "branch": request.branch,
+            "tag": request.tag,
+            "snapshot": request.snapshot,
+            "as_of": request.as_of,
+        },
+        group=request.group,
+        authorize=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
+        target=target,
+        options=WriteOptions(
+            mode="append",
+            branch=to_branch or (request.branch if to is None else None) or "main",
+            group=to_group if to_group is not None else request.group,
+            create_branch=create_branch,
+            message=message,
+            metadata=metadata,
+            on_conflict=on_conflict,
+            txn_app_id=txn_app_id,
+            txn_version=txn_version,
+        ),
+        chunks=chunks,
+        shards=shards,
+        encoding=encoding or {},
+        variables=None if variables is None else tuple(variables),
+        memory=parse_byte_size("memory", str(memory)),
+    )
+    place: Location = target or location
+    with raised_in_jobs(
+        f"rechunking into {place}", "Nothing was committed; the same call can be repeated"
+    ):
+        return rechunk_arrays(
+            work, partial(_on_spark, spark), cores=cores_of(spark), dry_run=dry_run
+        )
+
+
+def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
+    """Run all tasks: one job for direct arrays, and one for each array with a shuffle."""
+    from icechunk_format.workflows.rechunking.run import copy_group
+    from icechunk_spark.jobs.task_rows import on_executors
+
+    direct = [
+        (path, number)
+        for path, plan in work.arrays.items()
+        if plan.kind == "direct"
+        for number in range(len(plan.groups))
+    ]
+    receipts: list[TaskReceipt] = on_executors(spark, partial(copy_group, work), direct)
+    for path, plan in work.arrays.items():
+        if plan.kind == "shuffled":
+            receipts += _shuffled(spark, work, path)
+    return receipts
+
+
+def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskReceipt]:
+    from icechunk_format.workflows.rechunking.run import Piece, cut_group, write_groups
+    from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.jobs.task_rows import (
+        MAX_PARTITIONS,
+        collected,
+        grouped_rows,
+        tasks_in,
+        work_rows,
+    )
+
+    plan = work.arrays[path]
+
+    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with errors_on_one_line():
+            for number in tasks_in(batches):
+                yield from _batches(cut_group(work, (path, number)))
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt]:
+        pieces = (
+            Piece(*(column[row].as_py() for column in batch.columns))
+            for batch in batches
+            for row in range(batch.num_rows)
+        )
+        yield write_groups(work, path, pieces)
+
+    tasks = work_rows(spark, list(range(len(plan.source))))
+    rows = tasks.mapInArrow(cut, _PIECES)
+    groups = min(len(plan.groups), MAX_PARTITIONS)
+    found: list[TaskReceipt] = collected(grouped_rows(rows, "group", groups), write)
+    return found
+
+
+def _batches(pieces: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield pieces in batches of bounded size."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece.values)
+        if size >= _BATCH_BYTES:
+            yield _batch(pa, held)
+            held, size = [], 0
+    if held:
+        yield _batch(pa, held)
+
+
+def _batch(pa: Any, pieces: list[Any]) -> pa.RecordBatch:
+    columns = zip(*pieces, strict=True)
+    types = (pa.int64(), pa.binary(), pa.binary(), pa.binary())
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in _PIECES])

@@ -1,0 +1,281 @@
+"""Rechunked arrays hold the same bits, whatever the grids, in one process and by pieces."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
+from icechunk_format.workflows.rechunking.groups import Groups, join, windows
+from icechunk_format.workflows.rechunking.rechunk import (
+    RechunkRequest,
+    one_process,
+    rechunk_arrays,
+)
+from icechunk_format.workflows.rechunking.run import cut_group, write_groups
+
+from helpers.sessions.model import group_document  # isort: skip
+from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
+from icechunk_format.arrays.new_nodes import build_array_metadata
+
+STRING = parse_data_type("string", node_path="/")
+
+
+@pytest.fixture
+def place(tmp_path):
+    return str(tmp_path / "repository")
+
+
+def make(place, values, chunks, *, name="t", dims=None, fill=None, shards=None, drop=()):
+    """Write an array chunk by chunk; `drop` are chunks that stay missing."""
+    repository = Repository.find(place) or Repository.create(place)
+    session = repository.writable_session()
+    if session.node("/") is None:
+        session.create_group("/", group_document())
+    metadata = build_array_metadata(
+        shape=values.shape,
+        data_type=STRING if values.dtype.hasobject else data_type_from_numpy(values.dtype),
+        chunk_shape=chunks,
+        shard_shape=shards,
+        fill_value=fill,
+        dimension_names=dims or [f"d{axis}" for axis in range(values.ndim)],
+        attributes={"units": "K"},
+    )
+    session.create_array(
+        f"/{name}",
+        metadata.to_bytes(),
+        shape=values.shape,
+        num_chunks=metadata.grid.num_chunks,
+        dimension_names=metadata.dimension_names,
+    )
+    codecs = metadata.chunk_codecs()
+    for at in np.ndindex(*metadata.grid.num_chunks):
+        if at in drop:
+            continue
+        lower, upper = metadata.grid.box_of(at)
+        whole = metadata.fill_array(metadata.grid.full_chunk_shape(at))
+        part = values[tuple(map(slice, lower, upper))]
+        whole[tuple(slice(0, n) for n in part.shape)] = part
+        session.set_chunk(f"/{name}", at, codecs.encode(whole))
+    session.commit("made")
+    return repository
+
+
+def request(place, chunks, *, memory=1 << 29, target=None, options=None, **more):
+    values = {
+        "location": Location.of(place),
+        "version": {},
+        "group": None,
+        "authorize": (),
+        "virtual_options": {},
+        "target": None if target is None else Location.of(target),
+        "options": options or WriteOptions(mode="append"),
+        "chunks": chunks,
+        "shards": None,
+        "encoding": {},
+        "variables": None,
+        "memory": memory,
+    }
+    return RechunkRequest(**values | more)
+
+
+def by_pieces(work):
+    """Run each step as Spark does: pieces of all groups of the source, sorted by group."""
+    work = pickle.loads(pickle.dumps(work))
+    receipts = []
+    for path, plan in work.arrays.items():
+        assert plan.kind == "shuffled"
+        pieces = [p for n in range(len(plan.source)) for p in cut_group(work, (path, n))]
+        random.Random(1).shuffle(pieces)
+        pieces.sort(key=lambda piece: piece.group)
+        receipts.append(write_groups(work, path, pieces))
+    return receipts
+
+
+def read(place, name="t", snapshot_id=None):
+    repository = Repository.open(place)
+    dataset = open_dataset(repository, snapshot_id or repository.resolve())
+    return dataset.read(name), dataset.variables[name]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_grids_hold_the_same_bits(place, seed):
+    rng = np.random.default_rng(seed)
+    ndim = int(rng.integers(1, 4))
+    shape = tuple(int(n) for n in rng.integers(1, 14, ndim))
+    old, new = (tuple(int(rng.integers(1, n + 1)) for n in shape) for _ in range(2))
+    values = rng.integers(0, 2**32, shape, dtype="u4").view("f4")  # NaN payloads among them
+    count = [-(-n // c) for n, c in zip(shape, old, strict=True)]
+    drop = [at for at in np.ndindex(*count) if rng.random() < 0.2]
+    repository = make(place, values, old, drop=drop)
+    before, variable = read(place)
+    base = repository.resolve()
+    run = by_pieces if seed % 2 else one_process
+    sizes = {f"d{axis}": size for axis, size in enumerate(new)}
+    cores = 2 if seed % 2 else None
+    wanted = request(place, sizes, memory=int(rng.integers(4, 400)))
+    if old != new:
+        with_pieces(wanted, run, cores)
+    after, now = read(place)
+    assert after.tobytes() == before.tobytes()
+    assert now.metadata.grid.chunk_shape == new
+    assert now.metadata.attributes == {"units": "K"}
+    assert read(place, snapshot_id=base)[1].metadata.grid == variable.metadata.grid
+
+
+def with_pieces(wanted, run, cores):
+    from icechunk_format.workflows.rechunking import plan, rechunk
+
+    if run is not by_pieces:
+        return rechunk_arrays(wanted, run, cores=cores, dry_run=False)
+    with pytest.MonkeyPatch.context() as patch:
+        # Sizes of tasks as of a large array.
+        patch.setattr(plan, "_LEAST_TASK_BYTES", 1)
+        patch.setattr(plan, "_LEAST_PIECE_BYTES", 0)
+        patch.setattr(plan, "_TINY_PIECE_BYTES", 0)
+        patch.setattr(plan, "_WAVES", 1000)
+
+        def either(work):
+            kinds = {p.kind for p in work.arrays.values()}
+            return by_pieces(work) if kinds == {"shuffled"} else one_process(work)
+
+        return rechunk.rechunk_arrays(wanted, either, cores=cores, dry_run=False)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(3.5),
+        np.zeros((0, 4), "i2"),
+        np.array([["a", "longer"], ["", "é"]], dtype=object),
+        np.array([1 + 2j, 3], "c8"),
+        np.array([(1, 2.0)] * 5, dtype=[("a", "i2"), ("b", "f8")]),
+    ],
+    ids=["scalar", "empty", "strings", "complex", "structs"],
+)
+def test_other_shapes_and_types(place, values):
+    make(place, values, tuple(1 for _ in values.shape))
+    before = read(place)[0]
+    target = f"{place}-copy"
+    done = rechunk_arrays(request(place, {}, target=target), one_process, cores=None, dry_run=False)
+    assert done.arrays == ("/t",)
+    after = read(target)[0]
+    assert after.shape == before.shape
+    assert after.tolist() == before.tolist()
+
+
+def test_shards_come_and_go(place):
+    values = np.arange(240, dtype="f8").reshape(12, 20)
+    make(place, values, (3, 5))
+    rechunk_arrays(
+        request(place, {"d0": 2, "d1": 5}, shards={"d0": 4, "d1": -1}),
+        one_process,
+        cores=None,
+        dry_run=False,
+    )
+    after, variable = read(place)
+    np.testing.assert_array_equal(after, values)
+    assert variable.metadata.grid.chunk_shape == (4, 20)
+    rechunk_arrays(request(place, {"d0": 12}), one_process, cores=None, dry_run=False)
+    after, variable = read(place)
+    np.testing.assert_array_equal(after, values)
+    assert variable.metadata.grid.chunk_shape == (12, 5)
+    codecs = [{"name": "bytes", "configuration": {"endian": "big"}}]
+    rechunk_arrays(
+        request(place, {"d0": -1}, encoding={"t": {"codecs": codecs}}),
+        one_process,
+        cores=None,
+        dry_run=False,
+    )
+    after, variable = read(place)
+    np.testing.assert_array_equal(after, values)
+    assert variable.metadata.raw["codecs"] == codecs
+
+
+def test_labels_get_one_chunk_and_untouched_arrays_stay(place):
+    make(place, np.arange(8.0), (2,), name="x", dims=["x"])
+    make(place, np.arange(8.0) + 1, (2,), dims=["x"])
+    make(place, np.arange(5.0), (1,), name="other", dims=["y"])
+    repository = Repository.open(place)
+    other = repository.snapshot(repository.resolve()).node("/other").id
+    done = rechunk_arrays(request(place, {"x": 4}), one_process, cores=None, dry_run=False)
+    assert set(done.arrays) == {"/t", "/x"}
+    assert read(place, "x")[1].metadata.grid.chunk_shape == (8,)
+    assert repository.snapshot(repository.resolve()).node("/other").id == other
+    again = rechunk_arrays(request(place, {"x": 4}), one_process, cores=None, dry_run=False)
+    assert again.commit.is_skipped
+
+
+def test_a_rival_that_changes_the_array_conflicts(place):
+    repository = make(place, np.arange(8.0), (2,))
+
+    def rivalled(work):
+        receipts = list(one_process(work))
+        session = repository.writable_session()
+        session.delete_chunks("/t", [[0]])
+        session.commit("rival")
+        return receipts
+
+    with pytest.raises(ConflictError):
+        rechunk_arrays(request(place, {"d0": 4}), rivalled, cores=None, dry_run=False)
+    assert read(place)[1].metadata.grid.chunk_shape == (2,)
+
+
+def test_a_plan_of_a_large_array_costs_no_more_than_its_axes():
+    shape, old, new = (394_488, 778, 706), (24, 778, 706), (43_800, 5, 5)
+    source, target = (
+        [np.append(np.arange(0, n, c), n) for n, c in zip(shape, sizes, strict=True)]
+        for sizes in (old, new)
+    )
+    common = windows(source, target)
+    elements = (512 << 20) // 4
+    groups, parts = join(target, source, common, elements), join(source, target, common, elements)
+    assert max(groups.largest, parts.largest) <= elements
+    pieces = [box for _, box in groups.meeting(parts.box(7))]
+    sizes = [4 * np.prod(np.subtract(high, low)) for low, high in pieces]
+    assert 256 << 10 < np.mean(sizes) < 16 << 20
+    # A group of the source lies in one window.
+    assert all(edge in parts.edges[0] for edge in common.edges[0])
+
+
+def test_groups_cover_each_element_once():
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        size = int(rng.integers(1, 60))
+        source, target = (
+            [np.append(np.arange(0, size, int(rng.integers(1, size + 1))), size)] for _ in range(2)
+        )
+        common = windows(source, target)
+        parts = join(source, target, common, int(rng.integers(1, size + 1)))
+        groups = join(target, source, common, int(rng.integers(1, size + 1)))
+        seen = np.zeros(size, int)
+        for number in range(len(parts)):
+            for group, (lower, upper) in groups.meeting(parts.box(number)):
+                assert groups.box(group)[0][0] <= lower[0] < upper[0] <= groups.box(group)[1][0]
+                seen[lower[0] : upper[0]] += 1
+        assert (seen == 1).all()
+        assert np.isin(parts.edges[0], source[0]).all()
+        assert np.isin(groups.edges[0], target[0]).all()
+    assert len(Groups(())) == 1
+
+
+def test_bad_arguments_are_named(place):
+    make(place, np.arange(8.0), (2,))
+    for more, error, fact in [
+        ({"chunks": {"dd": 2}}, InvalidInputError, ("dimension", "dd")),
+        ({"chunks": {"d0": 0}}, InvalidInputError, ("dimension", "d0")),
+        ({"chunks": {"d0": 2}, "variables": ["u"]}, NotFoundError, ("name", "u")),
+        (
+            {"chunks": {"d0": 2}, "encoding": {"t": {"dtype": "f4"}}},
+            InvalidInputError,
+            ("variable", "t"),
+        ),
+    ]:
+        with pytest.raises(error) as caught:
+            rechunk_arrays(request(place, **more), one_process, cores=None, dry_run=True)
+        assert caught.value.facts[fact[0]] == fact[1]
