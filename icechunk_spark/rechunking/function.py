@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
@@ -218,6 +219,7 @@ def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
 def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskReceipt]:
     from icechunk_format.workflows.rechunking.run import Piece, cut_group, write_groups
     from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.jobs.partitions import dealt_out, together
     from icechunk_spark.jobs.task_rows import (
         MAX_PARTITIONS,
         collected,
@@ -243,8 +245,14 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
 
     tasks = work_rows(spark, list(range(len(plan.source))))
     rows = tasks.mapInArrow(cut, _PIECES)
-    groups = min(len(plan.groups), MAX_PARTITIONS)
-    found: list[TaskReceipt] = collected(grouped_rows(rows, "group", groups), write)
+    groups = len(plan.groups)
+    # A partition of one group needs no sort, which would copy every piece once more.
+    dealt = (
+        together(rows, F.col("group"), groups)
+        if groups <= MAX_PARTITIONS and dealt_out(rows, F.col("group"), groups) is not None
+        else grouped_rows(rows, "group", min(groups, MAX_PARTITIONS))
+    )
+    found: list[TaskReceipt] = collected(dealt, write)
     return found
 
 
