@@ -21,7 +21,7 @@ help:  ## this list
 demo: $(VENV)/.ready java  ## real data into a local repository, then read with Spark; draws two pictures
 	$(PY) examples/demo.py
 
-cluster: $(VENV)/.ready java  ## docker-compose.yml's services as processes: S3, a Spark cluster, and the demo on them
+cluster: $(VENV)/.ready java  ## docker-compose.yml's services as processes: S3, a Spark cluster, the demo and a week of operations on them
 	$(PY) deploy/as_processes.py $(ARGS)
 
 bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=scan for one, ARGS='--plots pictures'

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 COMPOSE_FILE = Path(__file__).parents[1] / "docker-compose.yml"
+DRIVERS = ("driver", "operations")  # one after the other
 LOOPBACK = "127.0.0.1"
 KNOWN_KEYS = {
     "build", "command", "depends_on", "deploy", "entrypoint", "environment", "expose",
@@ -102,6 +103,10 @@ class Topology:
     """The instances of every service, in the order in which they can start."""
 
     instances: dict[str, list[Instance]]
+
+    def one(self, service: str) -> Instance:
+        """Return the first instance of a service."""
+        return self.instances[service][0]
 
     def address(self, service: str, port: str) -> str:
         """Return where the first instance of a service listens instead of ``service:port``."""
@@ -290,7 +295,7 @@ def _wait_for(planned: Topology, names: list[str], waited: set[str]) -> None:
 
 
 def main() -> int:
-    """Run the store and the cluster, then the driver; return the driver's exit code."""
+    """Run the store and the cluster, then the drivers; return the first exit code that is not 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", nargs="?", default="demo-output", type=Path)
     parser.add_argument("--workers", type=int, help="number of Spark workers")
@@ -308,7 +313,7 @@ def main() -> int:
             variables=variables,
         )
         print("starting an S3 store, a Spark master and workers", flush=True)
-        with running(planned, without=("driver",)):
+        with running(planned, without=DRIVERS):
             workers = len(planned.instances["spark-worker"])
             print(
                 f"S3 at http://{planned.address('s3', '8333')}, Spark at "
@@ -316,15 +321,19 @@ def main() -> int:
                 f"page at http://{planned.address('spark-master', '8080')}",
                 flush=True,
             )
-            driver = planned.instances["driver"][0]
-            driver.start(output=sys.stdout.fileno())
-            try:
-                code = driver.process.wait() if driver.process else 1
-            finally:
-                driver.stop()
-            if code:
-                print(driver.log.read_text(errors="replace")[-3000:], file=sys.stderr)
-            return code
+            return next((code for code in map(_drive, map(planned.one, DRIVERS)) if code), 0)
+
+
+def _drive(driver: Instance) -> int:
+    """Run a driver to its end, and return its exit code."""
+    driver.start(output=sys.stdout.fileno())
+    try:
+        code = driver.process.wait() if driver.process else 1
+    finally:
+        driver.stop()
+    if code:
+        print(driver.log.read_text(errors="replace")[-3000:], file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -43,8 +43,13 @@ def test_the_file_keeps_the_compose_schema():
 
 
 def test_services_wait_only_for_services_that_say_when_they_are_healthy(services):
-    assert set(services) == {"s3", "spark-master", "spark-worker", "driver"}
+    assert set(services) == {"s3", "spark-master", "spark-worker", *as_processes.DRIVERS}
+    assert services["operations"]["depends_on"] == {
+        "driver": {"condition": "service_completed_successfully"}
+    }
     for name, service in services.items():
+        if name == "operations":
+            continue
         for other, how in service.get("depends_on", {}).items():
             assert how["condition"] == "service_healthy"
             assert "healthcheck" in services[other], (name, other)
@@ -140,7 +145,10 @@ def test_the_same_topology_runs_as_processes(tmp_path):
     assert Path(demo[1]).name == "demo.py"
     assert demo[demo.index("--master") + 1] == f"spark://{planned.address('spark-master', '7077')}"
     assert demo[-1] == str(tmp_path / "output")
-    with as_processes.running(planned, without=("driver",)):
+    week = planned.one("operations").command
+    assert Path(week[1]).name == "operations.py"
+    assert week[week.index("--master") + 1] == demo[demo.index("--master") + 1]
+    with as_processes.running(planned, without=as_processes.DRIVERS):
         driver = planned.instances["driver"][0]
         master = demo[demo.index("--master") + 1]
         driver.command = [sys.executable, "-c", DRIVER, master, "s3://demo/short"]

@@ -40,6 +40,13 @@ SHOWN = {
     ],
     "city_stripes": ["7,326 cities, 1,758,240 temperatures", "city_stripes.png"],
     "county_warming": ["3,109 counties, 746,160 yearly means", "North Dakota warms most: by 7.7"],
+    "operations": [
+        "left out: 2024-07-03T06.nc: its first bytes",
+        "Take out 04 July: up to 379 K",
+        "merged: 04 July has 261 to 302 K",
+        "0 findings; ",
+        "operations.png",
+    ],
     "stream_of_files": [
         "means committed: 6 files",
         "table refreshed: 6 files",
@@ -47,6 +54,8 @@ SHOWN = {
         "the table has 1,200 readings",
     ],
 }
+# Small sizes for the tests.
+ARGUMENTS = {"operations": ["--states", "RI"]}
 
 
 def test_an_example_as_a_program(tmp_path):
@@ -68,7 +77,7 @@ def test_an_example_as_a_program(tmp_path):
 @pytest.mark.parametrize("name", [name for name in SHOWN if name != AS_A_PROGRAM])
 def test_an_example_in_a_running_session(spark, name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path), *ARGUMENTS.get(name, [])])
     monkeypatch.chdir(tmp_path)
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:

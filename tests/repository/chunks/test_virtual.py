@@ -166,6 +166,18 @@ def test_options_of_containers_are_translated_and_the_users_win():
     assert own["endpoint_url"] == endpoint
 
 
+def test_a_container_without_an_endpoint_leaves_the_style_of_requests_to_the_user():
+    # Its default is for AWS. A server on an address has no hosts of buckets.
+    amazon = container("s3://bucket/", "s3", region="us-east-1", force_path_style=False)
+    assert resolved("s3://bucket/x", ["s3://bucket"], [amazon])[2] == {"region": "us-east-1"}
+    given = resolved("s3://bucket/x", ["s3://bucket"], [amazon], virtual_hosted_style="true")
+    assert given[2]["virtual_hosted_style"] == "true"
+    endpoint = "https://s3.example.org"
+    other = container("s3://bucket/", "s3", endpoint_url=endpoint, force_path_style=False)
+    kept = resolved("s3://bucket/x", ["s3://bucket", endpoint], [other])[2]
+    assert kept["virtual_hosted_style"] == "true"
+
+
 def test_options_of_other_stores():
     assert resolved(
         "gs://b/x", ["gs://b"], [container("gs://b/", "gcs", google_skip_signature="true")]

@@ -111,6 +111,9 @@ def _stated(container: VirtualChunkContainer) -> dict[str, str]:
             stated.setdefault(word, text)
     if container.store_kind == "tigris":
         stated.setdefault("endpoint_url", TIGRIS_ENDPOINT)
+    if "endpoint_url" not in stated and stated.get("force_path_style") == "false":
+        # The default of a container for AWS; the user's own endpoint may not have hosts of buckets.
+        del stated["force_path_style"]
     return stated
 
 

@@ -1,0 +1,377 @@
+"""Runs a week of operations: files arrive, one is broken, a day is redone, old snapshots expire.
+
+Model output of seven days arrives as files, four a day. The fields are those of a climate model
+over North America (PyPI's ``iris-sample-data``), one year standing for one day, with a daily cycle
+and seeded noise added, so that they are made up as weather and real as a grid. On every morning
+
+1. the new files become part of one dataset without being copied (``virtualize``),
+2. a stream keeps daily means in a second repository,
+3. a Delta table follows the means (``mirror``),
+4. the means are summed up for each county (``zonal``), and the morning gets a tag.
+
+On Wednesday a file arrives broken; it is repaired on Thursday. Thursday's output is wrong; on
+Friday that day is taken out. On Saturday it is redone on a branch, checked and merged, while
+another writer commits to main. On Sunday old snapshots expire, garbage is collected, the
+repository is verified and copied. The picture is read from the tags: it shows what was readable
+when.
+
+Run it with ``python examples/operations.py [output folder]``. On a cluster, with everything on S3:
+``--master spark://host:7077 --below s3://bucket/prefix`` (``make cluster`` does that).
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+# Spark starts Python workers by name: they must be this very interpreter.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+import fsspec
+import iris_sample_data
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import shapely
+import xarray as xr
+from bokeh_sampledata import us_counties
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import icechunk_spark
+from icechunk_format import Repository
+from icechunk_spark import maintenance
+
+mpl.use("Agg")
+FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_america.nc"
+FIRST = datetime(2024, 7, 1)  # a Monday
+DAYS = [FIRST + timedelta(days=day) for day in range(7)]
+PLAUSIBLE = (200, 330)  # kelvin, for a daily mean
+
+
+class Week:
+    """The places of a week's data, and the steps of its mornings."""
+
+    def __init__(self, spark: SparkSession, base: str, local: Path, counties: DataFrame) -> None:
+        self.spark, self.counties = spark, counties
+        self.files, self.rerun = f"{base}/files", f"{base}/rerun"
+        self.model, self.means, self.table = f"{base}/model", f"{base}/means", f"{base}/table"
+        self.archive = f"{base}/archive"
+        self.checkpoint = str(local / "checkpoint")
+        self.places: tuple[str, ...] = ()
+        # What deltalake needs to know about a store that is not AWS.
+        on_s3 = base.startswith("s3://") and "AWS_ENDPOINT_URL" in os.environ
+        self.delta = {"AWS_ALLOW_HTTP": "true"} if on_s3 else {}
+        self.delta |= {name: os.environ[name] for name in os.environ if on_s3 and "AWS_" in name}
+
+    def morning(self, day: datetime) -> None:
+        """Add the files that arrived, bring means, table and counties up to date, and set a tag."""
+        done = icechunk_spark.virtualize(
+            self.spark, f"{self.files}/*.nc", self.model, concat_dim="time", on_mismatch="skip"
+        )
+        self.places = tuple({*self.places, *done.places})
+        tell(f"{done.files_added} files added, {done.references} references, 0 bytes copied")
+        for row in done.report.where("status = 'refused'").collect():
+            tell(f"left out: {Path(row.file).name}: {row.difference.partition(',')[0]}")
+        self.follow()
+        self.sum_up(day)
+        copied = icechunk_spark.mirror(
+            self.spark, self.means, self.table, group="daily", target_options=self.delta
+        )
+        tell(f"the table has version {copied.version}: {copied.rows:,} rows written")
+        self.tag(day)
+
+    def follow(self) -> None:
+        """Keep a mean for each day that changed in the model's repository."""
+        reader = self.spark.readStream.format("icechunk")
+        changes = reader.option("virtual.authorize", ",".join(self.places)).load(self.model)
+        query = (
+            changes.writeStream.foreachBatch(self.keep_means)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def keep_means(self, changed: DataFrame, batch: int) -> None:
+        """Write the means of all days that a batch changed, as one commit."""
+        days = [
+            row.day for row in changed.select(F.to_date("time").alias("day")).distinct().collect()
+        ]
+        if days:
+            first, end = min(days), max(days) + timedelta(days=1)
+            rows = self.output(self.model, f"time >= '{first}' AND time < '{end}'")
+            icechunk_spark.write(
+                daily_means(rows), self.means, group="daily", mode="append",
+                dims=["day", "latitude", "longitude"], chunks={"day": 1},
+                message=f"Daily means of {', '.join(f'{day:%d %B}' for day in sorted(days))}",
+                txn_app_id="daily means", txn_version=batch,
+            )  # fmt: skip
+
+    def output(self, path: str, where: str) -> DataFrame:
+        """Read model output, whose chunks are in the files."""
+        return icechunk_spark.read(self.spark, path, where=where, virtual_authorize=self.places)
+
+    def sum_up(self, day: datetime) -> None:
+        """Write the mean of a day for each county into the group `counties`."""
+        found = icechunk_spark.zonal(
+            self.counties, self.means, group="daily", variables=["t2m"],
+            where=f"day = '{day:%Y-%m-%d}'", weights="area",
+        )  # fmt: skip
+        icechunk_spark.write(
+            found.select("day", "county", F.col("t2m_mean").alias("t2m")), self.means,
+            group="counties", mode="append", dims=["day", "county"],
+            message=f"Counties on {day:%d %B}",
+        )  # fmt: skip
+
+    def take_out(self, day: datetime) -> None:
+        """Replace the means of a day by NULL: its cells are missing from now on."""
+        daily = self.daily(where=f"day = '{day:%Y-%m-%d}'")
+        worst = daily.agg(F.max("t2m")).first()[0]
+        gone = daily.withColumn("t2m", F.lit(None).cast("double"))
+        message = f"Take out {day:%d %B}: up to {worst:.0f} K"
+        icechunk_spark.write(gone, self.means, group="daily", mode="append", message=message)
+        tell(message)
+        self.sum_up(day)
+
+    def redo(self, day: datetime) -> None:
+        """Compute a day again on a branch, check it there, and merge it."""
+        done = icechunk_spark.virtualize(
+            self.spark, f"{self.rerun}/*.nc", f"{self.rerun}-repository", concat_dim="time"
+        )
+        self.places = tuple({*self.places, *done.places})
+        repository = Repository.open(self.means)
+        repository.create_branch("redo", repository.resolve(branch="main"))
+        again = self.output(f"{self.rerun}-repository", f"time >= '{day:%Y-%m-%d}'")
+        icechunk_spark.write(
+            daily_means(again), self.means, group="daily", mode="append", branch="redo",
+            message=f"{day:%d %B} again, from the rerun of the model",
+        )  # fmt: skip
+        # Meanwhile somebody else commits to main.
+        session = repository.writable_session("main")
+        session.create_group("/notes", b'{"zarr_format": 3, "node_type": "group"}')
+        session.commit("Add a group for notes")
+
+        redone = self.daily(branch="redo", where=f"day = '{day:%Y-%m-%d}'")
+        low, high = redone.agg(F.min("t2m"), F.max("t2m")).first()
+        if not PLAUSIBLE[0] < low <= high < PLAUSIBLE[1]:
+            sys.exit(f"the rerun is wrong as well: {low:.0f} to {high:.0f} K")
+        merged = repository.merge("redo", into="main", message=f"Redo {day:%d %B}")
+        repository.delete_branch("redo")
+        tell(f"merged: {day:%d %B} has {low:.0f} to {high:.0f} K ({merged.commit.snapshot_id})")
+        self.sum_up(day)
+
+    def tidy_up(self, kept_since: datetime) -> None:
+        """Expire old snapshots, delete what nothing needs, verify and copy the repository."""
+        expired = maintenance.expire_snapshots(self.spark, self.means, kept_since)
+        collected = maintenance.collect_garbage(self.spark, self.means, kept_since)
+        deleted = f"{collected.bytes_deleted:,} bytes deleted"
+        tell(f"{len(expired.released_snapshots)} snapshots expired, {deleted}")
+        found = maintenance.verify(self.spark, self.means).where("severity <> 'info'").count()
+        copied = maintenance.copy(self.spark, self.means, self.archive, branch="main")
+        tell(f"{found} findings; {copied.snapshots} snapshots and {copied.chunks} chunks copied")
+        if found:
+            sys.exit("the repository is damaged")
+
+    def daily(self, **options: str) -> DataFrame:
+        """Read the daily means."""
+        return icechunk_spark.read(self.spark, self.means, group="daily", **options)
+
+    def tag(self, day: datetime) -> None:
+        """Give the newest snapshot the name of a weekday."""
+        repository = Repository.open(self.means)
+        repository.create_tag(f"{day:%A}", repository.resolve(branch="main"))
+
+    def readable(self) -> pd.DataFrame:
+        """Return what each morning's tag shows of each day: fields, highest and mean value."""
+        seen = []
+        for day in DAYS:
+            state = (
+                self.daily(tag=f"{day:%A}")
+                .groupBy("day")
+                .agg(
+                    F.max("fields").alias("fields"),
+                    F.max("t2m").alias("high"),
+                    F.avg("t2m").alias("mean"),
+                )
+            )
+            seen.append(state.toPandas().assign(morning=day))
+        return pd.concat(seen)
+
+
+def tell(text: str) -> None:
+    print(f"    {text}", flush=True)
+
+
+def daily_means(rows: DataFrame) -> DataFrame:
+    """Return the mean of each cell and day, and the number of fields in it."""
+    day = F.date_trunc("day", "time").cast("timestamp_ntz").alias("day")
+    means = rows.groupBy(day, "latitude", "longitude")
+    return means.agg(F.avg("t2m").alias("t2m"), F.count("t2m").cast("int").alias("fields"))
+
+
+def field(day: datetime, step: int) -> xr.Dataset:
+    """Return a field of the model: that of a year, with a daily cycle and seeded noise."""
+    run = xr.open_dataset(FILE, decode_timedelta=True)["air_temperature"]
+    number = (day - FIRST).days
+    year = run.isel(time=140 + number).reset_coords(drop=True)
+    local_hour = 6 * step + (year.longitude - 360) / 15
+    cycle = 4 * np.cos((local_hour - 15) / 24 * 2 * np.pi)
+    coarse = np.random.default_rng(10 * number + step).normal(0, 2, (5, 7))
+    noise = np.kron(coarse, np.ones((8, 7)))[: year.sizes["latitude"], : year.sizes["longitude"]]
+    values = (year + cycle + noise).astype("float32")
+    values.attrs = {"units": "K", "standard_name": "air_temperature"}
+    # xarray names a time by its nanoseconds; files store seconds.
+    at = pd.Timestamp(day) + pd.Timedelta(hours=6 * step)
+    return values.expand_dims(time=[at]).to_dataset(name="t2m")
+
+
+def arrive(
+    folder: str,
+    day: datetime,
+    *,
+    steps: tuple[int, ...] = (0, 1, 2, 3),
+    wrong: bool = False,
+    broken: int | None = None,
+) -> None:
+    """Put the files of a day into a folder; one of them can be broken, or all can be wrong."""
+    system, path = fsspec.url_to_fs(folder)
+    system.makedirs(path, exist_ok=True)
+    for step in steps:
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / f"{day:%Y-%m-%d}T{6 * step:02}.nc"
+            data = field(day, step)
+            if wrong:
+                data["t2m"] += 90 * np.exp(-(((data.latitude - 42) / 8) ** 2))
+            encoding = {"t2m": {"zlib": True, "chunksizes": data["t2m"].shape}}
+            encoding["time"] = {"units": "hours since 2024-01-01", "dtype": "int64"}
+            data.to_netcdf(file, engine="h5netcdf", encoding=encoding, unlimited_dims=["time"])
+            if step == broken:
+                file.write_bytes(b"<html>503 Slow Down</html>")
+            system.put_file(str(file), f"{path}/{file.name}")
+
+
+def counties(spark: SparkSession, states: list[str] | None) -> DataFrame:
+    """Return number and polygon of each county of the contiguous states, or of some."""
+    found = pd.DataFrame(us_counties.records())
+    chosen = found["state"].isin(states) if states else ~found["state"].isin(["AK", "HI", "PR"])
+    found = found[chosen].assign(geometry=lambda rows: shapely.to_wkb(rows["geometry"]))
+    found = found.assign(county=found["fips"].astype("int64"))[["county", "geometry"]]
+    return spark.createDataFrame(found).cache()
+
+
+def draw(seen: pd.DataFrame, file: Path) -> None:
+    """Draw for each morning what was readable of each day."""
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import FancyBboxPatch
+
+    looks = {
+        "complete": ("#2f7d5b", "white"),
+        "three of four files": ("#e8c547", "0.15"),
+        "wrong": ("#c8443a", "white"),
+        "taken out": ("#d9d9d9", "0.35"),
+        "redone": ("#2a6f97", "white"),
+    }
+    happened = [
+        "", "", "a file\nis broken", "the file is\nrepaired", "a wrong day\nis taken out",
+        "redone on\na branch,\nmerged", "expire,\ncollect,\nverify, copy",
+    ]  # fmt: skip
+    figure = plt.figure(figsize=(10, 6.9))
+    axes = figure.add_axes((0.11, 0.14, 0.86, 0.6))
+    wrong = set()
+    for row in seen.sort_values("morning").itertuples():
+        x, y = (row.morning - FIRST).days, (row.day - FIRST).days
+        if pd.isna(row.mean):
+            look, text = "taken out", "–"
+        elif row.high > PLAUSIBLE[1]:
+            look, text = "wrong", f"{row.mean - 273.15:.1f} °C"
+            wrong.add(y)
+        else:
+            look = (
+                "redone" if y in wrong else "complete" if row.fields == 4 else "three of four files"
+            )
+            text = f"{row.mean - 273.15:.1f} °C"
+        color, ink = looks[look]
+        box = FancyBboxPatch(
+            (x + 0.06, y + 0.08), 0.88, 0.84, boxstyle="round,pad=0,rounding_size=0.1"
+        )
+        box.set(facecolor=color, edgecolor="none")
+        axes.add_patch(box)
+        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=12.5)
+    for x, (day, text) in enumerate(zip(DAYS, happened, strict=True)):
+        axes.text(x + 0.5, -0.12, f"{day:%A}", ha="center", va="bottom", fontsize=13, color="0.2")
+        axes.text(x + 0.5, -0.5, text, ha="center", va="bottom", fontsize=11, color="0.45")
+    axes.set(xlim=(0, 7), ylim=(7, 0), yticks=np.arange(7) + 0.5, xticks=[])
+    axes.set_yticklabels([f"{day.day} July" for day in DAYS], fontsize=13, color="0.2")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    title = "What was readable when: a week of operations"
+    figure.text(0.03, 0.945, title, fontsize=19, fontweight="bold", color="0.15")
+    about = "Daily mean temperature of each day, as the tag of each evening shows it"
+    figure.text(0.03, 0.905, about, fontsize=12.5, color="0.35")
+    for place, (name, (color, _)) in zip(
+        (0.11, 0.26, 0.49, 0.61, 0.77), looks.items(), strict=True
+    ):
+        figure.text(place, 0.065, "■", color=color, fontsize=17, va="center")
+        figure.text(place + 0.025, 0.068, name, color="0.3", fontsize=12.5, va="center")
+    figure.savefig(file, dpi=100, facecolor="white")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A week of operations.")
+    parser.add_argument("output", nargs="?", type=Path)
+    parser.add_argument("--master", default="local[2]", help="URL of a Spark master")
+    parser.add_argument("--below", help="URL below which repositories are made, such as s3://a/b")
+    parser.add_argument("--states", nargs="*", help="only the counties of these states")
+    given = parser.parse_args()
+    started = time.perf_counter()
+    output = (given.output or Path("demo-output")).absolute() / "operations"
+    pictures = output if given.output else Path(__file__).parents[1] / "docs" / "pictures"
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    # Nothing is deleted below a given URL: each run has a folder of its own.
+    base = str(output)
+    if given.below:
+        base = f"{given.below.rstrip('/')}/{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+    spark = (
+        SparkSession.builder.master(given.master)
+        .appName("operations")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    icechunk_spark.register(spark)
+    week = Week(spark, base, output, counties(spark, given.states))
+
+    for day in DAYS:
+        print(f"{day:%A, %d %B}", flush=True)
+        name = f"{day:%A}"
+        if name == "Thursday":
+            arrive(week.files, DAYS[2], steps=(1,))  # the broken file once more, whole
+            kept_since = datetime.now(UTC)
+        elif name == "Friday":
+            week.take_out(DAYS[3])
+        elif name == "Saturday":
+            arrive(week.rerun, DAYS[3])
+            week.redo(DAYS[3])
+        arrive(week.files, day, wrong=name == "Thursday", broken=1 if name == "Wednesday" else None)
+        week.morning(day)
+        if name == "Thursday":
+            week.sum_up(DAYS[2])  # again, from four files
+    week.tidy_up(kept_since)
+
+    picture = pictures / "operations.png"
+    draw(week.readable(), picture)
+    print(f"drew {picture}\na week in {time.perf_counter() - started:.0f} s")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
