@@ -26,6 +26,7 @@ from icechunk_spark.zonal.zonal import zonal
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.result import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
+    from icechunk_spark.mapping.function import map_blocks, read_blocks
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.to_xarray import to_xarray
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 _HOME: Final = {
     "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
     "freshness": "icechunk_spark.mirroring.read",
+    "map_blocks": "icechunk_spark.mapping.function",
     "mirror": "icechunk_spark.mirroring.copy",
     "mirrored": "icechunk_spark.mirroring.read",
+    "read_blocks": "icechunk_spark.mapping.function",
     "rechunk": "icechunk_spark.rechunking.function",
     "sample": "icechunk_spark.sampling.sample",
     "to_xarray": "icechunk_spark.reading.to_xarray",
@@ -50,9 +53,11 @@ __all__ = [
     "IcechunkDataSource",
     "VirtualizeResult",
     "freshness",
+    "map_blocks",
     "mirror",
     "mirrored",
     "read",
+    "read_blocks",
     "rechunk",
     "register",
     "sample",

@@ -140,7 +140,7 @@ def rechunk_arrays(
         virtual_options=request.virtual_options,
     )
     wanted = request.options.group
-    group = parse_node_path(dataset.path if wanted is None else wanted)
+    group = parse_node_path(dataset.path if wanted is None else f"/{wanted.strip('/')}")
     replaces = in_place and str(group) == dataset.path
     chosen = _chosen(dataset, request, replaces=replaces)
     existing = set() if base is None else {n.path for n in base.children(group)}

@@ -1,0 +1,230 @@
+"""Cuts a group into blocks, and reads the arrays of a block as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.names import nearest
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.workflows.rechunking.groups import Groups
+
+
+class StoredArray(NamedTuple):
+    """An array of a block, with stored values."""
+
+    dims: tuple[str, ...]
+    values: NDArray[Any]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A box of elements, by dimension.
+
+    Parameters
+    ----------
+    number
+        In C order of the dimensions.
+    index
+        Number of the block along each dimension.
+    start, stop
+        First element and end along each dimension, without overlap.
+    read_start, read_stop
+        The same with overlap.
+    sizes
+        Lengths of the dimensions.
+    """
+
+    number: int
+    index: Mapping[str, int]
+    start: Mapping[str, int]
+    stop: Mapping[str, int]
+    read_start: Mapping[str, int]
+    read_stop: Mapping[str, int]
+    sizes: Mapping[str, int]
+
+    @property
+    def is_first(self) -> bool:
+        """True if it begins at the first element of each dimension."""
+        return not any(self.index.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockGrid:
+    """The blocks of a group; picklable, and small.
+
+    Parameters
+    ----------
+    sizes, steps, overlap
+        Length, elements of a block, and elements of overlap at both sides, by dimension.
+    paths
+        Paths of the arrays of a block, by name.
+    """
+
+    location: Location
+    snapshot_id: SnapshotId
+    chunk_source: ChunkSource
+    sizes: Mapping[str, int]
+    steps: Mapping[str, int]
+    overlap: Mapping[str, int]
+    paths: Mapping[str, str]
+    dims: Mapping[str, tuple[str, ...]]
+    """Of each array, by name."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> Groups:
+        """The boxes of all blocks."""
+        return Groups(
+            tuple(
+                np.append(np.arange(0, size, self.steps[dim], dtype=np.int64), size)
+                for dim, size in self.sizes.items()
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def is_split(self, dim: str) -> bool:
+        """Return True if more than one block is along a dimension."""
+        return self.steps[dim] < self.sizes[dim]
+
+    def block(self, number: int) -> Block:
+        """Return a block by its number."""
+        lower, upper = self.groups.box(number)
+        start, stop = (dict(zip(self.sizes, edges, strict=True)) for edges in (lower, upper))
+        more = {dim: self.overlap.get(dim, 0) for dim in self.sizes}
+        return Block(
+            number=number,
+            index={dim: start[dim] // self.steps[dim] for dim in self.sizes},
+            start=start,
+            stop=stop,
+            read_start={dim: max(0, start[dim] - more[dim]) for dim in self.sizes},
+            read_stop={d: min(size, stop[d] + more[d]) for d, size in self.sizes.items()},
+            sizes=dict(self.sizes),
+        )
+
+    def read(self, block: Block) -> dict[str, StoredArray]:
+        """Read the arrays of a block, with overlap."""
+        storage = open_storage(self.location)
+        snapshot = pinned_snapshot(storage, self.snapshot_id)
+        found = {}
+        for name, path in self.paths.items():
+            node = snapshot.node(path)
+            if node is None or node.array is None:
+                raise NotFoundError(
+                    f"snapshot {self.snapshot_id} has no array {path}", kind="variable", name=path
+                )
+            variable = Variable(node)
+            reader = ArrayReader(
+                storage=storage,
+                snapshot=snapshot,
+                variable=variable,
+                chunk_source=self.chunk_source,
+            )
+            values = reader.read_box(
+                [block.read_start[dim] for dim in variable.dims],
+                [block.read_stop[dim] for dim in variable.dims],
+            )
+            found[name] = StoredArray(variable.dims, values, dict(variable.metadata.attributes))
+        return found
+
+
+def cut_into_blocks(
+    dataset: Dataset,
+    location: Location,
+    chunk_source: ChunkSource,
+    *,
+    blocks: Mapping[str, int] | None,
+    overlap: Mapping[str, int] | None,
+    variables: Sequence[str] | None,
+) -> BlockGrid:
+    """Return the blocks of a group.
+
+    Parameters
+    ----------
+    blocks
+        Elements by dimension, -1 for all; others are the chunks of the largest variable.
+    overlap
+        Elements at both sides, by dimension, inside of the array.
+    variables
+        Names of data variables; coordinates are always read. None is all.
+
+    Raises
+    ------
+    InvalidInputError
+        A dimension does not exist or has several lengths, or a number cannot be used.
+    NotFoundError
+        A variable does not exist.
+    """
+    data = {variable.name: variable for variable in dataset.data_variables}
+    for name in variables or ():
+        if name not in dataset.variables:
+            near = nearest(name, sorted(dataset.variables))
+            raise NotFoundError(
+                f"{dataset.label} has no array {name!r}"
+                + (f"; nearest: {', '.join(near)}" if near else ""),
+                kind="variable",
+                name=name,
+            )
+    left_out = set() if variables is None else set(data) - set(variables)
+    arrays = {n: v for n, v in dataset.variables.items() if n not in left_out}
+    sizes: dict[str, int] = {}
+    for variable in sorted(arrays.values(), key=lambda v: -len(v.dims)):
+        for dim, size in zip(variable.dims, variable.shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise InvalidInputError(
+                    f"dimension {dim!r} of {dataset.label} has {sizes[dim]} elements in one array"
+                    f" and {size} in {variable.name!r}; name variables that agree",
+                    dimension=dim,
+                )
+    for option, given in (("blocks", blocks), ("overlap", overlap)):
+        for dim, number in (given or {}).items():
+            if dim not in sizes:
+                raise InvalidInputError(
+                    f"{option} names the dimension {dim!r}, and {dataset.label} has"
+                    f" {', '.join(sizes)}",
+                    option=option,
+                    dimension=dim,
+                )
+            least = 0 if option == "overlap" else 1
+            if number < least and not (number == -1 and option == "blocks"):
+                raise InvalidInputError(
+                    f"{option}: {dim} is {number}; give a number from {least}"
+                    + (", or -1 for all" if option == "blocks" else ""),
+                    option=option,
+                    dimension=dim,
+                )
+    leading = max(
+        (v for v in arrays.values() if v.name in data),
+        key=lambda v: float(np.prod([float(n) for n in v.shape])),
+        default=None,
+    )
+    steps = dict(sizes)
+    if leading is not None:
+        for dim, axis in zip(leading.dims, leading.metadata.grid.axes, strict=True):
+            steps[dim] = axis.full_size(0) if axis.count else 1
+    steps |= {d: sizes[d] if n == -1 else n for d, n in (blocks or {}).items()}
+    return BlockGrid(
+        location=location,
+        snapshot_id=dataset.snapshot_id,
+        chunk_source=chunk_source,
+        sizes=sizes,
+        steps={dim: max(1, min(steps[dim], size)) for dim, size in sizes.items()},
+        overlap=dict(overlap or {}),
+        paths={name: variable.path for name, variable in arrays.items()},
+        dims={name: variable.dims for name, variable in arrays.items()},
+        attributes=dataset.attributes,
+    )

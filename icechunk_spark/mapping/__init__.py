@@ -1,0 +1,1 @@
+"""Runs functions of xarray over blocks on Spark's executors."""

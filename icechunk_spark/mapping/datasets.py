@@ -1,0 +1,199 @@
+"""Turns the arrays of a block into an ``xarray.Dataset``, and what a function returns into arrays.
+
+Rules of this file
+------------------
+1. Decoding and encoding are xarray's own. Encodings come from the first block, so that times and
+   packed numbers of all blocks have the same.
+2. The error of a function names the labels of its block, its type and its line.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import struct
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.workflows.mapping.blocks import Block, StoredArray
+from icechunk_format.workflows.mapping.placing import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFunction:
+    """A function of datasets, as one of stored arrays.
+
+    Parameters
+    ----------
+    encoding
+        Of xarray, by variable.
+    """
+
+    function: Callable[..., Any]
+    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __call__(
+        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
+    ) -> tuple[list[Result], dict[str, Any]]:
+        """Return the encoded variables of a block, and the attributes of the dataset."""
+        returned = self.call(block, arrays, attributes)
+        if isinstance(returned, xr.DataArray):
+            name = "result" if returned.name is None else returned.name
+            returned = returned.to_dataset(name=name)
+        if not isinstance(returned, xr.Dataset):
+            raise InvalidInputError(
+                f"the function returned a {type(returned).__name__} for block"
+                f" {self.label(block, arrays)}; return an xarray Dataset or DataArray",
+                found=type(returned).__name__,
+            )
+        trimmed = _trimmed(returned, block)
+        variables, attrs = xr.conventions.encode_dataset_coordinates(trimmed)
+        coordinates = set(map(str, trimmed.coords))
+        results = [
+            self._encoded(variable, str(name), str(name) in coordinates)
+            for name, variable in variables.items()
+        ]
+        return results, {str(k): _json(v) for k, v in attrs.items()}
+
+    def call(
+        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
+    ) -> Any:
+        """Call the function with the dataset of a block, and the block if it takes two."""
+        dataset = dataset_of(arrays, attributes)
+        try:
+            if _takes_block(self.function):
+                return self.function(dataset, block)
+            return self.function(dataset)
+        except IcechunkError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [frame for frame in frames[1:] if "site-packages" not in frame.filename]
+            frame = (own or frames)[-1]
+            where = f"{PurePath(frame.filename).name}:{frame.lineno} in {frame.name}"
+            label = self.label(block, arrays)
+            raise InvalidInputError(
+                f"the function failed at block {label}: {type(error).__name__}: {error}"
+                f" (at {where})",
+                block=label,
+                error=type(error).__name__,
+            ) from error
+
+    def label(self, block: Block, arrays: Mapping[str, StoredArray]) -> str:
+        """Return the first and last labels of a block, such as ``time=2024-01-01..2024-01-31``."""
+        coordinates = {n: a for n, a in arrays.items() if a.dims == (n,)}
+        decoded = dataset_of(coordinates, {})
+        parts = []
+        for dim, start in block.start.items():
+            stop, origin = block.stop[dim], block.read_start[dim]
+            if dim in decoded.variables and stop > start:
+                labels = decoded[dim].values
+                first, last = labels[start - origin], labels[stop - 1 - origin]
+                parts.append(f"{dim}={_shown(first)}..{_shown(last)}")
+            else:
+                parts.append(f"{dim}[{start}:{stop}]")
+        return ", ".join(parts)
+
+    def _encoded(self, variable: xr.Variable, name: str, is_coordinate: bool) -> Result:
+        variable = variable.copy(deep=False)
+        given = {k: v for k, v in self.encoding.get(name, {}).items() if k != "codecs"}
+        variable.encoding = {
+            key: value for key, value in {**variable.encoding, **given}.items() if key in _ENCODING
+        }
+        encoded = xr.conventions.encode_cf_variable(variable, name=name)
+        values = np.asarray(encoded.values)
+        if values.dtype.kind in "US":
+            values = values.astype(object)
+        attributes = {str(key): value for key, value in encoded.attrs.items()}
+        fill = attributes.get("_FillValue")
+        if fill is not None:
+            attributes["_FillValue"] = _stored_fill(fill)
+        if fill is None and values.dtype.kind == "f":
+            fill = values.dtype.type(np.nan)
+        return Result(
+            name=name,
+            dims=tuple(map(str, encoded.dims)),
+            values=np.ascontiguousarray(values).reshape(values.shape),
+            attributes={key: _json(value) for key, value in attributes.items()},
+            fill_value=fill,
+            is_coordinate=is_coordinate,
+        )
+
+
+_ENCODING = frozenset(
+    {"dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar",
+     "_Unsigned"}
+)  # fmt: skip
+
+
+def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]) -> xr.Dataset:
+    """Return stored arrays as a decoded dataset in memory."""
+    variables = {}
+    for name, array in arrays.items():
+        given = dict(array.attributes)
+        fill = given.get("_FillValue")
+        if isinstance(fill, str) and array.values.dtype.kind in "fc":
+            given["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
+        variables[name] = xr.Variable(array.dims, array.values, given)
+    dataset = xr.Dataset(variables, attrs=dict(attributes))
+    return xr.decode_cf(dataset).load()
+
+
+def _takes_block(function: Callable[..., Any]) -> bool:
+    """Return True if a function has a second parameter without default."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    positional = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    return len(positional) > 1
+
+
+def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:
+    """Drop what belongs to the overlap."""
+    chosen = {}
+    for dim, start in block.start.items():
+        origin, length = block.read_start[dim], block.read_stop[dim] - block.read_start[dim]
+        if length == block.stop[dim] - start or dim not in dataset.sizes:
+            continue
+        if dataset.sizes[dim] != length:
+            raise InvalidInputError(
+                f"the function returned {dataset.sizes[dim]} elements along {dim!r} for a block of"
+                f" {length} with overlap; return as many as it got",
+                dimension=dim,
+            )
+        chosen[dim] = slice(start - origin, block.stop[dim] - origin)
+    return dataset.isel(chosen)
+
+
+def _stored_fill(fill: Any) -> Any:
+    """Return a missing value as xarray stores it in Zarr v3."""
+    value = np.asarray(fill)
+    if value.dtype.kind == "f":
+        return base64.b64encode(struct.pack("<d", float(value))).decode()
+    return value.item()
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value
+
+
+def _shown(label: Any) -> str:
+    if isinstance(label, np.datetime64):
+        return str(np.datetime_as_string(label, unit="auto"))
+    return str(label)

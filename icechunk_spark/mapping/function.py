@@ -1,0 +1,288 @@
+"""Implements ``icechunk_spark.map_blocks`` and ``icechunk_spark.read_blocks``.
+
+`icechunk_spark` imports this module, so the first call imports all that is heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.names import choose
+from icechunk_format.options.declare import fold_name
+from icechunk_format.options.keywords import parse_arguments
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icechunk_format.options.read import ReadRequest
+    from icechunk_format.workflows.mapping.map import BlocksRequest, MapBlocksResult
+
+Sizes = Mapping[str, int]
+
+
+def map_blocks(
+    spark: SparkSession,
+    path: str,
+    function: Callable[..., Any],
+    *,
+    to: str,
+    blocks: Sizes | None = None,
+    overlap: Sizes | None = None,
+    variables: Sequence[str] | None = None,
+    to_group: str | None = None,
+    to_branch: str = "main",
+    to_options: Mapping[str, str] | None = None,
+    mode: Literal["errorifexists", "overwrite"] = "errorifexists",
+    chunks: Sizes | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    on_error: Literal["fail", "skip"] = "fail",
+    group: str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: Any = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    create_branch: bool = False,
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    **options: Any,
+) -> MapBlocksResult:
+    """Map a function of xarray over blocks of a group, and store what it returns in one commit.
+
+    Each executor reads a block, calls the function, and writes the chunks of its result: anomalies
+    from a climatology, masks, a coarser copy, predictions of a model. Needs xarray, also on
+    executors (``pip install 'icechunk-spark[xarray]'``).
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    path
+        Root of the repository that is read.
+    function
+        Takes an ``xarray.Dataset`` of one block, in memory, decoded, with all coordinates and
+        attributes, and returns a Dataset or DataArray. With a second parameter it also gets the
+        block: ``index``, ``start`` and ``stop`` by dimension. A dimension of the result is as long
+        as the block, or k times shorter in each block (k divides the blocks); one that is not
+        divided into blocks may have any length or be gone; a new one has the same in each block.
+    to, to_group, to_branch, to_options
+        Repository, group and branch of the new arrays, and its ``storage.*`` options (None takes
+        those of `path`). A repository that does not exist is created.
+    blocks
+        Elements of a block by dimension, -1 for all; others are chunks of the largest variable.
+    overlap
+        Elements that a block gets on both sides, inside of the array; results are trimmed.
+    variables
+        Data variables to read; None is all. Coordinates are always read.
+    mode
+        ``overwrite`` replaces arrays of the same names.
+    chunks
+        Elements of a chunk by dimension; must divide blocks. None is one chunk for each block.
+    encoding
+        Encoding by variable in xarray's words (``dtype``, ``scale_factor``, ``add_offset``,
+        ``_FillValue``, ``units``, ``calendar``), and ``codecs``.
+    on_error
+        ``skip`` leaves the blocks missing whose function failed, and reports them.
+    group, branch, tag, snapshot, as_of
+        What is read, as in reading.
+    message, metadata, create_branch, txn_app_id, txn_version
+        The commit, as in writing.
+    **options
+        ``storage_*`` and ``virtual_*``, as in reading.
+
+    Returns
+    -------
+    MapBlocksResult
+        Paths of the arrays, number of blocks, skipped blocks, and the commit.
+
+    Raises
+    ------
+    InvalidInputError
+        The function failed (the message begins with the labels of the block), what it returned
+        does not fit, or an argument cannot be used. Nothing was committed.
+    AlreadyExistsError
+        The group has arrays already.
+    UnsupportedError
+        xarray is not installed.
+
+    Examples
+    --------
+    >>> def anomaly(ds):
+    ...     return ds - ds.mean("time")
+    >>> icechunk_spark.map_blocks(  # doctest: +SKIP
+    ...     spark, "s3://bucket/era5", anomaly, to="s3://bucket/anomaly", blocks={"time": -1}
+    ... )
+    """
+    choose("on_error", on_error, ("fail", "skip"))
+    choose("mode", mode, ("errorifexists", "overwrite"))
+    request = _parsed(path, options, group, branch, tag, snapshot, as_of)
+    from icechunk_format.options.location import location_of
+    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.workflows.mapping.map import map_over_blocks
+    from icechunk_spark.jobs.errors import raised_in_jobs
+    from icechunk_spark.jobs.task_rows import on_executors
+
+    given = {} if to_options is None else dict(to_options)
+    shared = {} if to_options is not None else _of_storage(options)
+    target = location_of(parse_arguments(to, {**shared, **given}, "sample"))
+    encoding = encoding or {}
+    with raised_in_jobs(
+        f"mapping blocks into {target}", "Nothing was committed; the same call can be repeated"
+    ):
+        return map_over_blocks(
+            _blocks(request, blocks, overlap, variables),
+            _dataset_function(function, encoding),
+            partial(on_executors, spark),
+            target=target,
+            options=WriteOptions(
+                mode=mode,
+                branch=to_branch,
+                group=to_group,
+                create_branch=create_branch,
+                message=message,
+                metadata=metadata,
+                txn_app_id=txn_app_id,
+                txn_version=txn_version,
+            ),
+            chunks=chunks or {},
+            codecs={n: given["codecs"] for n, given in encoding.items() if "codecs" in given},
+            skips_errors=on_error == "skip",
+        )
+
+
+def read_blocks(
+    spark: SparkSession,
+    path: str,
+    function: Callable[..., Any],
+    schema: StructType | str,
+    *,
+    blocks: Sizes | None = None,
+    overlap: Sizes | None = None,
+    variables: Sequence[str] | None = None,
+    group: str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    as_of: Any = None,
+    **options: Any,
+) -> DataFrame:
+    """Return the rows that a function of xarray makes of each block of a group.
+
+    The snapshot is that of the call; blocks are read when Spark runs. Training patches, statistics
+    of tiles, events: whatever makes rows from arrays.
+
+    Parameters
+    ----------
+    spark, path, blocks, overlap, variables, group, branch, tag, snapshot, as_of, **options
+        As for ``map_blocks``.
+    function
+        Takes an ``xarray.Dataset`` of one block (and the block, if it has a second parameter), and
+        returns a pandas DataFrame or an Arrow table; None is no rows. With overlap, the dataset
+        holds it: ``block.start`` and ``block.read_start`` tell where the block begins.
+    schema
+        Of the rows: a ``StructType``, or as text such as ``"label string, patch array<float>"``.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument cannot be used; when Spark runs, the function failed or returned other columns.
+    UnsupportedError
+        xarray is not installed.
+    """
+    request = _parsed(path, options, group, branch, tag, snapshot, as_of)
+    from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.jobs.task_rows import tasks_in, work_rows
+    from icechunk_spark.schema import arrow_target
+
+    struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    columns = arrow_target(struct)
+    grid = _blocks(request, blocks, overlap, variables).grid()
+    mapped = _dataset_function(function, {})
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from icechunk_spark.mapping.rows import rows_of_block
+
+        with errors_on_one_line():
+            for number in tasks_in(batches):
+                block = grid.block(number)
+                arrays = grid.read(block)
+                yield from rows_of_block(mapped, block, arrays, grid.attributes, columns)
+
+    return work_rows(spark, list(range(len(grid)))).mapInArrow(step, struct)
+
+
+def _parsed(
+    path: str,
+    options: Mapping[str, Any],
+    group: str | None,
+    branch: str | None,
+    tag: str | None,
+    snapshot: str | None,
+    as_of: Any,
+) -> ReadRequest:
+    if len(_of_storage(options)) < len(options):
+        name = next(name for name in options if name not in _of_storage(options))
+        raise InvalidInputError(
+            f"there is no option {name!r} here; beside the keywords, storage_* and virtual_* are"
+            " allowed",
+            option=name,
+        )
+    chosen = {"group": group, "branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return parse_arguments(path, {**options, **given}, "sample")
+
+
+def _of_storage(options: Mapping[str, Any]) -> dict[str, Any]:
+    prefixes = ("storage", "virtual")
+    return {name: value for name, value in options.items() if fold_name(name).startswith(prefixes)}
+
+
+def _blocks(
+    request: ReadRequest,
+    blocks: Sizes | None,
+    overlap: Sizes | None,
+    variables: Sequence[str] | None,
+) -> BlocksRequest:
+    from icechunk_format.options.location import location_of
+    from icechunk_format.workflows.mapping.map import BlocksRequest
+
+    return BlocksRequest(
+        location=location_of(request),
+        version={
+            "branch": request.branch,
+            "tag": request.tag,
+            "snapshot": request.snapshot,
+            "as_of": request.as_of,
+        },
+        group=request.group,
+        authorize=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
+        blocks=blocks,
+        overlap=overlap,
+        variables=None if variables is None else tuple(variables),
+    )
+
+
+def _dataset_function(
+    function: Callable[..., Any], encoding: Mapping[str, Mapping[str, Any]]
+) -> Any:
+    if not callable(function):
+        raise InvalidInputError(
+            f"function is a {type(function).__name__}; give a function of an xarray.Dataset",
+            argument="function",
+        )
+    try:
+        from icechunk_spark.mapping.datasets import DatasetFunction
+    except ImportError as error:
+        raise UnsupportedError(
+            "blocks need xarray, here and on executors: pip install 'icechunk-spark[xarray]'",
+            package="xarray",
+        ) from error
+    return DatasetFunction(function=function, encoding=encoding)

@@ -1,0 +1,191 @@
+"""Functions over blocks give what xarray gives over the whole array."""
+
+import icechunk
+import numpy as np
+import pytest
+import xarray as xr
+
+import icechunk_spark
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.repository.repository import Repository
+
+icechunk.set_logs_filter("off")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def weather(tmp_path):
+    """Return the path of a packed dataset with times, a 2-D coordinate and a mask."""
+    rng = np.random.default_rng(3)
+    dataset = xr.Dataset(
+        {
+            "t2m": (("time", "y", "x"), rng.normal(280, 10, (12, 8, 6)), {"units": "K"}),
+            "mask": (("y", "x"), rng.random((8, 6)) > 0.5),
+        },
+        coords={
+            "time": np.datetime64("2024-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D"),
+            "y": np.linspace(50, 43, 8),
+            "x": np.arange(6.0),
+            "area": (("y", "x"), rng.random((8, 6))),
+        },
+        attrs={"title": "weather"},
+    )
+    dataset["t2m"].values[2, 3, 4] = np.nan
+    encoding = {
+        "t2m": {
+            "dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768,
+            "chunks": (4, 8, 6),
+        }
+    }  # fmt: skip
+    path = str(tmp_path / "weather")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    session = repository.writable_session("main")
+    dataset.to_zarr(session.store, zarr_format=3, consolidated=False, encoding=encoding)
+    session.commit("weather")
+    return path
+
+
+def opened(path, group=None):
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(path))
+    store = repository.readonly_session("main").store
+    return xr.open_zarr(store, group=group, consolidated=False).load()
+
+
+@pytest.mark.each_spark
+def test_identity_and_anomaly(spark, weather, tmp_path):
+    whole = opened(weather)
+    same = str(tmp_path / "same")
+    done = icechunk_spark.map_blocks(
+        spark, weather, lambda ds: ds, to=same, blocks={"time": 5, "y": 3}, message="same"
+    )
+    xr.testing.assert_identical(opened(same), whole)
+    assert done.blocks == 9
+    assert Repository.open(same).snapshot(done.commit.snapshot_id).message == "same"
+
+    def anomaly(ds):
+        return (ds["t2m"] - ds["t2m"].mean("time")).to_dataset(name="anomaly")
+
+    icechunk_spark.map_blocks(
+        spark, weather, anomaly, to=same, to_group="derived", blocks={"time": -1, "y": 3, "x": 4}
+    )
+    found = opened(same, "derived")
+    xr.testing.assert_allclose(found["anomaly"], anomaly(whole)["anomaly"])
+    with pytest.raises(AlreadyExistsError):
+        icechunk_spark.map_blocks(spark, weather, anomaly, to=same, blocks={"time": -1})
+
+
+@pytest.mark.each_spark
+def test_reduced_and_new_dimensions(spark, weather, tmp_path):
+    whole = opened(weather)[["t2m"]]
+
+    def derived(ds):
+        t = ds["t2m"].drop_vars("area")
+        return xr.Dataset(
+            {
+                "monthly": t.groupby("time.day").mean(),
+                "quantiles": t.quantile([0.1, 0.9], "time"),
+            }
+        )
+
+    to = str(tmp_path / "derived")
+    icechunk_spark.map_blocks(spark, weather, derived, to=to, blocks={"time": -1, "y": 4, "x": 3})
+    found = opened(to)
+    for name in ("monthly", "quantiles"):
+        expected = derived(whole)[name]
+        np.testing.assert_allclose(found[name].transpose(*expected.dims), expected)
+
+
+@pytest.mark.each_spark
+def test_coarser_copies(spark, weather, tmp_path):
+    to = str(tmp_path / "coarse")
+    icechunk_spark.map_blocks(
+        spark, weather, lambda ds: ds[["t2m"]].coarsen(y=2).mean(), to=to, blocks={"y": 4, "x": 3}
+    )
+    coarse = opened(weather)[["t2m"]].coarsen(y=2).mean()
+    # The packing of the source is kept, as xarray does.
+    xr.testing.assert_allclose(opened(to), coarse, atol=0.0051)
+
+
+@pytest.mark.each_spark
+def test_overlap_is_trimmed(spark, weather, tmp_path):
+    def smooth(ds):
+        return ds["t2m"].rolling(time=3, center=True, min_periods=1).mean().to_dataset(name="s")
+
+    to = str(tmp_path / "smooth")
+    icechunk_spark.map_blocks(
+        spark, weather, smooth, to=to, blocks={"time": 4, "y": -1, "x": -1}, overlap={"time": 1}
+    )
+    np.testing.assert_allclose(opened(to)["s"], smooth(opened(weather))["s"])
+
+
+@pytest.mark.each_spark
+def test_errors_name_the_block(spark, weather, tmp_path):
+    def fails(ds, block):
+        if block.index["time"] == 1:
+            raise ValueError("too warm")
+        return ds[["t2m"]]
+
+    to = str(tmp_path / "failed")
+    blocks = {"time": 4, "y": -1, "x": -1}
+    with pytest.raises(InvalidInputError) as caught:
+        icechunk_spark.map_blocks(spark, weather, fails, to=to, blocks=blocks)
+    first = caught.value.message.splitlines()[0]
+    assert "time=2024-01-05..2024-01-08" in first
+    assert "ValueError: too warm" in first
+    assert not Repository.exists(to)
+    done = icechunk_spark.map_blocks(spark, weather, fails, to=to, blocks=blocks, on_error="skip")
+    assert len(done.failed) == 1
+    found = opened(to)["t2m"]
+    assert found[4:8].isnull().all()
+    np.testing.assert_array_equal(found[:4], opened(weather)["t2m"][:4])
+
+
+@pytest.mark.each_spark
+@pytest.mark.parametrize(
+    ("function", "fact"),
+    [
+        (lambda ds: ds[["t2m"]].mean("time"), ("dimension", "time")),
+        (lambda ds: ds[["t2m"]].isel(time=slice(0, 3)), ("dimension", "time")),
+        (lambda ds: 3, ("found", "int")),
+    ],
+    ids=["reduced", "shorter", "number"],
+)
+def test_results_that_do_not_fit_are_refused(spark, weather, tmp_path, function, fact):
+    with pytest.raises(InvalidInputError) as caught:
+        icechunk_spark.map_blocks(
+            spark, weather, function, to=str(tmp_path / "x"), blocks={"time": 4}
+        )
+    assert fact[1] in caught.value.message
+
+
+@pytest.mark.each_spark
+def test_rows_of_blocks(spark, weather):
+    def patches(ds, block):
+        import pandas as pd
+
+        t = ds["t2m"]
+        return pd.DataFrame(
+            {
+                "start": [str(t.time.values[0])[:10]],
+                "patch": [t.values.astype("f4").ravel().tolist()],
+                "shape": [list(t.shape)],
+                "block": [block.number],
+            }
+        )
+
+    frame = icechunk_spark.read_blocks(
+        spark,
+        weather,
+        patches,
+        "start string, patch array<float>, shape array<bigint>, block bigint",
+        blocks={"time": 6, "y": 4, "x": 6},
+        variables=["t2m"],
+    )
+    rows = sorted(frame.collect(), key=lambda row: row.block)
+    assert [row.start for row in rows] == ["2024-01-01"] * 2 + ["2024-01-07"] * 2
+    whole = opened(weather)["t2m"].values.astype("f4")
+    patch = np.array(rows[3].patch, "f4").reshape(rows[3].shape)
+    np.testing.assert_array_equal(patch, whole[6:, 4:])
+    with pytest.raises(InvalidInputError) as caught:
+        icechunk_spark.read_blocks(spark, weather, patches, "a int", blocks={"lat": 2})
+    assert caught.value.facts["dimension"] == "lat"
