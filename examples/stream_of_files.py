@@ -144,19 +144,30 @@ def lags_of(known: list, arrived: list) -> list:
 
 
 def draw(file: str, lags: dict[str, list[float]]) -> None:
+    """Draw the lags of each file; the first one waits until Spark has started, and is left out."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    for name, seconds in lags.items():
-        # The first file waits until Spark has started.
-        axes.plot(range(1, len(seconds)), seconds[1:], marker="o", markersize=3, label=name)
-    axes.set(xlabel="file", ylabel="seconds after its arrival", ylim=(0, None))
-    axes.set_title("From files to commits, and on to hourly means and a table")
-    axes.legend()
-    figure.savefig(file, dpi=110)
+    figure = plt.figure(figsize=(10, 5))
+    axes = figure.add_axes((0.07, 0.12, 0.74, 0.66))
+    colors = ("#2a6f97", "#d1660f", "#2f7d5b")
+    for place, ((name, seconds), color) in enumerate(zip(lags.items(), colors, strict=True)):
+        axes.plot(range(1, len(seconds)), seconds[1:], color=color, linewidth=2)
+        median = np.median(seconds[1:])
+        axes.text(1.02, 0.9 - 0.2 * place, f"{name}:\n{median:.1f} s", color=color, fontsize=12.5,
+                  transform=axes.transAxes, va="center")  # fmt: skip
+    axes.set(ylim=(0, None))
+    axes.set_xlabel("file", fontsize=12, color="0.35")
+    axes.tick_params(length=0, labelsize=12, labelcolor="0.35")
+    axes.grid(axis="y", color="0.9")
+    axes.spines[:].set_visible(False)
+    title = "Seconds from the arrival of a file"
+    figure.text(0.03, 0.92, title, fontsize=19, fontweight="bold", color="0.15")
+    about = "to the commit of its readings, of the hourly means, and to the Delta table; medians"
+    figure.text(0.03, 0.86, about, fontsize=12.5, color="0.35")
+    figure.savefig(file, dpi=100, facecolor="white")
 
 
 def main() -> None:
