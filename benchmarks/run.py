@@ -65,6 +65,7 @@ BENCHMARKS = {
     "large": ("maintenance.large_repositories", False),
     "archives": ("workflows.archives", True),
     "mirror": ("workflows.mirror", True),
+    "arrays": ("workflows.arrays", True),
     "streams": ("workflows.streams", False),
 }
 """Modules by name, and whether they need Spark."""

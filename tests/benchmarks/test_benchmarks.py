@@ -208,3 +208,12 @@ def test_streams_lose_nothing(report):
     assert [row["versus"] for row in rows if "commits" in row["case"]][1:] == [
         "8 batches after 1 commits"
     ] * 3
+
+
+@pytest.mark.needs_reference
+def test_arrays_are_those_of_dask(report):
+    rows = {row["case"]: row for row in report("arrays", "--scale", "0.01", "--no-memory")["rows"]}
+    assert rows["rechunk"]["versus"] == "rechunk, dask threads"
+    assert rows["map_blocks"]["ratio"] > 0
+    plan = rows["plan of 866 GB"]["figures"]
+    assert 256 << 10 < plan["bytes_per_piece"] < 16 << 20

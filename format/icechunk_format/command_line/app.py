@@ -90,6 +90,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "upgrade": maintenance_commands.upgrade,
     "copy": transfer_commands.copy,
     "import-draft": transfer_commands.import_draft,
+    "rechunk": transfer_commands.rechunk,
     "mirror": transfer_commands.mirror,
     "freshness": transfer_commands.freshness,
     "config show": config_commands.show_config,

@@ -4,6 +4,7 @@ import json
 
 from helpers.files.draft_repositories import some_history, write_numbered
 from helpers.grids.weather_repository import write_weather
+from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.command_line.views.documents import DOCUMENTS
 from icechunk_format.repository.repository import Repository
@@ -81,3 +82,21 @@ def test_copying_a_branch_moves_the_branch_of_that_name(command, tmp_path):
     copied = command("copy", place, target, "--branch", "dev")
     assert copied.lines[-1] == f"branch dev of {target} is now at {newest}"
     assert Repository.open(str(target)).branches() == {"dev": newest, "main": main}
+
+
+def test_arrays_are_rechunked(command, tmp_path):
+    source = str(tmp_path / "maps")
+    session = Repository.create(source).writable_session()
+    session.create_group("/", group_document())
+    document = array_document((4, 6), (1, 6), dimension_names=["y", "x"])
+    session.create_array("/t", document, shape=(4, 6), num_chunks=(4, 1), dimension_names="yx")
+    session.set_chunks("/t", [[i, 0] for i in range(4)], [bytes([i] * 6) for i in range(4)])
+    session.commit("maps")
+    planned = command("rechunk", source, "--chunks", "y=-1,x=2", "--dry-run", "--json")
+    assert planned.code == 0, planned.err
+    assert json.loads(planned.out)["snapshot_id"] is None
+    target = str(tmp_path / "series")
+    done = command("rechunk", source, "--chunks", "y=-1,x=2", "--to", target, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["arrays"]
+    assert command("rechunk", source, "--chunks", "many").code != 0

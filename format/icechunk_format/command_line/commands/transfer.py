@@ -1,4 +1,4 @@
-"""Commands that copy a repository: ``copy``, ``import-draft``, ``mirror``, ``freshness``.
+"""Commands that copy arrays: ``copy``, ``import-draft``, ``mirror``, ``freshness``, ``rechunk``.
 
 None deletes anything, so none asks for a confirmation.
 """
@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from icechunk_format.command_line.arguments import (
+    BranchOption,
     DryRunOption,
     JsonOption,
+    MessageOption,
     OptionOption,
     TagOption,
     location_at,
@@ -21,6 +23,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, iso_time, safe, size
+from icechunk_format.errors import InvalidInputError
 
 CopiedArgument = Annotated[str, typer.Argument(metavar="SOURCE", help="Repository to copy from.")]
 DraftArgument = Annotated[
@@ -228,3 +231,95 @@ def freshness(
         screen.line(f"{branch}, whose history does not contain that snapshot")
     else:
         screen.line(f"{branch}, {counted(found.snapshots_behind, 'snapshot')} later")
+
+
+def rechunk(
+    call: Call,
+    chunks: Annotated[
+        str,
+        typer.Option(
+            "--chunks",
+            metavar="SIZES",
+            help="Elements of a chunk: time=-1,latitude=20; -1 is all. Or auto.",
+        ),
+    ],
+    shards: Annotated[
+        str | None, typer.Option("--shards", metavar="SIZES", help="Elements of a shard.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="PATH", help="Group of the arrays.")
+    ] = None,
+    variables: _Names = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TARGET", help="Repository to write to; default: in place."),
+    ] = None,
+    target_option: _TargetOption = None,
+    branch: BranchOption = None,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Values held at once.")
+    ] = "512m",
+    message: MessageOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Store arrays in other chunks, in one process."""
+    from icechunk_format.options.values import parse_byte_size
+    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.workflows.rechunking.rechunk import (
+        RechunkRequest,
+        one_process,
+        rechunk_arrays,
+    )
+
+    request = RechunkRequest(
+        location=call.location,
+        version={"branch": branch},
+        group=group,
+        authorize=call.options.virtual_authorize,
+        virtual_options=call.options.virtual_storage_options,
+        target=None if to is None else location_at(to, target_option),
+        options=WriteOptions(
+            mode="append",
+            branch=(branch if to is None else None) or "main",
+            group=group,
+            message=message,
+        ),
+        chunks="auto" if chunks == "auto" else _sizes(chunks, "--chunks"),
+        shards=None if shards is None else _sizes(shards, "--shards"),
+        encoding={},
+        variables=None if variables is None else [n.strip() for n in variables.split(",")],
+        memory=parse_byte_size("--memory", memory),
+    )
+    with call.screen.working("Rechunking"):
+        result = rechunk_arrays(request, one_process, cores=None, dry_run=dry_run)
+    commit = None if result.commit is None else str(result.commit.snapshot_id)
+    call.document(
+        dry_run=dry_run,
+        snapshot_id=commit,
+        arrays=list(result.arrays),
+        tasks=result.tasks,
+        decoded_bytes=result.decoded_bytes,
+        buffer_bytes=result.buffer_bytes,
+        requests=result.requests,
+    )
+    for path in result.arrays:
+        call.screen.line(safe(path))
+    call.screen.line(
+        f"{counted(len(result.arrays), 'array')}, {size(result.decoded_bytes)} decoded, in"
+        f" {counted(result.tasks, 'step')} of at most {size(result.buffer_bytes)}"
+    )
+    if commit is not None:
+        call.screen.line(f"committed as {commit}")
+
+
+def _sizes(text: str, option: str) -> dict[str, int]:
+    found = {}
+    for part in text.split(","):
+        dim, _, number = part.partition("=")
+        if not number.strip().removeprefix("-").isdecimal():
+            raise InvalidInputError(
+                f"{option} is {text!r}; write it as time=24,latitude=180, with -1 for all",
+                argument=option,
+            )
+        found[dim.strip()] = int(number)
+    return found
