@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.command_line import arguments
 from icechunk_format.command_line.arguments import parse_options, parse_past
+from icechunk_format.command_line.views.documents import DOCUMENTS
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     InvalidInputError,
@@ -394,3 +395,20 @@ def test_writing_goes_to_disk(command, tmp_path):
     assert command("tag", "create", tmp_path / "weather", "v9").code == 0
     assert "v9" in Repository.open(str(tmp_path / "weather")).tags()
     assert arguments.location_at(str(tmp_path / "weather"), None).address.kind == "local"
+
+
+def test_branches_are_merged(command, weather):
+    previewed = command("merge", weather.url, "audit", "--dry-run", "--json")
+    assert previewed.code == 0, previewed.err
+    document = json.loads(previewed.out)
+    assert list(document) == list(DOCUMENTS["merge"])
+    assert document["snapshot_id"] is None
+    assert str(weather.repository.resolve()) == weather.second
+    outcome = command("merge", weather.url, "audit", "--resolve", "ours", "--json")
+    if document["conflicts"] and outcome.code != 0:
+        assert str(weather.repository.resolve()) == weather.second
+    else:
+        assert json.loads(outcome.out)["snapshot_id"] == str(weather.repository.resolve())
+    picked = command("cherry-pick", weather.url, "audit", "--dry-run", "--json")
+    assert list(json.loads(picked.out)) == list(DOCUMENTS["cherry-pick"])
+    assert command("merge", weather.url, "audit", "--resolve", "mine").code != 0

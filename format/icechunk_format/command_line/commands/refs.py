@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,7 +16,6 @@ from icechunk_format.command_line.arguments import (
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, iso_time, safe, to_timestamp
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.transaction_log import NODE_LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
+_MERGED: Final = (
+    *("new_groups", "new_arrays", "deleted_groups", "deleted_arrays"),
+    *("updated_groups", "updated_arrays"),
+)
 _NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the branch or tag.")]
 _AtOption = Annotated[
     str, typer.Option("--at", metavar="REF", help="Branch, tag or snapshot id to start at.")
@@ -268,7 +271,7 @@ def _resolve(given: str | None) -> Any:
 def _show_merge(call: Call, result: MergeResult, source: str, dry_run: bool) -> None:
     changes, screen = result.changes, call.screen
     counts = {
-        **{name: len(getattr(changes, name)) for name in NODE_LISTS},
+        **{name: len(getattr(changes, name)) for name in _MERGED},
         "moved_nodes": len(changes.moved_nodes),
         "chunks": sum(map(len, changes.updated_chunks.values())),
     }

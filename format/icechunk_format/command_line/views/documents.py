@@ -163,15 +163,6 @@ _KEYS: Final[dict[str, Keys]] = {
         "previous_snapshot_id": "the previous snapshot of the branch",
         "snapshot_id": "the new snapshot",
     },
-    "rechunk": {
-        **_DRY_RUN,
-        "snapshot_id": "the new snapshot; null for a dry run",
-        "arrays": "list of paths of the new arrays",
-        "tasks": "number of steps",
-        "decoded_bytes": "size of the arrays, decoded",
-        "buffer_bytes": "the most that a step holds",
-        "requests": "chunks that are read and written, at most",
-    },
     "verify": {
         "errors": "number of findings of that severity; the exit code is 3 if there are any",
         **_each("number of findings of that severity", "warnings infos"),
@@ -247,6 +238,15 @@ _KEYS: Final[dict[str, Keys]] = {
         "bytes_copied": "size of native chunks",
         "virtual_prefixes": "URL prefixes of virtual chunks",
         "snapshot_ids": "object of ids in the draft to new ids",
+    },
+    "rechunk": {
+        **_DRY_RUN,
+        "snapshot_id": "the new snapshot; null for a dry run",
+        "arrays": "list of paths of the new arrays",
+        "tasks": "number of steps",
+        "decoded_bytes": "size of the arrays, decoded",
+        "buffer_bytes": "the most that a step holds",
+        "requests": "chunks that are read and written, at most",
     },
     "mirror": {
         "target": "path or URL of the Delta table",
