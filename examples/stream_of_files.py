@@ -151,7 +151,7 @@ def draw(file: str, lags: dict[str, list[float]]) -> None:
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(10, 5))
-    axes = figure.add_axes((0.07, 0.12, 0.74, 0.66))
+    axes = figure.add_axes((0.07, 0.12, 0.7, 0.66))
     colors = ("#2a6f97", "#d1660f", "#2f7d5b")
     for place, ((name, seconds), color) in enumerate(zip(lags.items(), colors, strict=True)):
         axes.plot(range(1, len(seconds)), seconds[1:], color=color, linewidth=2)

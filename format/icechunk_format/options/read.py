@@ -76,18 +76,18 @@ class ReadRequest:
         calls=_WITH_HISTORY,
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
-        help="Snapshot to read, by its id. `versionAsOf` takes a tag as well: whatever does not"
-        " look like an id.",
+        help="Snapshot to read, by its id. `versionAsOf` also takes a tag: any value that is not"
+        " an id.",
         tables=_OF_VERSION,
     )
     as_of: datetime | None = option(  # noqa: RUF009 - a field
         "asOf",
         calls=_WITH_HISTORY,
-        type_text="ISO-8601 instant",
+        type_text="ISO 8601 timestamp",
         aliases=("timestampAsOf", "as-of-timestamp"),
         parse=parse_timestamp,
-        help="Reads the newest snapshot of the branch at or before this instant."
-        " Without a zone it is taken as UTC.",
+        help="Reads the newest snapshot of the branch at or before this time. A time without a"
+        " zone is UTC.",
         tables=_OF_VERSION,
     )
     storage_client: Literal["auto", "obstore", "fsspec"] = option(
@@ -102,7 +102,7 @@ class ReadRequest:
     storage_options: Mapping[str, str] = option(
         "storage.*",
         calls=_EVERY_CALL,
-        help="Settings of the store in fsspec's words: `storage.key`, `storage.secret`,"
+        help="Settings of the store, with the names of fsspec: `storage.key`, `storage.secret`,"
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
         tables=METADATA_TABLES,
@@ -113,16 +113,17 @@ class ReadRequest:
         type_text="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
-        help="Places from which virtual chunks may be fetched, and endpoints that their containers"
-        " may use. Nothing else is ever fetched.",
-        write_help="Places from which virtual chunks may be fetched when a write changes a part of"
-        " one; with `layout=refs`, places that get a virtual chunk container.",
+        help="URL prefixes from which virtual chunks may be fetched, and endpoints that their"
+        " containers may use. Other locations are refused.",
+        write_help="URL prefixes from which virtual chunks may be fetched when a write changes a"
+        " part of one; with `layout=refs`, prefixes for which a virtual chunk container is"
+        " added.",
         layouts=_VALUES,
     )
     virtual_storage_options: Mapping[str, str] = option(
         "virtual.storage.*",
         calls=_FETCHING,
-        help="Settings of the stores that hold virtual chunks, in the words of `storage.*`.",
+        help="Settings of the stores that hold virtual chunks, with the names of `storage.*`.",
         layouts=_VALUES,
     )
     layout: Literal["cells", "chunks", "refs", "summary"] = option(
@@ -141,8 +142,8 @@ class ReadRequest:
         type_text="node path",
         default_text="the root, or the only group with arrays",
         help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
-        write_help="Group to write; it is created where it does not exist. By default a table goes"
-        " to the only group with arrays where that has one of the columns, and else to the root.",
+        write_help="Group to write; it is created if it does not exist. The default is the only"
+        " group with arrays if it has one of the columns, otherwise the root.",
         tables=_OF_NODES,
     )
     variables: tuple[str, ...] | None = option(
@@ -150,7 +151,7 @@ class ReadRequest:
         calls=_SELECTING,
         parse=parse_names,
         default_text="all on the largest set of dimensions",
-        help="Variables to read. Fewer columns are the surest way to a faster read.",
+        help="Variables to read. Fewer columns make a read faster.",
     )
     coords: tuple[str, ...] = option(
         "coords",
@@ -199,7 +200,8 @@ class ReadRequest:
         type_text="sizes, such as `time=24,latitude=10`",
         parse=parse_sizes,
         default_text="the chunk grid",
-        help="With `layout=summary`: the block, in elements per dimension, that one row sums up.",
+        help="With `layout=summary`: the block, in elements per dimension, that one row"
+        " summarises.",
         layouts=("summary",),
     )
     where: str | None = option(
@@ -236,8 +238,9 @@ class ReadRequest:
         calls=("read", "readStream", "mirror"),
         parse=parse_positive_int,
         default_text="`4000000`, and more for very many rows",
-        help="Rows that a partition should hold, about; it is cut along chunks. Of the metadata"
-        " tables `chunks` and `variables`: references that a task reads, `1000000` by default.",
+        help="Approximate number of rows of a partition, which consists of whole chunks. Of the"
+        " metadata tables `chunks` and `variables`: references that a task reads, `1000000` by"
+        " default.",
         tables=_CUT,
     )
     read_ahead_bytes: int = option(
@@ -262,7 +265,7 @@ class ReadRequest:
         calls=("read",),
         type_text="branch, tag or snapshot id",
         default_text="the snapshot before `to`",
-        help="With the metadata table `changes`: the older version.",
+        help="With the metadata table `changes`: the older snapshot.",
         layouts=(),
         tables=_OF_CHANGES,
     )
@@ -271,7 +274,7 @@ class ReadRequest:
         calls=("read",),
         type_text="branch, tag or snapshot id",
         default_text="`main`",
-        help="With the metadata table `changes`: the newer version.",
+        help="With the metadata table `changes`: the newer snapshot.",
         layouts=(),
         tables=_OF_CHANGES,
     )
@@ -279,7 +282,7 @@ class ReadRequest:
         "changesSince",
         calls=("read",),
         type_text="branch, tag or snapshot id",
-        help="Reads only what changed since this version: rows that were written, and with"
+        help="Reads only what changed since this snapshot: rows that were written, and with"
         " `changeColumns` those that were deleted.",
     )
     changes_by: Literal["version", "snapshot"] = _of_changing(
@@ -287,8 +290,9 @@ class ReadRequest:
         calls=("read",),
         parse=Choice("version", "snapshot"),
         default="version",
-        help="Whether changes are those between two versions, each row at most once, or those of"
-        " each snapshot in between. A stream has a version for each batch.",
+        help="`version` reads the differences of two snapshots, each row at most once; `snapshot`"
+        " reads the changes of each snapshot in between. In a stream, the two are the first and"
+        " the last snapshot of a batch.",
     )
     change_columns: bool = _of_changing(
         "changeColumns",
@@ -301,23 +305,23 @@ class ReadRequest:
         "onHistoryChange",
         parse=Choice("fail", "restart"),
         default="fail",
-        help="If the older version is no ancestor of the newer one (the branch was reset, a commit"
-        " amended) or has expired: `fail` is an error; `restart` reads the differences of the two,"
-        " or all rows if the older one is gone.",
+        help="If the older snapshot is not an ancestor of the newer one (the branch was reset, a"
+        " commit amended) or has expired: `fail` raises an error; `restart` reads the"
+        " differences of the two, or all rows if the older one has expired.",
     )
     starting_from: str | None = _of_a_stream(
         "startingFrom",
-        type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO-8601 instant",
+        type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO 8601 timestamp",
         default_text="`earliest`",
-        help="Streams only: where a new stream begins. `earliest` reads the whole table as it is"
-        " now, then what changes; the others read only what changes after that version.",
+        help="Streams only: where a new stream begins. `earliest` reads the whole table first,"
+        " then the changes; all other values read only the changes after that snapshot.",
     )
     max_snapshots_per_trigger: int | None = _most_of_a_batch(
         "maxSnapshotsPerTrigger",
-        help="Streams only: the most snapshots that one batch takes.",
+        help="Streams only: the maximum number of snapshots of a batch.",
     )
     max_chunks_per_trigger: int | None = _most_of_a_batch(
         "maxChunksPerTrigger",
-        help="Streams only: a batch ends before the snapshot with which more chunks than this"
-        " would have changed; it takes one snapshot at least.",
+        help="Streams only: the maximum number of changed chunks of a batch, which has at least"
+        " one snapshot.",
     )

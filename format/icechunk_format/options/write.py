@@ -77,7 +77,7 @@ class WriteOptions:
         type_text="JSON object per variable",
         parse=parse_json_of_objects,
         default_text="from the columns' metadata",
-        help="How new arrays are stored, in xarray's words: `dtype`, `chunks`, `shards`,"
+        help="How new arrays are stored, with the names of xarray: `dtype`, `chunks`, `shards`,"
         " `compressors`, `codecs`, `order`, `fill_value`, `_FillValue`, `missing_value`,"
         " `scale_factor`, `add_offset`, `_Unsigned`, `units`, `calendar`, `attributes`; in the"
         " layouts `chunks` and `refs` also `shape` and `dims`.",
@@ -86,11 +86,11 @@ class WriteOptions:
         "createBranch",
         parse=parse_boolean,
         default=False,
-        help="Creates `branch` from the newest snapshot of `main` where it does not exist.",
+        help="Creates `branch` from the newest snapshot of `main` if it does not exist.",
     )
     message: str | None = _of_a_commit(
         "message",
-        default_text="says what was written",
+        default_text="a description of the write",
         help="Message of the commit.",
     )
     metadata: Mapping[str, Any] | None = _of_a_commit(
@@ -104,28 +104,29 @@ class WriteOptions:
         "onConflict",
         parse=Choice("rebase", "fail"),
         default="rebase",
-        help="If the branch moved meanwhile: `rebase` puts the write on top of what others"
-        " committed, `fail` gives up.",
+        help="If the branch has moved during the write: `rebase` commits the write on top of the"
+        " other commits, `fail` raises a `ConflictError`.",
     )
     resolve: Literal["ours", "theirs"] | None = _option(
         "resolve",
         parse=Choice("ours", "theirs"),
         default_text="an error",
-        help="Whose values stay in cells (in `layout=chunks` and `refs`: chunks) that both wrote.",
+        help="Values of cells (in `layout=chunks` and `refs`: chunks) that another write changed"
+        " as well: `ours` keeps those of this write, `theirs` those of the other.",
     )
     min_density: float = _option(
         "minDensity",
         type_text="number from 0 to 1",
         parse=parse_fraction,
         default=0.01,
-        help="Refuses the write where the rows cover less than this part of the grid that their"
-        " coordinates span: points and tracks are not grids.",
+        help="Refuses a write whose rows cover less than this fraction of the grid that their"
+        " coordinates span, such as points and tracks.",
         layouts=("cells",),
     )
     txn_app_id: str | None = _of_a_commit(
         "txnAppId",
-        help="With `txnVersion`: a version that this application has committed already is skipped,"
-        " so that a job can be run again.",
+        help="With `txnVersion`: a version that this application has already committed is"
+        " skipped, so that a job can be repeated.",
     )
     txn_version: int | None = option(
         "txnVersion",
@@ -158,8 +159,8 @@ class WriteRequest(WriteOptions):
         "distribution",
         parse=Choice("hash", "none"),
         default="hash",
-        help="`hash` brings the rows of a chunk together; `none` skips that shuffle for rows that"
-        " lie together already (a chunk that two tasks met is an error).",
+        help="`hash` shuffles the rows by chunk; `none` skips the shuffle for rows that are"
+        " grouped by chunk already (a chunk with rows in two tasks is an error).",
     )
     max_unplanned_bytes: int = _option(
         "maxUnplannedBytes",
@@ -168,14 +169,14 @@ class WriteRequest(WriteOptions):
         parse=parse_byte_size,
         default=256 * 2**20,
         default_text="`256m`",
-        help="Most that a write without `icechunk_spark.register(spark)` may hold, since it is put"
-        " together in one process.",
+        help="Maximum size of a write without `icechunk_spark.register(spark)`, which one process"
+        " assembles.",
     )
     rewrite_manifests_every: int | None = option(
         "rewriteManifestsEvery",
         calls=("writeStream",),
         parse=parse_positive_int,
         default_text="never",
-        help="Streams only: rewrites the manifests after each so many batches, since each commit"
-        " adds some.",
+        help="Streams only: rewrites the manifests after this number of batches, since each"
+        " commit adds manifests.",
     )
