@@ -11,6 +11,7 @@ Examples
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,9 @@ _HOME: Final = {
     "view": "icechunk_spark.sql.view",
     "virtualize": "icechunk_spark.virtualizing.function",
 }
+
+# Silent until a program configures logging.
+logging.getLogger("icechunk_spark").addHandler(logging.NullHandler())
 
 __all__ = [
     "IcechunkDataSource",

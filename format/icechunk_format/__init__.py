@@ -7,6 +7,7 @@ lookups are of another one.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,9 @@ _HOME: Final = {
     "Repository": "icechunk_format.repository.repository",
     "SnapshotId": "icechunk_format.spec.ids",
 }
+
+# Silent until a program configures logging.
+logging.getLogger("icechunk_format").addHandler(logging.NullHandler())
 
 __all__ = [
     "AlreadyExistsError",

@@ -25,6 +25,7 @@ from typing import Final
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
+from icechunk_spark.jobs.descriptions import described
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -108,7 +109,8 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
     sentence about the state after a failure, and what to do.
     """
     try:
-        yield
+        with described(what):
+            yield
     except _REPORTS as failure:
         text = str(failure)
         error = _error_in(text)

@@ -53,6 +53,7 @@ def write(
     txn_version: int | None = None,
     spec_version: int | None = None,
     distribution: Literal["hash", "none"] | None = None,
+    compute_once: Literal["auto", "true", "false"] | bool | None = None,
     **options: Any,
 ) -> WriteResult:
     """Write a DataFrame into an Icechunk repository, in one commit.
@@ -61,7 +62,7 @@ def write(
     ----------
     df
         One row per cell (or per chunk, or per chunk reference; see option ``layout``). It is
-        computed twice: for its coordinates, and to be written.
+        read twice, for its coordinates and to be written: see ``compute_once``.
     path
         Root of the repository; it is created if it does not exist.
     mode
@@ -116,6 +117,7 @@ def write(
         "txn_version": txn_version,
         "spec_version": spec_version,
         "distribution": distribution,
+        "compute_once": compute_once,
         **options,
     }
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))

@@ -17,8 +17,8 @@ Rules of this file
 1. Only receipts that Spark hands back are committed. Writing is the job's last stage, of which
    Spark takes exactly one attempt per partition; chunks of lost or speculative attempts have names
    of their own, which no commit mentions.
-2. The rows are computed twice: for their coordinates, and to be written. If they change in between,
-   the write fails; it never drops rows silently.
+2. The rows are read twice: for their coordinates, and to be written (``computed_once``). If they
+   change in between, the write fails; it never drops rows silently.
 3. Nothing is deleted after a failure, since a commit whose outcome is unknown may have landed.
 """
 
@@ -47,10 +47,12 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_spark.jobs.batches import bounded_by_rows, fitted
+from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.partitions import cores_of, together
 from icechunk_spark.jobs.task_rows import collected
 from icechunk_spark.schema import quoted, write_schema
+from icechunk_spark.writing.computed_once import computed_once
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,
     label_column,
@@ -93,7 +95,8 @@ def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
         return prepared
     with raised_in_tasks(prepared.place):
         if request.layout == "cells":
-            plan, receipts = _write_cells(frame, schema, prepared, request)
+            with computed_once(frame, request.compute_once) as kept:
+                plan, receipts = _write_cells(kept, schema, prepared, request)
         else:
             plan, receipts = _write_layout(frame, prepared, request)
     return finish_write(plan, receipts)
@@ -102,7 +105,8 @@ def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
 def _write_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, list[TaskReceipt]]:
-    labels, rows_in_all = collect_coordinates(frame, prepared.dims, schema)
+    with described(f"{request.mode} to {prepared.place}: coordinates"):
+        labels, rows_in_all = collect_coordinates(frame, prepared.dims, schema)
     plan = plan_write(_for_rows(prepared, frame, rows_in_all), labels, rows_in_all)
     receipts: list[TaskReceipt] = []
     for part in plan.parts:
@@ -110,7 +114,9 @@ def _write_cells(
         assert part.numbers is not None, "cells are numbered"
         unit = F.expr(f"{CELL} div {part.numbers.cells_per_unit}")
         rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
-        receipts += _receipts(rows, write_batches, part)
+        what = f"{request.mode} to {prepared.place}: {_units(part)} of"
+        with described(f"{what} {', '.join(part.variables)}"):
+            receipts += _receipts(rows, write_batches, part)
     return plan, receipts
 
 
@@ -198,7 +204,8 @@ def _write_layout(
     )
     order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
     rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
-    return plan, _receipts(rows, write_layout_batches, part)
+    with described(f"{request.mode} to {prepared.place}: {_units(part)} of chunks"):
+        return plan, _receipts(rows, write_layout_batches, part)
 
 
 def _dot(values: Column, strides: str) -> Column:
@@ -227,6 +234,10 @@ def _receipts(rows: DataFrame, write: Write, part: WritePart) -> list[TaskReceip
 
     with bounded_by_rows(rows):
         return collected(rows, step)
+
+
+def _units(part: WritePart) -> str:
+    return f"{part.units} unit{'' if part.units == 1 else 's'}"
 
 
 def _refuse_our_names(names: list[str]) -> None:

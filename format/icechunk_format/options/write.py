@@ -162,6 +162,15 @@ class WriteRequest(WriteOptions):
         help="`hash` shuffles the rows by chunk; `none` skips the shuffle for rows that are"
         " grouped by chunk already (a chunk with rows in two tasks is an error).",
     )
+    compute_once: Literal["auto", "true", "false"] = _option(
+        "computeOnce",
+        parse=Choice("auto", "true", "false"),
+        default="auto",
+        help="Whether rows are kept on executors, in memory and on disk, between the two passes of"
+        " a write; `auto` keeps those behind a shuffle or a Python function, and those that are not"
+        " deterministic.",
+        layouts=("cells",),
+    )
     max_unplanned_bytes: int = _option(
         "maxUnplannedBytes",
         has_keyword=False,

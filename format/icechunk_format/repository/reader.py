@@ -13,6 +13,7 @@ Specification: "Repository state", "Repo Info File"; version 1: "Refs".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from icechunk_format.storage.protocol import Storage
 
 
+_log = logging.getLogger(__name__)
+
+
 class RepositoryReader:
     """An Icechunk repository of spec version 1 or 2, to be read.
 
@@ -73,6 +77,7 @@ class RepositoryReader:
         repository = cls._at(place)
         if repository is None:
             raise no_repository(place)
+        _log.info("opened %s, spec version %d", place, repository.spec_version)
         return repository
 
     @classmethod

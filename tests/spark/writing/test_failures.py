@@ -71,7 +71,9 @@ def test_a_killed_worker_leaves_the_branch_as_it_was(spark, path, tmp_path, monk
     monkeypatch.setattr(planned_write, "plan_write", plan)
     frame = grid_frame(spark, hours(2, 2))
     with pytest.raises(StorageError, match="Python process of a task died") as caught:
-        icechunk_spark.write(frame.mapInArrow(dies, frame.schema), path, mode="append")
+        icechunk_spark.write(
+            frame.mapInArrow(dies, frame.schema), path, mode="append", compute_once=False
+        )
     assert planned.exists()
     (line,) = str(caught.value).splitlines()
     assert f"branch 'main' of {path}" in line
@@ -185,7 +187,7 @@ def test_rows_that_vanish_between_the_two_passes(spark, path, tmp_path):
 
     changing = frame.mapInArrow(fewer_each_time, frame.schema)
     with pytest.raises(InvalidInputError, match=r"had 72 rows .* cache\(\) or checkpoint\(\)"):
-        icechunk_spark.write(changing, path, mode="append")
+        icechunk_spark.write(changing, path, mode="append", compute_once=False)
     unchanged(path)
 
 

@@ -10,6 +10,7 @@ Specification: "Consistency and Optimistic Concurrency".
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000
 """Rebases before a commit gives up. After every lost race another writer's commit landed."""
+
+_log = logging.getLogger(__name__)
 
 OnConflict = Literal["rebase", "fail"]
 Resolve = Literal["ours", "theirs"]
@@ -108,6 +111,10 @@ def commit(
         if on_conflict == "fail":
             raise conflict_errors.tip_moved(state.storage, moved, state.tree.base.id)
         attempt += 1
+        _log.info(
+            "branch %s of %s moved to %s meanwhile (attempt %d); rebasing",
+            *(state.tip.branch, state.storage.root_url, moved.tip, attempt),
+        )
         if attempt > rebase_tries:
             raise ConflictError(
                 f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by other "
@@ -251,6 +258,10 @@ def _landed(state: SessionState, version: StoredVersion) -> CommitResult:
     state.written.add("manifests", state.assembler.files_written, state.assembler.bytes_written)
     state.tree = WorkingTree(version.snapshot, ChangeSet())
     remember_snapshot(state.storage, version.snapshot)
+    _log.info(
+        "committed %s to branch %s of %s: %s",
+        *(version.info.id, state.tip.branch, state.storage.root_url, version.info.message),
+    )
     return version.landed(state.tip.branch, rebased=state.times_rebased)
 
 

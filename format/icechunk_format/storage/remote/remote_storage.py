@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -46,6 +48,9 @@ from icechunk_format.storage.remote.request_policy import Server
 DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000
 _LOST: Final = (FailureKind.CONDITION, FailureKind.MISSING)  # missing: what to replace is gone
+
+
+_log = logging.getLogger(__name__)
 
 
 class RemoteStorage(Storage):
@@ -142,10 +147,12 @@ class BucketStorage(RemoteStorage):
         return plan.assemble([one.data for one in fetched])
 
     def _read(self, read: ReadRequest) -> Fetched:
+        began = time.monotonic()
         try:
             fetched = self._server.attempt(lambda: self._fetch(read))
         except RequestFailedError as error:
             raise self._read_error(read, error.failure) from None
+        _note("read", read.key, len(fetched.data), began)
         # Plain web servers and some S3-compatible ones ignore the conditions.
         assert fetched.last_modified is not None
         modified_at = fetched.last_modified.timestamp()
@@ -180,7 +187,10 @@ class BucketStorage(RemoteStorage):
         send = self._conditional_write(key, data, condition)
         if send is None:
             return None
-        return self._server.ask("write", key, send, none_for=_LOST, conditional=True)
+        began = time.monotonic()
+        written = self._server.ask("write", key, send, none_for=_LOST, conditional=True)
+        _note("wrote" if written is not None else "lost the race for", key, len(data), began)
+        return written
 
     @abstractmethod
     def _conditional_write(
@@ -189,7 +199,10 @@ class BucketStorage(RemoteStorage):
         """Return what sends a conditional write exactly once; None if it would be lost."""
 
     def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
-        return self._server.call("write", key, lambda: self._write(key, data))
+        began = time.monotonic()
+        version = self._server.call("write", key, lambda: self._write(key, data))
+        _note("wrote", key, len(data), began)
+        return version
 
     @abstractmethod
     def _write(self, key: str, data: bytes) -> ObjectVersion:
@@ -207,3 +220,9 @@ class BucketStorage(RemoteStorage):
     @abstractmethod
     def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         """Delete at most a thousand objects."""
+
+
+def _note(what: str, key: str, size: int, began: float) -> None:
+    """Log a request: key, bytes, and milliseconds with all its repeats."""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s %s: %d bytes in %.0f ms", what, key, size, 1000 * (time.monotonic() - began))

@@ -1,0 +1,58 @@
+"""Keeps the rows of a write between its two passes, where computing them twice costs more.
+
+A write reads its rows for their coordinates, and again to write them. Rows that are read from files
+are cheap to read twice. Rows behind a shuffle or a Python function are not, and rows that are not
+deterministic would differ. Kept rows are in memory and on disk of the executors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+ComputeOnce = Literal["auto", "true", "false"]
+
+# Operators at the beginning of a line of Spark's plan, and functions anywhere.
+_COSTLY = re.compile(
+    r"^[\s:+\-|*()\d]*(Aggregate|Join|Sort|Window|Distinct|Repartition\w*|RebalancePartitions|"
+    r"MapInArrow|MapInPandas|\w*FlatMap\w*|\w*EvalPython|\w*CoGroup\w*|Sample|\w*Limit|"
+    r"PythonMapInArrow)\b"
+    r"|\b(rand|randn|uuid|shuffle|monotonically_increasing_id)\(",
+    re.MULTILINE,
+)
+
+
+@contextlib.contextmanager
+def computed_once(frame: DataFrame, choice: ComputeOnce) -> Iterator[DataFrame]:
+    """Return the rows, kept while the block runs if `choice` or their plan asks for it."""
+    if choice == "false" or _is_kept(frame) or (choice == "auto" and not is_costly(frame)):
+        yield frame
+        return
+    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def is_costly(frame: DataFrame) -> bool:
+    """Return True if the plan has a shuffle, a Python function, or rows that are not the same."""
+    return _COSTLY.search(_plan_of(frame)) is not None
+
+
+def _plan_of(frame: Any) -> str:
+    """Return the optimized plan as text; of Connect, all plans."""
+    execution = getattr(frame, "_jdf", None)
+    if execution is not None:
+        return str(execution.queryExecution().optimizedPlan().toString())
+    return str(frame._explain_string(extended=True))
+
+
+def _is_kept(frame: DataFrame) -> bool:
+    level = frame.storageLevel
+    return level.useMemory or level.useDisk

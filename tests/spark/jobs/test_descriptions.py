@@ -1,0 +1,67 @@
+"""Jobs say what they do, in the UI and in the log, and leave what the user has set."""
+
+import logging
+
+import pytest
+
+import icechunk_spark
+from icechunk_format.repository.repository import Repository
+
+
+def descriptions(spark, since):
+    """Return the descriptions of the jobs after a number of jobs."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    found = []
+    for number in range(jobs.size()):
+        job = jobs.apply(number)
+        if job.jobId() >= since and job.description().isDefined():
+            found.append(job.description().get())
+    return found
+
+
+def jobs_so_far(spark):
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return max((jobs.apply(n).jobId() for n in range(jobs.size())), default=-1) + 1
+
+
+@pytest.mark.each_spark
+def test_a_write_and_maintenance_say_what_they_do(spark, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    spark.sparkContext.setJobDescription("nightly")
+    since, path = jobs_so_far(spark), str(tmp_path / "r")
+    try:
+        frame = spark.range(20).selectExpr("id AS x", "double(id) AS v")
+        icechunk_spark.write(frame, path, dims=["x"], message="twenty cells")
+        icechunk_spark.maintenance.collect_garbage(spark, path, older_than="1d")
+        assert spark.sparkContext.getLocalProperty("spark.job.description") == "nightly"
+    finally:
+        spark.sparkContext.setJobDescription(None)
+    found = descriptions(spark, since)
+    assert any(text.startswith("icechunk: ") and text.endswith(": coordinates") for text in found)
+    assert any("unit of v" in text for text in found)
+    assert any("garbage" in text for text in found)
+    logged = [record.getMessage() for record in caplog.records]
+    committed = [text for text in logged if text.startswith("committed ")]
+    assert any("twenty cells" in text for text in committed)
+
+
+def test_a_lost_race_is_logged_with_its_cause(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="icechunk_format")
+    repository = Repository.create(str(tmp_path / "r"))
+    first = repository.writable_session()
+    group = b'{"zarr_format":3,"node_type":"group"}'
+    first.create_group("/", group)
+    first.commit("root")
+    rival, late = (repository.writable_session() for _ in range(2))
+    rival.create_group("/a", group)
+    late.create_group("/b", group)
+    tip = late._state.tip
+    real = tip.commits_since
+    tip.commits_since = lambda snapshot: (real(snapshot), rival.has_changes and rival.commit("a"))[
+        0
+    ]
+    late.commit("b")
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert "moved to" in text
+    assert "rebasing" in text
