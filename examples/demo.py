@@ -34,6 +34,7 @@ import iris_sample_data
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
+from bokeh_sampledata import us_states
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
@@ -95,27 +96,31 @@ def reader(spark: SparkSession, url: str) -> DataFrameReader:
 
 def draw_map(warming: DataFrame, file: Path) -> None:
     grid = warming.toPandas().pivot(index="latitude", columns="longitude", values="warming")
-    figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
-    mesh = axes.pcolormesh(grid.columns - 360, grid.index, grid.values, cmap="inferno")
-    axes.set_title("Surface air temperature, 2070-2099 minus 1860-1889 (A1B scenario)")
-    axes.set_xlabel("longitude (degrees east)")
-    axes.set_ylabel("latitude (degrees north)")
-    axes.set_aspect(1.3)
-    figure.colorbar(mesh, label="warming (K)")
+    figure, axes = plt.subplots(figsize=(9, 5.8), layout="constrained")
+    mesh = axes.pcolormesh(grid.columns - 360, grid.index, grid.values, cmap="inferno_r")
+    for state in us_states.records():
+        for part in getattr(state["geometry"], "geoms", [state["geometry"]]):
+            axes.plot(*part.exterior.xy, color="white", linewidth=0.7)
+    axes.set(xlim=(-135, -45), ylim=(15, 60), aspect=1.3, xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.set_title(
+        "Warming from 1860-1889 to 2070-2099 (A1B scenario)", loc="left", fontweight="bold"
+    )
+    figure.colorbar(mesh, label="kelvin", shrink=0.7).outline.set_visible(False)
     figure.savefig(file, dpi=110)
 
 
 def draw_series(series: DataFrame, file: Path) -> None:
     years = series.toPandas()
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
-    axes.plot(years["year"], years["mean"], color="0.7", linewidth=1, label="annual")
+    axes.plot(years["year"], years["mean"], color="0.75", linewidth=1, label="one year")
     smooth = years["mean"].rolling(11, center=True).mean()
-    axes.plot(years["year"], smooth, color="firebrick", linewidth=2, label="11-year mean")
+    axes.plot(years["year"], smooth, color="firebrick", linewidth=2, label="mean of 11 years")
     axes.axvline(1979.5, color="0.3", linestyle=":", linewidth=1)
     axes.text(1978, years["mean"].max(), "tag v1 ends here", ha="right", va="top", color="0.3")
-    axes.set_title("Mean surface air temperature over North America")
-    axes.set_xlabel("year")
-    axes.set_ylabel("temperature (K)")
+    axes.set_title("Surface air temperature over North America", loc="left", fontweight="bold")
+    axes.set_ylabel("kelvin")
+    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", frameon=False)
     figure.savefig(file, dpi=110)
 
