@@ -10,6 +10,7 @@ import typer
 from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
 from icechunk_format.command_line.commands import config as config_commands
+from icechunk_format.command_line.commands import edit as edit_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import maintenance as maintenance_commands
 from icechunk_format.command_line.commands import refs as ref_commands
@@ -83,6 +84,10 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "cherry-pick": ref_commands.cherry_pick,
     "reset": ref_commands.reset,
     "restore": ref_commands.restore,
+    "attrs set": edit_commands.set_attributes,
+    "attrs unset": edit_commands.unset_attributes,
+    "rename": edit_commands.rename,
+    "drop": edit_commands.drop,
     "verify": verify_command.verify,
     "expire": maintenance_commands.expire,
     "gc": maintenance_commands.gc,
@@ -106,6 +111,7 @@ _APPS: Final = {
     "": app,
     "branch": _sub_app("branch", "List, create, move and delete branches."),
     "tag": _sub_app("tag", "List, create and delete tags."),
+    "attrs": _sub_app("attrs", "Set and remove attributes of groups and arrays."),
     "config": _sub_app("config", "Show and change the stored configuration."),
 }
 for _words, _command in COMMANDS.items():

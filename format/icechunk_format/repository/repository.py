@@ -8,7 +8,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_
 from icechunk_format.repository.merging.merge import Merge, MergeResult, parent_of
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.repository.session.committing import Resolve
+from icechunk_format.repository.session.editing import edit_attributes
 from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
@@ -136,6 +137,43 @@ class Repository(RepositoryReader):
             message=message,
             metadata=metadata,
         )
+
+    # -- editing ----------------------------------------------------------------------------
+
+    def set_attributes(
+        self,
+        path: str,
+        values: Mapping[str, Any],
+        *,
+        remove: Iterable[str] = (),
+        branch: str = "main",
+        message: str | None = None,
+    ) -> CommitResult | None:
+        """Set and remove attributes of a group or array, in a commit; None if nothing changed.
+
+        ``values`` are JSON values by name. Raises NotFoundError (no such node) or
+        InvalidInputError (a value is no JSON, or an attribute to remove does not exist).
+        """
+        session = self.writable_session(branch)
+        removed = list(remove)
+        if not edit_attributes(session, path, values, removed):
+            return None
+        names = ", ".join([*values, *removed])
+        return session.commit(f"Edit attributes of {path}: {names}" if message is None else message)
+
+    def rename(
+        self, path: str, new_path: str, *, branch: str = "main", message: str | None = None
+    ) -> CommitResult:
+        """Give a group or array another path, in a commit; see ``WriteSession.move``."""
+        session = self.writable_session(branch)
+        session.move(path, new_path)
+        return session.commit(f"Rename {path} to {new_path}" if message is None else message)
+
+    def drop(self, path: str, *, branch: str = "main", message: str | None = None) -> CommitResult:
+        """Delete a group or array with all that is in it, in a commit; older snapshots keep it."""
+        session = self.writable_session(branch)
+        session.delete(path)
+        return session.commit(f"Drop {path}" if message is None else message)
 
     # -- merging ----------------------------------------------------------------------------
 

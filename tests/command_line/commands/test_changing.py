@@ -412,3 +412,18 @@ def test_branches_are_merged(command, weather):
     picked = command("cherry-pick", weather.url, "audit", "--dry-run", "--json")
     assert list(json.loads(picked.out)) == list(DOCUMENTS["cherry-pick"])
     assert command("merge", weather.url, "audit", "--resolve", "mine").code != 0
+
+
+def test_attributes_and_names_are_edited(command, weather):
+    done = command("attrs", "set", weather.url, "/t", "units=degC", "range=[1, 2]", "--json")
+    assert done.code == 0, done.err
+    assert list(json.loads(done.out)) == list(DOCUMENTS["attrs set"])
+    node = weather.repository.snapshot(weather.repository.resolve()).node("/t")
+    assert json.loads(node.user_data)["attributes"]["range"] == [1, 2]
+    assert command("attrs", "unset", weather.url, "/t", "range").code == 0
+    assert command("attrs", "unset", weather.url, "/t", "range").code != 0
+    assert command("attrs", "set", weather.url, "/t", "units").code != 0
+    assert command("attrs", "set", weather.url, "/t", "units=degC").lines == ["nothing to change"]
+    assert command("rename", weather.url, "/t", "/t2m").code == 0
+    assert command("drop", weather.url, "/t2m", "-m", "Not needed").code == 0
+    assert weather.repository.snapshot(weather.repository.resolve()).node("/t2m") is None

@@ -99,6 +99,10 @@ _MERGE: Final[Keys] = {
     "conflicts": "list of texts: what both sides changed",
     **{key: about for key, about in _COUNTS.items() if key != "arrays_with_chunks"},
 }
+_EDIT: Final[Keys] = {
+    "branch": "name",
+    "snapshot_id": "the new snapshot; null if nothing changed",
+}
 
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
@@ -163,6 +167,10 @@ _KEYS: Final[dict[str, Keys]] = {
         "previous_snapshot_id": "the previous snapshot of the branch",
         "snapshot_id": "the new snapshot",
     },
+    "attrs set": _EDIT,
+    "attrs unset": _EDIT,
+    "rename": _EDIT,
+    "drop": _EDIT,
     "verify": {
         "errors": "number of findings of that severity; the exit code is 3 if there are any",
         **_each("number of findings of that severity", "warnings infos"),

@@ -1,0 +1,91 @@
+"""Commands that edit nodes, each in a commit: ``attrs``, ``rename``, ``drop``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icechunk_format.command_line.arguments import BranchOption, MessageOption
+from icechunk_format.command_line.call import Call
+from icechunk_format.display.plain_text import safe
+from icechunk_format.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from icechunk_format.repository.commit.commit import CommitResult
+
+_PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="Path of the group or array: /t2m.")
+]
+
+
+def set_attributes(
+    call: Call,
+    path: _PathArgument,
+    values: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=VALUE...", help="A JSON value or a word: units=K."),
+    ],
+    branch: BranchOption = None,
+    message: MessageOption = None,
+) -> None:
+    """Set attributes of a group or array."""
+    given: dict[str, Any] = {}
+    for item in values:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise InvalidInputError(
+                f"{item!r} has no '='; write it as NAME=VALUE, such as units=K", found=item
+            )
+        try:
+            given[name] = json.loads(text)
+        except ValueError:
+            given[name] = text  # a word needs no quotes
+    done = call.repository.set_attributes(path, given, branch=branch or "main", message=message)
+    _report(call, branch, done)
+
+
+def unset_attributes(
+    call: Call,
+    path: _PathArgument,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of attributes.")],
+    branch: BranchOption = None,
+    message: MessageOption = None,
+) -> None:
+    """Remove attributes of a group or array."""
+    repository, chosen = call.repository, branch or "main"
+    done = repository.set_attributes(path, {}, remove=names, branch=chosen, message=message)
+    _report(call, branch, done)
+
+
+def rename(
+    call: Call,
+    path: _PathArgument,
+    new_path: Annotated[str, typer.Argument(metavar="NEW_PATH", help="Its new path.")],
+    branch: BranchOption = None,
+    message: MessageOption = None,
+) -> None:
+    """Give a group or array another path, without copying."""
+    done = call.repository.rename(path, new_path, branch=branch or "main", message=message)
+    _report(call, branch, done)
+
+
+def drop(
+    call: Call,
+    path: _PathArgument,
+    branch: BranchOption = None,
+    message: MessageOption = None,
+) -> None:
+    """Delete a group or array in a new snapshot."""
+    done = call.repository.drop(path, branch=branch or "main", message=message)
+    _report(call, branch, done)
+
+
+def _report(call: Call, branch: str | None, done: CommitResult | None) -> None:
+    snapshot_id = None if done is None else str(done.snapshot_id)
+    call.document(branch=branch or "main", snapshot_id=snapshot_id)
+    if snapshot_id is None:
+        call.screen.line("nothing to change")
+    else:
+        call.screen.line(f"branch {safe(branch or 'main')} is now at {snapshot_id}")

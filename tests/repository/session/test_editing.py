@@ -1,0 +1,81 @@
+"""Attributes, names and deletions are edited in commits of their own."""
+
+import itertools
+import json
+
+import pytest
+from helpers.sessions.model import array_document, group_document
+
+from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
+
+_numbers = itertools.count()
+
+
+def begun(spec_version=2):
+    place = Location(f"memory://editing-{next(_numbers)}")
+    repository = Repository.create(place, spec_version=spec_version)
+    session = repository.writable_session()
+    session.create_group("/", group_document())
+    session.create_array("/a", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    session.set_chunk("/a", [1], b"x" * 600)
+    session.commit("base")
+    return repository
+
+
+def document(repository, path):
+    return json.loads(repository.snapshot(repository.resolve()).node(path).user_data)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_attributes_are_set_and_removed_and_the_rest_stays(spec_version):
+    repository = begun(spec_version)
+    before = document(repository, "/a")
+    values = {"units": "K", "range": (1, 2.5), "flags": {"a": [True, None]}}
+    done = repository.set_attributes("/a", values, remove=["version"])
+    after = document(repository, "/a")
+    assert after["attributes"] == {"units": "K", "range": [1, 2.5], "flags": {"a": [True, None]}}
+    assert {**after, "attributes": 0} == {**before, "attributes": 0}
+    assert repository.snapshot_info(done.snapshot_id).message.startswith("Edit attributes of /a")
+    assert repository.set_attributes("/a", {"units": "K"}) is None
+    repository.set_attributes("/", {"title": "t"}, message="Title")
+    assert document(repository, "/")["attributes"]["title"] == "t"
+
+
+@pytest.mark.parametrize(
+    "value", [object(), float("nan"), {1: 2}, [b"x"], {"a": {2}}], ids=lambda v: type(v).__name__
+)
+def test_values_that_are_no_json_are_refused(value):
+    repository = begun()
+    tip = repository.resolve()
+    with pytest.raises(InvalidInputError) as caught:
+        repository.set_attributes("/a", {"bad": value})
+    assert caught.value.facts["name"] == "bad"
+    assert repository.resolve() == tip
+
+
+def test_unknown_names_are_refused():
+    repository = begun()
+    with pytest.raises(InvalidInputError) as caught:
+        repository.set_attributes("/a", {}, remove=["unitss"])
+    assert caught.value.facts["name"] == "unitss"
+    for change in (
+        lambda: repository.set_attributes("/b", {"a": 1}),
+        lambda: repository.rename("/b", "/c"),
+        lambda: repository.drop("/b"),
+    ):
+        with pytest.raises(NotFoundError):
+            change()
+
+
+def test_nodes_are_renamed_and_dropped():
+    repository = begun()
+    base = repository.resolve()
+    repository.rename("/a", "/b")
+    assert repository.snapshot(repository.resolve()).node("/a") is None
+    done = repository.drop("/b", message="Gone")
+    assert repository.snapshot(done.snapshot_id).node("/b") is None
+    assert repository.snapshot(base).node("/a") is not None
+    with pytest.raises(UnsupportedError):
+        begun(1).rename("/a", "/b")
