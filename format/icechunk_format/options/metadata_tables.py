@@ -134,9 +134,9 @@ SNAPSHOTS: Final = _table(
 
 HISTORY: Final = _table(
     "history",
-    "a snapshot in the history of the chosen version; the newest first",
+    "a snapshot in the history of the selected snapshot; the newest first",
     "version",
-    ("position", "number", "Commits between it and the chosen version: 0 for that version."),
+    ("position", "number", "Commits between it and the selected snapshot: 0 for that snapshot."),
     *_VERSION_COLUMNS,
 )
 
@@ -145,7 +145,7 @@ REFS: Final = _table(
     "a branch or a tag, deleted tags included",
     "repository",
     ("name", "text", "Name of the branch or tag."),
-    ("type", "text", "`branch`, `tag`, or `deleted tag`, whose name is never given out again."),
+    ("type", "text", "`branch`, `tag`, or `deleted tag`, whose name cannot be reused."),
     ("snapshot_id", "text", "Snapshot that it points to; NULL for a deleted tag."),
     ("committed_at", "instant", "When that snapshot was committed; NULL for a deleted tag."),
 )
@@ -158,8 +158,8 @@ GROUPS: Final = _table(
     ("name", "text", "Last part of the path; empty for the root."),
     ("array_count", "number", "Number of arrays directly in it."),
     ("group_count", "number", "Number of groups directly in it."),
-    ("attributes", "text", "User attributes, a JSON object; NULL where the document is damaged."),
-    ("problem", "text", "Why its metadata document cannot be read; NULL where it can."),
+    ("attributes", "text", "User attributes, a JSON object; NULL if the document is damaged."),
+    ("problem", "text", "Why its metadata document cannot be read; NULL if it can."),
 )
 
 VARIABLES: Final = _table(
@@ -178,7 +178,7 @@ VARIABLES: Final = _table(
         " chunks differ in size.",
     ),
     ("shards", "numbers", "Elements of a shard along each dimension; NULL without sharding."),
-    ("dtype", "text", "Stored data type, in the words of Zarr; JSON where it has parameters."),
+    ("dtype", "text", "Stored data type, with the names of Zarr; JSON if it has parameters."),
     ("codecs", "text", "Codecs, a JSON list."),
     ("fill_value", "text", "What missing chunks hold, as JSON."),
     ("units", "text", "Attribute `units`."),
@@ -193,8 +193,8 @@ VARIABLES: Final = _table(
     (
         "is_column",
         "flag",
-        "Whether it is a column where nobody names variables; others come when named in"
-        " `variables` or `coords`. NULL where variables have to be named.",
+        "Whether it is a column by default; `variables` and `coords` add others. NULL if"
+        " `variables` must be set.",
     ),
     ("total_chunks", "number", "Chunks of the grid (shards under sharding), stored or not."),
     (
@@ -211,7 +211,7 @@ VARIABLES: Final = _table(
         "problem",
         "text",
         "Why the array cannot be read here: damaged metadata, or a data type, codec or grid that"
-        " is not known; NULL where it can.",
+        " is not known; NULL if it can.",
     ),
     cut="between arrays",
 )
@@ -222,14 +222,14 @@ STORED_COLUMNS: Final = frozenset(
 
 MANIFESTS: Final = _table(
     "manifests",
-    "a manifest file that the version uses",
+    "a manifest file that the snapshot uses",
     "group",
     ("manifest_id", "text", "Id of the manifest."),
-    ("size_bytes", "number", "Size of the file in bytes; NULL where it is not recorded."),
+    ("size_bytes", "number", "Size of the file in bytes; NULL if it is not recorded."),
     (
         "num_chunk_refs",
         "number",
-        "Chunk references in the file, of all its arrays; NULL where it is not recorded.",
+        "Chunk references in the file, of all its arrays; NULL if it is not recorded.",
     ),
     ("arrays", "texts", "Paths of the arrays that use it."),
     (
@@ -241,7 +241,7 @@ MANIFESTS: Final = _table(
 
 CHUNKS: Final = _table(
     "chunks",
-    "a chunk that exists, with the place of its bytes",
+    "a stored chunk, with the location of its bytes",
     "group",
     ("path", "text", "Path of the array."),
     ("chunk", "numbers", "Coordinates of the chunk in the grid (of the shard under sharding)."),
@@ -267,13 +267,13 @@ OPERATIONS: Final = _table(
     "repository",
     ("kind", "text", "`new_commit`, `branch_created`, `tag_deleted`, `gc_ran`, ..."),
     ("at", "instant", "When it happened, by the clock of the writer."),
-    ("branch", "text", "Branch that it changed; NULL where it changed none."),
-    ("tag", "text", "Tag that it changed; NULL where it changed none."),
-    ("snapshot_id", "text", "Snapshot that it added; NULL where it added none."),
+    ("branch", "text", "Branch that it changed; NULL if it changed none."),
+    ("tag", "text", "Tag that it changed; NULL if it changed none."),
+    ("snapshot_id", "text", "Snapshot that it added; NULL if it added none."),
     (
         "previous_snapshot_id",
         "text",
-        "Snapshot that the branch or tag pointed to; NULL where that is not recorded.",
+        "Snapshot that the branch or tag pointed to; NULL if that is not recorded.",
     ),
     (
         "backup_path",
@@ -285,9 +285,9 @@ OPERATIONS: Final = _table(
 
 CHANGES: Final = _table(
     "changes",
-    "a node that changed between two versions, once for each way in which it did",
+    "a kind of change of a node between two snapshots",
     "changes",
-    ("path", "text", "Path of the node; NULL where `change` is `unknown`."),
+    ("path", "text", "Path of the node; NULL if `change` is `unknown`."),
     ("node_type", "text", "`array` or `group`."),
     (
         "change",
