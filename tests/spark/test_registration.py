@@ -28,9 +28,26 @@ HEAVY = (
 
 
 def test_public_names():
-    of_tables = {"IcechunkDataSource", "read", "register", "to_xarray", "unregister", "write"}
+    of_tables = {
+        "IcechunkDataSource",
+        "read",
+        "read_blocks",
+        "rechunk",
+        "register",
+        "to_xarray",
+        "unregister",
+        "write",
+    }
     of_tables.add("view")
-    of_workflows = {"VirtualizeResult", "freshness", "mirror", "mirrored", "sample", "virtualize"}
+    of_workflows = {
+        "VirtualizeResult",
+        "freshness",
+        "map_blocks",
+        "mirror",
+        "mirrored",
+        "sample",
+        "virtualize",
+    }
     assert set(icechunk_spark.__all__) == {*of_tables, *of_workflows, "zonal"}
     assert all(hasattr(icechunk_spark, name) for name in icechunk_spark.__all__)
 
