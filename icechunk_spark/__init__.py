@@ -27,6 +27,7 @@ from icechunk_spark.zonal.zonal import zonal
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.result import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
+    from icechunk_spark.deleting.function import delete
     from icechunk_spark.mapping.function import map_blocks, read_blocks
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
+    "delete": "icechunk_spark.deleting.function",
     "freshness": "icechunk_spark.mirroring.read",
     "map_blocks": "icechunk_spark.mapping.function",
     "mirror": "icechunk_spark.mirroring.copy",
@@ -56,6 +58,7 @@ logging.getLogger("icechunk_spark").addHandler(logging.NullHandler())
 __all__ = [
     "IcechunkDataSource",
     "VirtualizeResult",
+    "delete",
     "freshness",
     "map_blocks",
     "mirror",

@@ -41,6 +41,7 @@ def test_public_names():
     of_tables.add("view")
     of_workflows = {
         "VirtualizeResult",
+        "delete",
         "freshness",
         "map_blocks",
         "mirror",

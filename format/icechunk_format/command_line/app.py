@@ -14,6 +14,7 @@ from icechunk_format.command_line.commands import edit as edit_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import maintenance as maintenance_commands
 from icechunk_format.command_line.commands import refs as ref_commands
+from icechunk_format.command_line.commands import rows as row_commands
 from icechunk_format.command_line.commands import transfer as transfer_commands
 from icechunk_format.command_line.commands import verify as verify_command
 from icechunk_format.command_line.exit_codes import exit_codes_text
@@ -71,6 +72,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "log": inspect_commands.log,
     "show": inspect_commands.show,
     "tree": inspect_commands.tree,
+    "head": row_commands.head,
     "diff": inspect_commands.diff,
     "operations": inspect_commands.operations,
     "branch list": ref_commands.list_branches,
@@ -88,6 +90,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "attrs unset": edit_commands.unset_attributes,
     "rename": edit_commands.rename,
     "drop": edit_commands.drop,
+    "delete": row_commands.delete,
     "verify": verify_command.verify,
     "expire": maintenance_commands.expire,
     "gc": maintenance_commands.gc,
@@ -96,6 +99,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "copy": transfer_commands.copy,
     "import-draft": transfer_commands.import_draft,
     "rechunk": transfer_commands.rechunk,
+    "virtualize": row_commands.virtualize,
     "mirror": transfer_commands.mirror,
     "freshness": transfer_commands.freshness,
     "config show": config_commands.show_config,

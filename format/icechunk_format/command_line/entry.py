@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from functools import cache
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.command_line.exit_codes import ExitCode, exit_code_of
 from icechunk_format.display.plain_text import one_line, safe
-from icechunk_format.errors import IcechunkError
+from icechunk_format.errors import FormatError, IcechunkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +26,29 @@ _PACKAGES: Final = ("typer", "rich")
 # Classes of the parser's errors, whose modules differ between versions of typer.
 _NO_ARGUMENTS: Final = "NoArgsIsHelpError"
 _ABORT: Final = "Abort"
+_UNKNOWN_COMMAND: Final = re.compile(r"No such command '([\w-]+)'")
+# Words of Delta, Git and shells, with the commands for them.
+_OUR_WORDS: Final = {
+    "history": "log",
+    "snapshots": "log",
+    "vacuum": "gc",
+    "prune": "gc",
+    "ls": "tree",
+    "list": "tree",
+    "cat": "head",
+    "optimize": "rewrite-manifests",
+    "compact": "rewrite-manifests",
+    "fsck": "verify",
+    "check": "verify",
+    "revert": "restore",
+    "checkout": "show",
+    "rollback": "restore",
+    "rm": "drop",
+    "mv": "rename",
+    "clone": "copy",
+    "describe": "show",
+    "ingest": "virtualize",
+}
 _HOW_TO_INSTALL: Final = 'pip install "icechunk-spark[cli]"'
 
 
@@ -104,9 +128,13 @@ def _without(hidden: Sequence[str], text: str) -> str:
 def _line_and_code(error: Exception) -> tuple[str, ExitCode]:
     """Return the message of an error as one line, and its exit code."""
     if isinstance(error, IcechunkError):
-        return one_line(error.message), exit_code_of(error)
+        message = one_line(error.message)
+        if isinstance(error, FormatError):
+            message += f" ({PROGRAM} verify lists all that is damaged)"
+        return message, exit_code_of(error)
     problem = _parser_message(error)
     if problem is not None:
+        problem = _with_our_word(problem)
         return f"{one_line(problem)} (see {_help_of(error)})", ExitCode.USAGE
     if type(error).__name__ == _ABORT:
         return "not confirmed; nothing was changed", ExitCode.NOT_CONFIRMED
@@ -122,6 +150,14 @@ def _parser_message(error: Exception) -> str | None:
     """Return the parser's message about arguments; None for other errors."""
     format_message = getattr(error, "format_message", None)
     return None if format_message is None else str(format_message())
+
+
+def _with_our_word(problem: str) -> str:
+    """Add the command that other tools call by the unknown word, if there is one."""
+    found = _UNKNOWN_COMMAND.match(problem)
+    word = "" if found is None else found[1]
+    ours = _OUR_WORDS.get(word.lower())
+    return problem if ours is None else f"No such command {word!r}; did you mean {ours!r}?"
 
 
 def _help_of(error: Exception) -> str:

@@ -135,6 +135,11 @@ _KEYS: Final[dict[str, Keys]] = {
         "group": "path of the selected group",
         "nodes": ("list by path", _NODE),
     },
+    "head": {
+        "snapshot_id": "the snapshot that was read",
+        "columns": "names",
+        "rows": "list of objects: text by column, NULL for missing values",
+    },
     "diff": {
         "from_snapshot_id": "the older snapshot",
         "to_snapshot_id": "the newer snapshot",
@@ -171,6 +176,14 @@ _KEYS: Final[dict[str, Keys]] = {
     "attrs unset": _EDIT,
     "rename": _EDIT,
     "drop": _EDIT,
+    "delete": {
+        **_DRY_RUN,
+        "snapshot_id": "the new snapshot; null for a dry run or an empty selection",
+        "arrays": "list of paths of the arrays that change",
+        "dimension": "the dimension that loses labels; null if cells become missing",
+        "labels": "number of labels that are removed",
+        "cells": "object: number of cells that become missing by path of the array",
+    },
     "verify": {
         "errors": "number of findings of that severity; the exit code is 3 if there are any",
         **_each("number of findings of that severity", "warnings infos"),
@@ -255,6 +268,10 @@ _KEYS: Final[dict[str, Keys]] = {
         "decoded_bytes": "size of the arrays, decoded",
         "buffer_bytes": "the most that a step holds",
         "requests": "chunks that are read and written, at most",
+    },
+    "virtualize": {
+        "snapshot_id": "the newest snapshot of the branch",
+        "files": "object: number of files by status (taken, known, refreshed, refused)",
     },
     "mirror": {
         "target": "path or URL of the Delta table",

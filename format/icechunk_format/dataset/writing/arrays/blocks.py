@@ -11,7 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 
 class ArrayBlocks:
@@ -38,8 +39,12 @@ class ArrayBlocks:
         self._files = UnitFiles(destination)
         self._codecs: dict[str, ChunkCodecs] = {}
 
-    def write(self, array: ArrayTarget, start: Sequence[int], values: NDArray[Any]) -> None:
+    def write(
+        self, array: ArrayTarget, start: Sequence[int], values: NDArray[Any]
+    ) -> list[ChunkRefs]:
         """Store the values of the block that begins at the elements `start`.
+
+        Returns the references of the chunks that were stored.
 
         Raises
         ------
@@ -53,8 +58,13 @@ class ArrayBlocks:
             self._codecs[array.path] = array.metadata.chunk_codecs()
         codecs = self._codecs[array.path]
         encoded = ((at, codecs.encode(chunk)) for at, chunk in _chunks(array, start, values))
-        stored = store_in_batches(self._destination, array.metadata.ndim, encoded)
+        stored = list(store_in_batches(self._destination, array.metadata.ndim, encoded))
         self._files.add(array, stored)
+        return stored
+
+    def add(self, array: ArrayTarget, refs: Iterable[ChunkRefs]) -> None:
+        """Add references to chunks that are stored already."""
+        self._files.add(array, refs)
 
     def receipt(self) -> TaskReceipt:
         """Store the manifests and return the receipt of the task."""

@@ -1,0 +1,1 @@
+"""Deletes labels of a dimension, or the values of a region."""

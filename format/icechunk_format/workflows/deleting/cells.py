@@ -1,0 +1,278 @@
+"""Makes the cells of a region missing, chunk by chunk.
+
+Algorithm
+---------
+1. Chunks that the region touches are joined to boxes of bounded size.
+2. A task reads a box, sets the selected cells to the missing value, and writes the chunks. Chunks
+   that then hold nothing but the fill value are deleted.
+3. With a condition on values, a task finds the cells by a scan of its box.
+
+Rules of this file
+------------------
+1. Memory of a task is the values of one box, and the references of the task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.fill_values import is_all_fill
+from icechunk_format.dataset.cf.column_types import missing_value_advice
+from icechunk_format.dataset.cf.decode import attribute_decoder
+from icechunk_format.dataset.cf.encode import missing_value
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays, pinned_snapshot
+from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.cover import steps_along
+
+_BOX_BYTES: Final = 64 * 2**20
+_TASK_BYTES: Final = 256 * 2**20
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""First chunks, and the ones after the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlankedArray:
+    """An array some of whose cells become missing.
+
+    Parameters
+    ----------
+    selections
+        Selected positions along each axis.
+    absent
+        The stored value that reads as missing.
+    """
+
+    target: ArrayTarget
+    selections: tuple[DimSelection, ...]
+    absent: Any
+
+    @property
+    def is_fill(self) -> bool:
+        """True if missing chunks read as missing values."""
+        metadata = self.target.metadata
+        value: NDArray[Any] = np.empty(1, metadata.data_type.numpy)
+        value[0] = self.absent
+        return is_all_fill(value, metadata.fill_value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellDeletion:
+    """The context of all tasks; picklable.
+
+    Parameters
+    ----------
+    condition
+        A scan of the dimension columns of the rows that satisfy a condition on values; None if all
+        selected cells are meant.
+    dry_run
+        Only count.
+    """
+
+    destination: Destination
+    arrays: Mapping[str, BlankedArray]
+    condition: ScanContext | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellReceipt:
+    """The chunks that a task has written and deleted, and the cells that it counted.
+
+    Parameters
+    ----------
+    cleared
+        By path: chunks to delete, ``int64 (n, ndim)``.
+    cells
+        By path: cells that became missing.
+    """
+
+    task: TaskReceipt
+    cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    cells: Mapping[str, int] = field(default_factory=dict)
+
+
+def blanked(variable: Variable, selections: Mapping[str, DimSelection]) -> BlankedArray:
+    """Return an array whose selected cells become missing.
+
+    Raises
+    ------
+    InvalidInputError
+        It has no missing value.
+    """
+    metadata = variable.metadata
+    decoder = attribute_decoder(
+        variable.attributes, metadata.data_type, decode_cf=True, name=variable.name
+    )
+    absent = missing_value(variable.attributes, decoder, metadata.data_type)
+    if absent is None:
+        advice = missing_value_advice(variable.name, metadata.data_type, decoder.arrow_type)
+        raise InvalidInputError(
+            f"{variable.name} of {metadata.data_type.name} has no missing value, so its cells"
+            " cannot be deleted; delete whole labels of a dimension, or store the array with a"
+            f" missing value: {advice}",
+            variable=variable.name,
+            dtype=metadata.data_type.name,
+        )
+    return BlankedArray(
+        target=ArrayTarget.of_existing(variable, metadata),
+        selections=tuple(
+            selections.get(dim, DimSelection.whole(size))
+            for dim, size in zip(variable.dims, variable.shape, strict=True)
+        ),
+        absent=absent,
+    )
+
+
+def cell_tasks(array: BlankedArray) -> list[tuple[str, tuple[Box, ...]]]:
+    """Cut the chunks that a region touches into tasks: the path, and boxes of chunks."""
+    grid = array.target.metadata.grid
+    if any(not chosen.count for chosen in array.selections):
+        return []
+    dtype = array.target.metadata.data_type.numpy
+    item = 64 if dtype.hasobject else max(1, dtype.itemsize)
+    chunk = item * math.prod(axis.largest for axis in grid.axes)
+    runs = [_runs(axis, s) for axis, s in zip(grid.axes, array.selections, strict=True)]
+    tasks: list[tuple[str, tuple[Box, ...]]] = []
+    held: list[Box] = []
+    nbytes = 0
+    for box in _boxes(runs, max(1, _BOX_BYTES // chunk)):
+        held.append(box)
+        nbytes += chunk * math.prod(b - a for a, b in zip(*box, strict=True))
+        if nbytes >= _TASK_BYTES:
+            tasks.append((array.target.path, tuple(held)))
+            held, nbytes = [], 0
+    if held:
+        tasks.append((array.target.path, tuple(held)))
+    return tasks
+
+
+def _runs(axis: ChunkAxis, chosen: DimSelection) -> list[tuple[int, int]]:
+    """Return the ranges of chunks along an axis that hold selected positions."""
+    if chosen.indices is None:
+        return [axis.chunk_range(chosen.start, chosen.stop)]
+    chunks = np.unique(axis.chunk_of(chosen.indices))
+    starts = np.flatnonzero(np.diff(chunks, prepend=-2) > 1)
+    ends = np.append(starts[1:], len(chunks)) - 1
+    return [
+        (first, last + 1)
+        for first, last in zip(chunks[starts].tolist(), chunks[ends].tolist(), strict=True)
+    ]
+
+
+def _boxes(runs: Sequence[list[tuple[int, int]]], most: int) -> Iterator[Box]:
+    """Yield the products of runs, cut to at most so many chunks."""
+    for ranges in itertools.product(*runs):
+        counts = [high - low for low, high in ranges]
+        steps = steps_along(counts, math.prod(counts), most)
+        pieces = [
+            [(at, min(at + step, high)) for at in range(low, high, step)]
+            for (low, high), step in zip(ranges, steps, strict=True)
+        ]
+        for piece in itertools.product(*pieces):
+            yield tuple(low for low, _ in piece), tuple(high for _, high in piece)
+
+
+def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellReceipt:
+    """Make the selected cells of some boxes missing."""
+    path, boxes = task
+    array = work.arrays[path]
+    assert work.destination.base is not None
+    snapshot = pinned_snapshot(work.destination.open_storage(), work.destination.base)
+    node = snapshot.node(path)
+    assert node is not None, "the plan was made of this snapshot"
+    reader = work.destination.reader(snapshot, node)
+    blocks = ArrayBlocks(work.destination)
+    axes = array.target.metadata.grid.axes
+    ndim, cells = len(axes), 0
+    cleared = [np.empty((0, ndim), np.int64)]
+    for low, high in boxes:
+        coords = _product(low, high)
+        stored = coords[reader.lookup.find(coords.astype(np.uint32)).positions]
+        lower = [axis.bounds(at)[0] for axis, at in zip(axes, low, strict=True)]
+        upper = [axis.bounds(at - 1)[1] for axis, at in zip(axes, high, strict=True)]
+        chosen = [s.within(a, b) for s, a, b in zip(array.selections, lower, upper, strict=True)]
+        shape = [b - a for a, b in zip(lower, upper, strict=True)]
+        if work.condition is None:
+            mask = None
+            count = math.prod(s.count for s in chosen)
+        else:
+            mask = _mask(work.condition, array.target.dims, lower, upper)
+            count = int(np.count_nonzero(mask))
+        cells += count
+        if work.dry_run or not count or (not len(stored) and array.is_fill):
+            continue
+        if mask is None and count == math.prod(shape):
+            values = np.empty(shape, array.target.metadata.data_type.numpy)
+            values[...] = array.absent
+        else:
+            values = np.array(reader.read_box(lower, upper))
+            if mask is not None:
+                values[mask] = array.absent
+            else:
+                at = [s.positions() - a for s, a in zip(chosen, lower, strict=True)]
+                values[np.ix_(*at)] = array.absent
+        written = blocks.write(array.target, lower, values)
+        cleared.append(_not_in(stored, [refs.coords for refs in written], high))
+    return CellReceipt(
+        task=blocks.receipt(), cleared={path: np.concatenate(cleared)}, cells={path: cells}
+    )
+
+
+def _mask(
+    condition: ScanContext, dims: Sequence[str], lower: Sequence[int], upper: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Return the cells of a box that satisfy a condition, in the order of the array's axes."""
+    table = condition.table
+    bounds = {dim: (a, b) for dim, a, b in zip(dims, lower, upper, strict=True)}
+    part = (0, *itertools.chain.from_iterable(bounds[dim] for dim in table.dims))
+    arrays = ScanArrays(condition)
+    labels: list[pa.Array] = []
+    for column in table.columns:
+        size = table.sizes[table.dims.index(column.source)]
+        labels.append(arrays.labels(column, size, DimSelection.span(size, *bounds[column.source])))
+    mask = np.zeros([bounds[dim][1] - bounds[dim][0] for dim in table.dims], np.bool_)
+    for batch in run_task(condition, ScanTask(parts=(part,), rows=mask.size)):
+        at = tuple(
+            pc.index_in(column, value_set=known).to_numpy(zero_copy_only=False)
+            for column, known in zip(batch.columns, labels, strict=True)
+        )
+        mask[at] = True
+    return mask.transpose([table.dims.index(dim) for dim in dims])
+
+
+def _product(low: Sequence[int], high: Sequence[int]) -> NDArray[np.int64]:
+    """Return the coordinates of the chunks of a box, in C order."""
+    if not low:
+        return np.zeros((1, 0), np.int64)
+    grids = np.meshgrid(*[np.arange(a, b) for a, b in zip(low, high, strict=True)], indexing="ij")
+    return np.stack([grid.reshape(-1) for grid in grids], axis=1).astype(np.int64)
+
+
+def _not_in(
+    coords: NDArray[np.int64], others: Sequence[NDArray[Any]], high: Sequence[int]
+) -> NDArray[np.int64]:
+    """Return the coordinates that are in none of the others; all are below ``high``."""
+    if not others or not len(coords):
+        return coords
+    found = np.concatenate([other.astype(np.int64) for other in others])
+    if not coords.shape[1]:
+        return coords[:0] if len(found) else coords
+    numbers, taken = (np.ravel_multi_index(tuple(c.T), tuple(high)) for c in (coords, found))
+    return coords[~np.isin(numbers, taken)]

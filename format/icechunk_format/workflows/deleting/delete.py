@@ -1,0 +1,241 @@
+"""Deletes labels or the cells of a region, in one commit.
+
+Rules of this file
+------------------
+1. The selection is resolved at the tip of the branch. If other writers change the same chunks or
+   arrays meanwhile, it is resolved again at the new tip, a few times.
+2. The runner decides where tasks run: in this process, or on Spark's executors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.dataset.writing.prepare import open_destination
+from icechunk_format.dataset.writing.result import WriteResult
+from icechunk_format.display.lazily import shown_by
+from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
+from icechunk_format.workflows.deleting.cells import (
+    CellDeletion,
+    CellReceipt,
+    blank_cells,
+    blanked,
+    cell_tasks,
+)
+from icechunk_format.workflows.deleting.labels import (
+    LabelDeletion,
+    label_tasks,
+    move_labels,
+    shrunk,
+)
+from icechunk_format.workflows.deleting.selection import (
+    LabelsToDelete,
+    RegionToDelete,
+    what_to_delete,
+)
+from icechunk_format.workflows.running import Run
+
+_TRIES: Final = 5
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRequest:
+    """Arguments of a deletion; see ``icechunk_spark.delete``."""
+
+    location: Location
+    group: str | None
+    selecting: Selecting
+    variables: tuple[str, ...] | None
+    authorize: Sequence[str]
+    virtual_options: Mapping[str, str]
+    options: WriteOptions
+    dry_run: bool = False
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteResult:
+    """A deletion, or its plan.
+
+    Parameters
+    ----------
+    arrays
+        Paths of the arrays that change.
+    dim
+        The dimension that loses labels; None if cells become missing.
+    labels
+        Number of labels that are removed.
+    cells
+        Number of cells of each array that become missing, by path.
+    tasks
+        Number of tasks.
+    commit
+        The result of the write; None for a dry run.
+    """
+
+    arrays: tuple[str, ...]
+    dim: str | None = None
+    labels: int = 0
+    cells: Mapping[str, int]
+    tasks: int = 0
+    commit: WriteResult | None = None
+
+
+def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
+    """Delete labels or cells; see ``icechunk_spark.delete``."""
+    for last in (False,) * (_TRIES - 1) + (True,):
+        opened = open_destination(
+            request.location, request.options, request.authorize, request.virtual_options
+        )
+        if isinstance(opened, WriteResult):
+            return DeleteResult(arrays=(), cells={}, commit=opened)
+        destination, base = opened
+        if base is None:
+            raise NotFoundError(
+                f"there is no repository at {request.location} to delete from",
+                kind="repository",
+                name=str(request.location),
+            )
+        try:
+            return _delete(request, destination, run)
+        except ConflictError as error:
+            if last or request.options.on_conflict == "fail":
+                raise
+            _LOG.info("delete: other writers committed first, so it begins again: %s", error)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _delete(request: DeleteRequest, destination: Destination, run: Run) -> DeleteResult:
+    assert destination.base is not None
+    dataset = open_dataset(
+        Repository.open(request.location),
+        destination.base,
+        request.group,
+        authorize=request.authorize,
+        virtual_options=request.virtual_options,
+    )
+    found = what_to_delete(dataset, request.variables, request.selecting)
+    if isinstance(found, LabelsToDelete):
+        return _delete_labels(request, destination, dataset, found, run)
+    return _delete_cells(request, destination, dataset, found, run)
+
+
+def _delete_labels(
+    request: DeleteRequest,
+    destination: Destination,
+    dataset: Dataset,
+    found: LabelsToDelete,
+    run: Run,
+) -> DeleteResult:
+    count = found.labels.count
+    variables = [v for v in dataset.variables.values() if found.dim in v.dims] if count else []
+    for variable in variables:
+        if variable.shape[variable.dims.index(found.dim)] != found.labels.size:
+            raise InvalidInputError(
+                f"arrays of {dataset.label} have different sizes along {found.dim!r}; repair the"
+                " group first",
+                dim=found.dim,
+            )
+    arrays = {v.path: shrunk(v, found.dim, found.labels) for v in variables}
+    tasks = [task for v in variables for task in label_tasks(arrays[v.path], v.metadata)]
+    result = DeleteResult(
+        arrays=tuple(arrays), dim=found.dim, labels=count, cells={}, tasks=len(tasks)
+    )
+    if request.dry_run:
+        return result
+    if not count:
+        return replace(result, commit=_nothing(request, destination))
+    work = LabelDeletion(destination=destination, arrays=arrays)
+    receipts: list[TaskReceipt] = list(run(partial(move_labels, work), tasks))
+    change = ArraysCommit(
+        destination=destination,
+        options=request.options,
+        arrays=[array.target for array in arrays.values()],
+        message=f"Delete {count:,} label{'' if count == 1 else 's'} of {found.dim}",
+    )
+    return replace(result, commit=commit_arrays(change, receipts))
+
+
+def _delete_cells(
+    request: DeleteRequest,
+    destination: Destination,
+    dataset: Dataset,
+    found: RegionToDelete,
+    run: Run,
+) -> DeleteResult:
+    arrays = {}
+    if not found.is_empty:
+        for name in found.variables:
+            variable = dataset.variables[name]
+            arrays[variable.path] = blanked(variable, found.selections)
+    tasks = [task for array in arrays.values() for task in cell_tasks(array)]
+    condition = None
+    if found.residual is not None:
+        condition = _condition(dataset, found)
+    work = CellDeletion(
+        destination=destination, arrays=arrays, condition=condition, dry_run=request.dry_run
+    )
+    receipts: list[CellReceipt] = list(run(partial(blank_cells, work), tasks))
+    cells = dict.fromkeys(arrays, 0)
+    cleared: dict[str, list[NDArray[np.int64]]] = {}
+    for receipt in receipts:
+        for path, count in receipt.cells.items():
+            cells[path] += count
+        for path, coords in receipt.cleared.items():
+            cleared.setdefault(path, []).append(coords)
+    result = DeleteResult(arrays=tuple(arrays), cells=cells, tasks=len(tasks))
+    if request.dry_run:
+        return result
+    if not any(cells.values()):
+        return replace(result, commit=_nothing(request, destination))
+    change = ArraysCommit(
+        destination=destination,
+        options=request.options,
+        arrays=[array.target for array in arrays.values()],
+        cleared={path: np.concatenate(found) for path, found in cleared.items()},
+        message=f"Delete cells of {', '.join(found.variables)}",
+    )
+    return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
+
+
+def _condition(dataset: Dataset, found: RegionToDelete) -> Any:
+    """Return the scan of the dimension columns of the rows that satisfy the condition."""
+    table = found.table
+    by_dim = {c.source: c.name for c in table.columns if c.role == "dimension"}
+    for dim in table.dims:
+        labels = dataset.labels(table, dim)
+        if len(labels.unique()) < len(labels):
+            raise InvalidInputError(
+                f"dimension {dim!r} has a label more than once, so a condition on values cannot"
+                " tell its cells apart; select with sel or isel",
+                dim=dim,
+            )
+    return dataset.context(
+        table=table.select([by_dim[dim] for dim in table.dims]),
+        selections=found.selections,
+        residual=found.residual,
+    )
+
+
+def _nothing(request: DeleteRequest, destination: Destination) -> WriteResult:
+    return WriteResult(
+        branch=request.options.branch,
+        snapshot_id=destination.base,
+        is_skipped=True,
+        reason="the selection is empty",
+    )

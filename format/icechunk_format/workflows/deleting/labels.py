@@ -1,0 +1,234 @@
+"""Removes labels of a dimension from all arrays of a group that have it.
+
+Algorithm
+---------
+1. If the labels are the last ones, arrays shrink in place; only chunks that the new end cuts are
+   written again, so that removed values do not come back when the array grows.
+2. Otherwise each array is replaced by a new one. A chunk of it that holds the elements of one whole
+   old chunk is a reference to the same object; other chunks are read and written.
+
+Rules of this file
+------------------
+1. The driver knows chunks along one axis only, never references.
+2. A task holds the references of its box, or the values of one row of chunks of it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
+from icechunk_format.grid.cover import steps_along
+from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.snapshot.file import Snapshot
+
+# References that a task moves, and values that it writes at once.
+_TASK_REFS: Final = 100_000
+_TASK_BYTES: Final = 64 * 2**20
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""First chunks of the new grid, and the ones after the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShrunkArray:
+    """An array without some labels.
+
+    Parameters
+    ----------
+    target
+        The array after the deletion; with ``old_shape`` if it shrinks in place.
+    source
+        Path of the array before it.
+    axis
+        The axis of the dimension.
+    kept
+        Positions that stay.
+    """
+
+    target: ArrayTarget
+    source: str
+    axis: int
+    kept: DimSelection
+
+    @property
+    def in_place(self) -> bool:
+        """True if chunks before the new end stay where they are."""
+        return self.target.old_shape is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelDeletion:
+    """The context of all tasks; picklable."""
+
+    destination: Destination
+    arrays: Mapping[str, ShrunkArray]
+
+    def opened(self, path: str) -> tuple[Snapshot, Variable, ArrayReader]:
+        """Return the base, an array of it, and the reader of the array."""
+        assert self.destination.base is not None
+        snapshot = pinned_snapshot(self.destination.open_storage(), self.destination.base)
+        node = snapshot.node(path)
+        assert node is not None, "the plan was made of this snapshot"
+        return snapshot, Variable(node), self.destination.reader(snapshot, node)
+
+
+def shrunk(variable: Variable, dim: str, labels: DimSelection) -> ShrunkArray:
+    """Return an array without labels of a dimension."""
+    axis = variable.dims.index(dim)
+    mask = np.ones(labels.size, np.bool_)
+    mask[labels.positions()] = False
+    kept = DimSelection.of_mask(mask)
+    in_place = labels.stop == labels.size and labels.indices is None
+    metadata = _without(variable.metadata, axis, kept, in_place=in_place)
+    target = ArrayTarget(
+        name=variable.name,
+        path=variable.path,
+        node_id=variable.node.id if in_place else NodeId.from_random(secrets.token_bytes(8)),
+        dims=variable.dims,
+        metadata=metadata,
+        old_shape=variable.shape if in_place else None,
+    )
+    return ShrunkArray(target=target, source=variable.path, axis=axis, kept=kept)
+
+
+def _without(
+    metadata: ArrayMetadata, axis: int, kept: DimSelection, *, in_place: bool
+) -> ArrayMetadata:
+    shape = list(metadata.shape)
+    shape[axis] = kept.count
+    old = metadata.grid.axes[axis]
+    is_sharded = metadata.chunk_codecs().sharding is not None
+    if in_place or isinstance(old, RegularAxis) or is_sharded or not kept.count:
+        return metadata.with_shape(shape)
+    # Chunks of unequal sizes lose their own labels, so that all others stay whole.
+    edges = np.unique(np.searchsorted(kept.positions(), old.edges))
+    axes: list[ChunkAxis] = list(metadata.grid.axes)
+    axes[axis] = RunAxis.of_edges(edges.astype(np.int64))
+    document = {**metadata.raw, "shape": shape, "chunk_grid": ChunkGrid(axes).to_json()}
+    return parse_array_metadata(dump_document(document), node_path=metadata.node_path)
+
+
+def old_chunks(old: ChunkAxis, new: ChunkAxis, kept: DimSelection) -> NDArray[np.int64]:
+    """Return for each chunk along the new axis the old one with the same elements, or -1."""
+    if not new.count:
+        return np.empty(0, np.int64)
+    chunks = np.arange(new.count, dtype=np.int64)
+    low, high = new.start_of(chunks), new.start_of(chunks + 1)
+    positions = kept.positions()
+    first, last = positions[low], positions[high - 1]
+    found = old.chunk_of(first)
+    is_same = (
+        (last - first == high - low - 1)
+        & (first == old.start_of(found))
+        & (last + 1 == old.start_of(found + 1))
+    )
+    if not (isinstance(old, RegularAxis) and isinstance(new, RegularAxis)):
+        is_same &= np.array(
+            [
+                old.full_size(a) == new.full_size(b)
+                for a, b in zip(found.tolist(), chunks.tolist(), strict=True)
+            ],
+            np.bool_,
+        )
+    return np.where(is_same, found, -1)
+
+
+def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[tuple[str, Box]]:
+    """Cut the chunks that have to be moved or written into tasks: the path, and a box."""
+    grid = array.target.metadata.grid
+    counts, axis = list(grid.num_chunks), array.axis
+    if 0 in counts:
+        return []
+    sources = old_chunks(old.grid.axes[axis], grid.axes[axis], array.kept)
+    nbytes = math.prod(each.largest for each in grid.axes) * _item_bytes(old)
+    weight = min(_TASK_REFS, max(1, _TASK_REFS * nbytes // _TASK_BYTES))
+    first = 0
+    if array.in_place:
+        first = len(sources) - 1
+        if sources[first] == first:
+            return []
+    cost = np.where(sources[first:] < 0, weight, 1).astype(np.int64)
+    cost *= math.prod(counts[:axis] + counts[axis + 1 :])
+    before = np.cumsum(cost) - cost
+    starts = np.flatnonzero(np.diff(before // _TASK_REFS, prepend=-1)) + first
+    tasks = []
+    for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(sources)], strict=True):
+        held = int(cost[low - first : high - first].sum())
+        tasks += [(array.target.path, box) for box in _cut(counts, axis, low, high, held)]
+    return tasks
+
+
+def _cut(counts: Sequence[int], axis: int, low: int, high: int, cost: int) -> Iterator[Box]:
+    """Cut the chunks ``[low, high)`` of an axis along the other axes."""
+    others = [*counts[:axis], *counts[axis + 1 :]]
+    steps = steps_along(others, cost, _TASK_REFS)
+    starts = np.meshgrid(
+        *[np.arange(0, count, step) for count, step in zip(others, steps, strict=True)],
+        indexing="ij",
+    )
+    corners = np.stack([s.reshape(-1) for s in starts], axis=1) if others else np.zeros((1, 0), int)
+    for corner in corners.tolist():
+        ends = [min(a + step, n) for a, step, n in zip(corner, steps, others, strict=True)]
+        yield (
+            (*corner[:axis], low, *corner[axis:]),
+            (*ends[:axis], high, *ends[axis:]),
+        )
+
+
+def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
+    """Move or write the chunks of a box."""
+    path, (low, high) = task
+    array = work.arrays[path]
+    snapshot, variable, reader = work.opened(array.source)
+    blocks = ArrayBlocks(work.destination)
+    grid, axis = array.target.metadata.grid, array.axis
+    own = grid.axes[axis]
+    sources = old_chunks(variable.metadata.grid.axes[axis], own, array.kept)
+    held = sources[low[axis] : high[axis]]
+    moved = held[held >= 0]
+    if len(moved):
+        box = np.array(list(zip(low, high, strict=True)), np.int64)
+        box[axis] = moved[0], moved[-1] + 1
+        manifests = ListedManifests.of(variable.array.manifests, snapshot.manifest_files)
+        storage = work.destination.open_storage()
+        refs = references_in(storage, variable.node.id, variable.path, manifests, box)
+        at = np.minimum(np.searchsorted(moved, refs.coords[:, axis]), len(moved) - 1)
+        stays = moved[at] == refs.coords[:, axis]
+        places = refs.coords[stays].astype(np.int64)
+        places[:, axis] = (low[axis] + np.flatnonzero(held >= 0))[at[stays]]
+        blocks.add(array.target, [refs.take(stays).moved(places)])
+    positions = array.kept.positions()
+    for chunk in (low[axis] + np.flatnonzero(held < 0)).tolist():
+        start, stop = own.bounds(chunk)
+        lower = [a.bounds(n)[0] for a, n in zip(grid.axes, low, strict=True)]
+        upper = [a.bounds(n - 1)[1] for a, n in zip(grid.axes, high, strict=True)]
+        lower[axis], upper[axis] = start, stop
+        chosen = [
+            DimSelection.span(size, a, b)
+            for size, a, b in zip(variable.shape, lower, upper, strict=True)
+        ]
+        chosen[axis] = DimSelection.of_indices(variable.shape[axis], positions[start:stop])
+        blocks.write(array.target, lower, reader.read(chosen))
+    return blocks.receipt()
+
+
+def _item_bytes(metadata: ArrayMetadata) -> int:
+    dtype = metadata.data_type.numpy
+    return 64 if dtype.hasobject else max(1, dtype.itemsize)

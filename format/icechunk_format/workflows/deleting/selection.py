@@ -1,0 +1,164 @@
+"""Resolves what to delete: whole labels of one dimension, or the cells of a region.
+
+Rules of this file
+------------------
+1. A selection that covers every other dimension whole deletes labels of the one that it restricts.
+2. A condition on values, and a selection that restricts several dimensions, is a region: its cells
+   become missing, and no label goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where.condition import Residual, Selection
+from icechunk_format.dataset.selection.where.split import Selecting, plan_where
+from icechunk_format.dataset.table.table import Table
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.declare import fold_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsToDelete:
+    """Labels of one dimension."""
+
+    dim: str
+    labels: DimSelection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionToDelete:
+    """The cells of a region of a table.
+
+    Parameters
+    ----------
+    variables
+        Names of the arrays whose cells become missing; each has all restricted dimensions, and with
+        a condition on values exactly those of the table.
+    selections
+        Selected positions by restricted dimension.
+    residual
+        The condition on values.
+    """
+
+    table: Table
+    variables: tuple[str, ...]
+    selections: Mapping[str, DimSelection]
+    residual: Residual | None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the selection has no cell."""
+        return any(not chosen.count for chosen in self.selections.values())
+
+
+def what_to_delete(
+    dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
+) -> LabelsToDelete | RegionToDelete:
+    """Resolve a selection of a group.
+
+    Raises
+    ------
+    InvalidInputError
+        Nothing is selected by name, everything is, or a name or value cannot be used.
+    """
+    if not any(selecting.get(name) for name in ("where", "sel", "isel")):
+        raise InvalidInputError(
+            "delete needs where, sel or isel; to remove a variable with all its labels, use"
+            " Repository.drop",
+            option="where",
+        )
+    table, chosen = _chosen(dataset, variables, selecting)
+    restricted = {dim: found for dim, found in chosen.dims.items() if not found.is_whole}
+    if chosen.residual is None and variables is None and len(restricted) < 2:
+        if restricted:
+            [(dim, labels)] = restricted.items()
+            return LabelsToDelete(dim=dim, labels=labels)
+        named = list(chosen.dims)
+        if len(named) == 1:
+            return LabelsToDelete(dim=named[0], labels=chosen.dims[named[0]])
+        raise InvalidInputError(
+            f"the selection has every cell of {dataset.label}; name the one dimension whose labels"
+            " should go, or remove variables with Repository.drop",
+            dims=tuple(named),
+        )
+    named_or_all = dataset.data_variables if variables is None else None
+    names = (
+        variables or ()
+        if named_or_all is None
+        else tuple(v.name for v in named_or_all if _takes_part(v.dims, table, chosen, restricted))
+    )
+    for name in names:
+        dims = dataset.variables[name].dims
+        if not _takes_part(dims, table, chosen, restricted):
+            needed = table.dims if chosen.residual is not None else tuple(restricted)
+            raise InvalidInputError(
+                f"variable {name!r} has the dimensions ({', '.join(dims)}), and the selection needs"
+                f" ({', '.join(needed)}); leave it out of variables",
+                variable=name,
+                dims=dims,
+            )
+    return RegionToDelete(
+        table=table, variables=names, selections=restricted, residual=chosen.residual
+    )
+
+
+def _takes_part(
+    dims: tuple[str, ...], table: Table, chosen: Selection, restricted: Mapping[str, Any]
+) -> bool:
+    if chosen.residual is not None:
+        return sorted(dims) == sorted(table.dims)
+    return set(restricted) <= set(dims)
+
+
+def _chosen(
+    dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
+) -> tuple[Table, Selection]:
+    """Return the table that the selection is about, and the selection."""
+    try:
+        table = dataset.table("cells", variables=variables)
+        return table, dataset.choose(table, **selecting)
+    except InvalidInputError:
+        if variables is not None:
+            raise
+        # The default table need not have the dimensions that are named, or is not unique.
+        seen: set[tuple[str, ...]] = set()
+        for variable in dataset.data_variables:
+            if variable.dims in seen:
+                continue
+            seen.add(variable.dims)
+            try:
+                table = dataset.table("cells", variables=(variable.name,))
+                chosen = dataset.choose(table, **selecting)
+            except InvalidInputError:
+                continue
+            if chosen.residual is None:
+                return table, chosen
+        raise
+
+
+def region_of(
+    dataset: Dataset, table: Table, where: str, time_zone: str
+) -> dict[str, DimSelection]:
+    """Return the positions that a condition on dimensions selects, by dimension.
+
+    Raises
+    ------
+    InvalidInputError
+        The condition is about values, or joins dimensions by OR.
+    """
+    columns = {column.name: column.arrow_type for column in table.value_columns}
+    planned = plan_where(where, columns, table.dims, time_zone)
+    if planned.residual is not None:
+        names = [name for name in planned.residual.columns if fold_name(name)]
+        raise InvalidInputError(
+            f"replaceWhere={where!r} has a condition on {', '.join(names)} that does not select"
+            " along one dimension; write conditions on dimensions, joined by AND",
+            option="replaceWhere",
+            columns=tuple(names),
+        )
+    return dataset.choose(table, where=where, time_zone=time_zone).dims

@@ -1,0 +1,1 @@
+"""Deletes labels and regions on Spark's executors."""

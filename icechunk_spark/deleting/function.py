@@ -1,0 +1,147 @@
+"""Implements ``icechunk_spark.delete``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import SparkSession
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import choose
+from icechunk_format.options.declare import fold_name
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_spark.jobs.time_zone import session_time_zone
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.deleting.delete import DeleteResult
+
+
+def delete(
+    spark: SparkSession,
+    path: str,
+    *,
+    where: str | None = None,
+    sel: Mapping[str, Any] | str | None = None,
+    isel: Mapping[str, Any] | str | None = None,
+    sel_method: Literal["exact", "nearest"] | None = None,
+    variables: Sequence[str] | None = None,
+    dry_run: bool = False,
+    group: str | None = None,
+    branch: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    create_branch: bool = False,
+    on_conflict: Literal["rebase", "fail"] = "rebase",
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    **options: Any,
+) -> DeleteResult:
+    """Delete labels of a dimension, or the values of a region, in one commit.
+
+    A selection that restricts one dimension deletes its labels: every array of the group with that
+    dimension gets shorter. Chunks that keep all their elements are moved by reference, only others
+    are written again. A selection that restricts several dimensions, or is a condition on values,
+    makes the cells of the data variables missing. Older snapshots keep everything.
+
+    Parameters
+    ----------
+    spark
+        The session; classic or Connect.
+    path
+        Root of the repository.
+    where
+        A SQL condition on the columns of the table, with times in the session's time zone.
+    sel, isel, sel_method
+        Selections by label and by position, as in reading.
+    variables
+        Names of the data variables whose cells become missing; labels stay then. None is all that
+        have the dimensions of the selection.
+    dry_run
+        Only return what would be deleted; with a condition on values, its cells are counted.
+    group, branch
+        The group, and the branch that the commit moves (``main``).
+    message, metadata, create_branch, on_conflict, txn_app_id, txn_version
+        The commit, as in writing. If other writers commit changes of the same chunks first, the
+        selection is resolved again and deleted from theirs; ``on_conflict="fail"`` raises instead.
+    **options
+        ``storage_*`` and ``virtual_*``, as in reading.
+
+    Returns
+    -------
+    DeleteResult
+        Arrays, number of labels or cells; ``commit`` is the result of the write.
+
+    Raises
+    ------
+    InvalidInputError
+        Nothing is selected by name, a name or value cannot be used, or the cells of an array
+        without a missing value should go.
+    ConflictError
+        Other writers changed the same arrays each time; nothing was committed.
+    NotFoundError
+        The repository, branch or group does not exist.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.delete(  # doctest: +SKIP
+    ...     spark, "s3://bucket/weather", where="date(time) = '2024-07-04'", dry_run=True
+    ... )
+    """
+    for name in options:
+        if not fold_name(name).startswith(("storage", "virtual")):
+            raise InvalidInputError(
+                f"delete has no option {name!r}; beside its keywords it takes storage_* and"
+                " virtual_*",
+                option=name,
+            )
+    if (txn_app_id is None) != (txn_version is None):
+        missing = "txn_app_id" if txn_app_id is None else "txn_version"
+        raise InvalidInputError(
+            f"txn_app_id and txn_version belong together: give {missing} as well", option=missing
+        )
+    choose("on_conflict", on_conflict, ("rebase", "fail"))
+    given = {"group": group, "branch": branch}
+    given = {name: value for name, value in given.items() if value is not None}
+    request = parse_arguments(path, {**options, **given}, "sample")
+    # Heavy (Arrow, NumPy, the dataset layer).
+    from icechunk_format.dataset.selection.where.split import Selecting
+    from icechunk_format.options.location import location_of
+    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
+    from icechunk_spark.jobs.errors import raised_in_jobs
+    from icechunk_spark.jobs.task_rows import on_executors
+
+    location = location_of(request)
+    work = DeleteRequest(
+        location=location,
+        group=request.group,
+        selecting=Selecting(
+            where=where,
+            sel=sel,
+            isel=isel,
+            sel_method=sel_method,
+            time_zone=session_time_zone(spark),
+        ),
+        variables=None if variables is None else tuple(variables),
+        authorize=request.virtual_authorize,
+        virtual_options=request.virtual_storage_options,
+        options=WriteOptions(
+            mode="append",
+            branch=request.branch or "main",
+            group=request.group,
+            create_branch=create_branch,
+            message=message,
+            metadata=metadata,
+            on_conflict=on_conflict,
+            txn_app_id=txn_app_id,
+            txn_version=txn_version,
+        ),
+        dry_run=dry_run,
+    )
+    with raised_in_jobs(
+        f"deleting from {location}", "Nothing was committed; the same call can be repeated"
+    ):
+        return delete_selected(work, partial(on_executors, spark))
