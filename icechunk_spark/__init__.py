@@ -25,12 +25,14 @@ from icechunk_spark.writing.function import write
 from icechunk_spark.zonal.zonal import zonal
 
 if TYPE_CHECKING:
+    from icechunk_format.workflows.estimate import Estimate
     from icechunk_format.workflows.virtualizing.result import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
     from icechunk_spark.deleting.function import delete
     from icechunk_spark.mapping.function import map_blocks, read_blocks
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
+    from icechunk_spark.reading.estimate import estimate
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.rechunking.function import rechunk
     from icechunk_spark.sampling.sample import sample
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
     from icechunk_spark.virtualizing.function import virtualize
 
 _HOME: Final = {
+    "Estimate": "icechunk_format.workflows.estimate",
     "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
     "delete": "icechunk_spark.deleting.function",
+    "estimate": "icechunk_spark.reading.estimate",
     "freshness": "icechunk_spark.mirroring.read",
     "map_blocks": "icechunk_spark.mapping.function",
     "mirror": "icechunk_spark.mirroring.copy",
@@ -56,9 +60,11 @@ _HOME: Final = {
 logging.getLogger("icechunk_spark").addHandler(logging.NullHandler())
 
 __all__ = [
+    "Estimate",
     "IcechunkDataSource",
     "VirtualizeResult",
     "delete",
+    "estimate",
     "freshness",
     "map_blocks",
     "mirror",

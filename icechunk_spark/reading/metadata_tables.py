@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format import SnapshotId
+from icechunk_format.dataset.requested import requested_version
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
 from icechunk_format.options.read import ReadRequest
@@ -52,17 +52,7 @@ def resolve_snapshots(options: ReadRequest) -> str:
             repository, older=options.from_version, newer=options.to_version
         )
         return f"{older}{_TO}{newer}"
-    return str(version_of(options, repository))
-
-
-def version_of(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
-    """Return the snapshot that the options mean now."""
-    return repository.resolve(
-        branch=options.branch,
-        tag=options.tag,
-        snapshot=options.snapshot,
-        as_of=options.as_of,
-    )
+    return str(requested_version(options, repository))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,26 +13,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.dataset import Dataset, open_dataset
-from icechunk_format.dataset.reading.scan import ScanPlan
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.requested import (
+    open_version,
+    requested_dataset,
+    requested_scan,
+    requested_table,
+)
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.names import shortened
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
-from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapshots, version_of
+from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapshots
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
-
-if TYPE_CHECKING:
-    from icechunk_format import SnapshotId
 
 # Guess of the cells of a block of the layout `summary`, which is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
@@ -122,7 +123,9 @@ class OpenedTable:
         """Return the reader of some columns, and an upper bound of its rows."""
         names, target = column_names(schema, self.table.columns), arrow_target(schema)
         if self.options.changes_since is None:
-            plan = self._plan(names)
+            plan = requested_scan(
+                self.options, self.dataset, self.table, columns=names, time_zone=self.time_zone
+            )
             return IcechunkReader(plan, target), plan.rows
         from icechunk_format.workflows.changes.run import run_changes
         from icechunk_spark.reading.changes import plan_changes_since, resolve_since
@@ -132,21 +135,6 @@ class OpenedTable:
             self.options, self.snapshot, self.table, names, since, self.time_zone
         )
         return IcechunkReader(feed, target, run_changes), feed.rows
-
-    def _plan(self, columns: Sequence[str]) -> ScanPlan:
-        options = self.options
-        return self.dataset.plan(
-            self.table,
-            columns=columns,
-            where=options.where,
-            sel=options.sel,
-            isel=options.isel,
-            sel_method=options.sel_method,
-            time_zone=self.time_zone,
-            rows_per_partition=options.rows_per_partition,
-            missing_chunks=options.missing_chunks,
-            read_ahead_bytes=options.read_ahead_bytes,
-        )
 
 
 def resolve_read(options: ReadRequest) -> str:
@@ -159,7 +147,7 @@ def resolve_read(options: ReadRequest) -> str:
     """
     if options.table is not None:
         return resolve_snapshots(options)
-    return str(_open_version(options, None)[1])
+    return str(open_version(options)[1])
 
 
 def open_read(
@@ -177,13 +165,6 @@ def open_read(
     return MetadataRead.of(options, pinned)
 
 
-def _open_version(options: ReadRequest, pinned: str | None) -> tuple[RepositoryReader, SnapshotId]:
-    repository = RepositoryReader.open(location_of(options)).as_read()
-    if pinned is not None:
-        return repository, repository.resolve(snapshot=pinned)
-    return repository, version_of(options, repository)
-
-
 def open_group(options: ReadRequest, *, snapshot: str | None) -> tuple[str, Dataset]:
     """Return the id of the snapshot that the options mean, and the group there.
 
@@ -192,15 +173,8 @@ def open_group(options: ReadRequest, *, snapshot: str | None) -> tuple[str, Data
     NotFoundError
         The repository, the branch, tag or snapshot, or the group does not exist.
     """
-    repository, snapshot_id = _open_version(options, snapshot)
-    dataset = open_dataset(
-        repository,
-        snapshot_id,
-        options.group,
-        authorize=options.virtual_authorize,
-        virtual_options=options.virtual_storage_options,
-    )
-    return str(snapshot_id), dataset
+    dataset = requested_dataset(options, snapshot)
+    return str(dataset.snapshot_id), dataset
 
 
 def open_table(
@@ -216,15 +190,7 @@ def open_table(
         An option cannot be used with this group.
     """
     opened, dataset = open_group(options, snapshot=snapshot)
-    table = dataset.table(
-        options.layout,
-        variables=options.variables,
-        coords=options.coords,
-        decode_cf=options.decode_cf,
-        timestamp_type=options.timestamp_type,
-        block=options.block,
-        decoded=options.decoded,
-    )
+    table = requested_table(options, dataset)
     if options.change_columns:
         from icechunk_format.workflows.changes.request import with_change_columns
 

@@ -40,6 +40,8 @@ def test_public_names():
     }
     of_tables.add("view")
     of_workflows = {
+        "Estimate",
+        "estimate",
         "VirtualizeResult",
         "delete",
         "freshness",

@@ -11,6 +11,7 @@ from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import edit as edit_commands
+from icechunk_format.command_line.commands import explain as explain_command
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import maintenance as maintenance_commands
 from icechunk_format.command_line.commands import refs as ref_commands
@@ -75,6 +76,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "head": row_commands.head,
     "diff": inspect_commands.diff,
     "operations": inspect_commands.operations,
+    "explain": explain_command.explain,
     "branch list": ref_commands.list_branches,
     "branch create": ref_commands.create_branch,
     "branch delete": ref_commands.delete_branch,
@@ -124,6 +126,10 @@ for _words, _command in COMMANDS.items():
     _run = (
         _command
         if _command is transfer_commands.freshness  # a table records its repository
-        else on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument))
+        else on_repository(
+            _command,
+            _ARGUMENTS.get(_words, RepositoryArgument),
+            "read" if _words == "explain" else "verify",
+        )
     )
     _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_run)

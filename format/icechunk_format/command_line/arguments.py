@@ -17,8 +17,9 @@ import typer
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.spec.ids import SnapshotId
@@ -71,11 +72,18 @@ _SHORTEST_SECRET: Final = 4
 _SECRET: Final = re.compile("key|secret|token|password|connection|credential", re.IGNORECASE)
 
 
-def parse_options(repository: str, given: Sequence[str] | None) -> ReadRequest:
-    """Parse the ``--option`` arguments of a repository."""
+def parse_options(
+    repository: str,
+    given: Sequence[str] | None,
+    others: Mapping[str, str] | None = None,
+    *,
+    takes: OptionCall = "verify",
+) -> ReadRequest:
+    """Parse the ``--option`` arguments of a repository, and other options over them."""
     from icechunk_format.options.keywords import parse_arguments
 
-    return parse_arguments(repository, _pairs(given, "--option", "storage.region"), "verify")
+    pairs = _pairs(given, "--option", "storage.region")
+    return parse_arguments(repository, pairs | dict(others or {}), takes)
 
 
 def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:

@@ -19,8 +19,10 @@ from icechunk_format.command_line.arguments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from icechunk_format.options.declare import Call as OptionCall
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository.repository import Repository
 
 _R = TypeVar("_R")
@@ -29,13 +31,25 @@ _R = TypeVar("_R")
 class Call:
     """A run of a command: its repository, its options and its screen."""
 
-    def __init__(self, repository: str, option: list[str] | None, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        repository: str,
+        option: list[str] | None,
+        *,
+        as_json: bool,
+        takes: OptionCall = "verify",
+    ) -> None:
         from icechunk_format.command_line.views.screen import Screen
         from icechunk_format.options.location import location_of
 
         self.screen = Screen(as_json=as_json)
-        self.options = parse_options(repository, option)
+        self._given = repository, option
+        self.options = parse_options(repository, option, takes=takes)
         self.location = location_of(self.options)
+
+    def reading(self, options: Mapping[str, str]) -> ReadRequest:
+        """Return the options of a read: those of ``--option``, and others over them."""
+        return parse_options(*self._given, options, takes="read")
 
     @functools.cached_property
     def repository(self) -> Repository:
@@ -87,13 +101,18 @@ class Call:
 
 
 def on_repository(
-    command: Callable[..., None], argument: Any = RepositoryArgument
+    command: Callable[..., None],
+    argument: Any = RepositoryArgument,
+    takes: OptionCall = "verify",
 ) -> Callable[..., None]:
-    """Add a repository, ``--option`` and ``--json`` to the arguments of a command."""
+    """Add a repository, ``--option`` and ``--json`` to the arguments of a command.
+
+    ``takes`` is the call whose options ``--option`` may name.
+    """
 
     @functools.wraps(command)
     def run(repository: str, option: list[str] | None, as_json: bool, **own: Any) -> None:
-        command(Call(repository, option, as_json=as_json), **own)
+        command(Call(repository, option, as_json=as_json, takes=takes), **own)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     _, *own = inspect.signature(command, eval_str=True).parameters.values()

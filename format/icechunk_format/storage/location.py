@@ -7,7 +7,7 @@ sent to executors, and each process opens its own clients. Option values are nev
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -17,7 +17,8 @@ from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.storage.options import StorageOptions, parse_options
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.storage.protocol import ReadRequest, Storage
+from icechunk_format.storage.ranges import DEFAULT_MAX_GAP, plan_local_reads, plan_reads
 
 Client: TypeAlias = Literal["auto", "obstore", "fsspec"]
 
@@ -129,6 +130,14 @@ def open_storage(location: Location) -> Storage:
             _opened.clear()
         storage = _opened.setdefault(key, _make(location))
     return storage
+
+
+def planned_reads(location: Location, requests: Sequence[ReadRequest]) -> list[ReadRequest]:
+    """Return the reads that ``Storage.get_many`` sends for some requests; nothing is sent."""
+    if isinstance(open_storage(location), LocalStorage):
+        return plan_local_reads(requests).reads
+    gap = location.checked_options.number("max_gap_bytes", DEFAULT_MAX_GAP)
+    return plan_reads(requests, max_gap=gap).reads
 
 
 def environment_mark() -> int:

@@ -122,6 +122,14 @@ def plan_reads(
     return ReadPlan(reads, pieces)
 
 
+def plan_local_reads(requests: Sequence[ReadRequest]) -> ReadPlan:
+    """Return the reads of local files, which cost a system call and no round trip.
+
+    Only touching ranges are joined, and none is cut.
+    """
+    return plan_reads(requests, max_gap=0, max_read=None)
+
+
 def _join(
     requests: Sequence[ReadRequest], members: list[int], max_gap: int, limit: int
 ) -> list[tuple[int, int, list[int]]]:

@@ -306,3 +306,20 @@ def test_local_paths_and_urls_are_shown_as_given(command, tmp_path):
     found = write_weather(str(tmp_path / "weather"))
     document = json.loads(command("branch", "list", tmp_path / "weather", "--json").out)
     assert document["repository"] == found.url
+
+
+def test_explain_counts_what_a_read_fetches(command, weather):
+    found = json.loads(command("explain", weather.url, "--json").out)
+    assert set(found) == {"repository", *DOCUMENTS["explain"]}
+    assert found["is_exact"]
+    assert found["rows"] == found["cells"] > 0
+    rough = json.loads(command("explain", weather.url, "--no-exact", "--json").out)
+    assert rough["stored_bytes"] is None
+    chunks = json.loads(command("explain", weather.url, "-o", "layout=chunks", "--json").out)
+    assert chunks["rows"] < found["rows"]
+    assert command("explain", weather.url, "--option", "layot=chunks").code == 2
+
+
+def test_explain_for_people(command, weather):
+    lines = command("explain", weather.url).lines
+    assert [line.split()[1] for line in lines] == ["rows", "chunks,", "requests"]

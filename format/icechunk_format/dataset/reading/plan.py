@@ -123,7 +123,7 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
             target = least = request.rows_per_partition
         cuts = cut(
             selections=selections,
-            extents=_chunk_extents(variable, axes)
+            extents=chunk_extents(variable, axes)
             if request.only is None
             else request.only[variable.path],
             axes=[RegularAxis(s.size, 1) for s in selections],
@@ -181,7 +181,7 @@ def _element_extents(variable: Variable | None, table: Table) -> Boxes:
     return extents
 
 
-def _chunk_extents(variable: Variable, axes: Sequence[ChunkAxis]) -> Boxes:
+def chunk_extents(variable: Variable, axes: Sequence[ChunkAxis]) -> Boxes:
     """Return the extents of an array's manifests in (inner) chunks."""
     stored = variable.array.manifests.extents.astype(np.int64)
     extents = np.empty_like(stored)

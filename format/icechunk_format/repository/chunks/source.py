@@ -36,7 +36,7 @@ from icechunk_format.spec.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.spec.object_keys import CHUNKS
-from icechunk_format.storage.location import Location, environment_mark, open_storage
+from icechunk_format.storage.location import Location, environment_mark, open_storage, planned_reads
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
@@ -128,10 +128,47 @@ class ChunkSource:
         """
         rows = np.asarray(rows, dtype=np.int64)
         starts, ends = _payload_ranges(refs, rows, ranges)
-        batches: dict[Location, list[tuple[int, ReadRequest]]] = {}
-        kinds = refs.kind[rows]
         result: list[bytes] = [b""] * len(rows)
         # Everything is checked and authorised before the first byte is requested.
+        batches = self._requests(refs, rows, starts, ends)
+        for position in np.flatnonzero(refs.kind[rows] == KIND_INLINE).tolist():
+            payload = refs.inline(int(rows[position]))
+            result[position] = payload[int(starts[position]) : int(ends[position])]
+        for location, batch in batches.items():
+            contents = _read(location, [request for _, request in batch])
+            for (position, _), data in zip(batch, contents, strict=True):
+                result[position] = data
+        return result
+
+    def planned_reads(
+        self,
+        refs: ChunkRefs,
+        rows: NDArray[np.int64],
+        ranges: NDArray[np.int64] | None = None,
+    ) -> tuple[int, int]:
+        """Return how many requests ``fetch`` sends, and their bytes; nothing is sent.
+
+        Arguments and errors are those of ``fetch``.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        batches = self._requests(refs, rows, *_payload_ranges(refs, rows, ranges))
+        reads = [
+            read
+            for location, batch in batches.items()
+            for read in planned_reads(location, [request for _, request in batch])
+        ]
+        return len(reads), sum((read.end or 0) - (read.start or 0) for read in reads)
+
+    def _requests(
+        self,
+        refs: ChunkRefs,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> dict[Location, list[tuple[int, ReadRequest]]]:
+        """Return the requests of each storage, each with the position of its row."""
+        batches: dict[Location, list[tuple[int, ReadRequest]]] = {}
+        kinds = refs.kind[rows]
         for kind, objects in ((KIND_NATIVE, self._native), (KIND_VIRTUAL, self._virtual)):
             positions = np.flatnonzero(kinds == kind)
             if not len(positions):
@@ -147,14 +184,7 @@ class ChunkSource:
             ):
                 request = ReadRequest(**fields, start=start, end=end)
                 batches.setdefault(location, []).append((position, request))
-        for position in np.flatnonzero(kinds == KIND_INLINE).tolist():
-            payload = refs.inline(int(rows[position]))
-            result[position] = payload[int(starts[position]) : int(ends[position])]
-        for location, batch in batches.items():
-            contents = _read(location, [request for _, request in batch])
-            for (position, _), data in zip(batch, contents, strict=True):
-                result[position] = data
-        return result
+        return batches
 
     def _native(
         self, refs: ChunkRefs, rows: NDArray[np.int64]

@@ -64,7 +64,7 @@ from icechunk_format.storage.protocol import (
     overwritten,
     split_prefix,
 )
-from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads
+from icechunk_format.storage.ranges import check_length, check_unchanged, plan_local_reads
 
 if sys.platform != "win32":
     import fcntl
@@ -119,8 +119,7 @@ class LocalStorage(Storage):
         )
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
-        # Only touching ranges are joined: a local read costs a system call and no round trip.
-        plan = plan_reads(requests, max_gap=0, max_read=None)
+        plan = plan_local_reads(requests)
         by_key: dict[str, list[int]] = {}
         for index, read in enumerate(plan.reads):
             by_key.setdefault(read.key, []).append(index)

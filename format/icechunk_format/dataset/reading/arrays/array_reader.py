@@ -216,6 +216,31 @@ class ArrayReader:
             self._copy_kept(values, request, present, counts)
         return DecodedBlock(values=values, picks=request.picks, present=present)
 
+    def assume_decoded(
+        self, request: BlockRequest, positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Keep the chunks of a block as ``decode`` does, but without their values.
+
+        Returns the positions of chunks that an earlier block fetched and that are lost since.
+        """
+        if self._kept is None:
+            return request.awaited
+        here = np.zeros(len(request.coords), dtype=bool)
+        here[positions] = True
+        keys = [self._key(coords) for coords in request.coords]
+        for position in request.wanted[request.partial[request.wanted]].tolist():
+            chunk = None
+            if here[position]:
+                shape = self._full_shape(request.coords[position])
+                chunk = np.broadcast_to(np.empty((), self.metadata.data_type.numpy), shape)
+            self._kept.keep(keys[position], chunk)
+        awaited = request.awaited.tolist()
+        lost = [position for position in awaited if not self._kept.find(keys[position])[0]]
+        return np.array(lost, dtype=np.int64)
+
+    def _full_shape(self, coords: NDArray[np.int64]) -> tuple[int, ...]:
+        return self._chunk_shape or self._grid.full_chunk_shape(coords.tolist())
+
     def _copy_kept(
         self,
         values: NDArray[Any],
@@ -263,10 +288,7 @@ class ArrayReader:
     def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:
         """Decode one (inner) chunk to its full shape; a FormatError names array and coordinates."""
         try:
-            shape = self._chunk_shape
-            if shape is None:
-                shape = self._grid.full_chunk_shape(coords.tolist())
-            return self._codecs.decode(payload, shape)
+            return self._codecs.decode(payload, self._full_shape(coords))
         except FormatError as error:
             raise FormatError(
                 str(error.facts["problem"]),

@@ -62,7 +62,6 @@ class ShardReads:
         """
         request = _ShardRequest(self, coords)
         payloads: dict[int, bytes] = {}
-        entries = np.full((len(coords), 2), _NOT_STORED, dtype=np.uint64)
         whole, refs = request.whole, request.refs
         if refs is None:
             return np.empty(0, dtype=np.int64), []
@@ -81,18 +80,39 @@ class ShardReads:
                         payloads[member] = shard[offset : offset + length]
         ranged = np.flatnonzero(~whole)
         if len(ranged):
-            rows = np.empty(len(coords), dtype=np.int64)
-            for number, index in zip(ranged.tolist(), self._indexes(request, ranged), strict=True):
-                members = request.members(number)
-                rows[members] = request.rows[number]
-                entries[members] = index[tuple(request.local[members].T)].reshape(-1, 2)
-            stored = np.flatnonzero((entries != _NOT_STORED).any(axis=1))
-            starts = entries[stored, 0].astype(np.int64)
-            ranges = np.stack([starts, starts + entries[stored, 1].astype(np.int64)], axis=-1)
-            parts = self.chunk_source.fetch(refs, rows[stored], ranges)
+            stored, rows, ranges = self._stored_ranges(request, ranged)
+            parts = self.chunk_source.fetch(refs, rows, ranges)
             payloads.update(zip(stored.tolist(), parts, strict=True))
         positions = np.array(sorted(payloads), dtype=np.int64)
         return positions, [payloads[position] for position in positions.tolist()]
+
+    def planned_reads(
+        self, coords: NDArray[np.int64], known: set[Hashable]
+    ) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+        """Return the positions of inner chunks that exist, and what ``fetch`` would read.
+
+        Reads are pairs of requests and bytes. Indexes of the shards in ``known`` are not counted;
+        those of the others are added to it. Only indexes are fetched.
+        """
+        request = _ShardRequest(self, coords)
+        if request.refs is None:
+            return np.empty(0, dtype=np.int64), []
+        reads = [self.chunk_source.planned_reads(request.refs, request.rows[request.whole])]
+        ranged = np.flatnonzero(~request.whole)
+        stored, _, _ = self._stored_ranges(request, np.flatnonzero(request.whole))
+        if len(ranged):
+            reads.append(self._planned_index_reads(request, ranged, known))
+            parts, rows, ranges = self._stored_ranges(request, ranged)
+            reads.append(self.chunk_source.planned_reads(request.refs, rows, ranges))
+            stored = np.sort(np.concatenate([stored, parts]))
+        return stored, reads
+
+    def planned_index_reads(
+        self, coords: NDArray[np.int64], known: set[Hashable]
+    ) -> tuple[int, int]:
+        """Return the requests and bytes of the indexes that ``stored`` reads."""
+        request = _ShardRequest(self, coords)
+        return self._planned_index_reads(request, np.arange(len(request.rows)), known)
 
     def stored(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of the inner chunks that exist; only indexes are fetched."""
@@ -105,6 +125,43 @@ class ShardReads:
             found[members] = (entries != _NOT_STORED).any(axis=1)
         return np.flatnonzero(found)
 
+    def _stored_ranges(
+        self, request: _ShardRequest, numbers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return positions, rows and byte ranges of the inner chunks that some shards hold."""
+        entries = np.full((len(request.local), 2), _NOT_STORED, dtype=np.uint64)
+        rows = np.empty(len(request.local), dtype=np.int64)
+        for number, index in zip(numbers.tolist(), self._indexes(request, numbers), strict=True):
+            members = request.members(number)
+            rows[members] = request.rows[number]
+            entries[members] = index[tuple(request.local[members].T)].reshape(-1, 2)
+        stored = np.flatnonzero((entries != _NOT_STORED).any(axis=1))
+        starts = entries[stored, 0].astype(np.int64)
+        ranges = np.stack([starts, starts + entries[stored, 1].astype(np.int64)], axis=-1)
+        return stored, rows[stored], ranges
+
+    def _index_ranges(
+        self, request: _ShardRequest, numbers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the byte ranges of the indexes of some shards."""
+        ranges = np.empty((len(numbers), 2), dtype=np.int64)
+        for row, number in enumerate(numbers.tolist()):
+            size = self.sharding.index_nbytes(request.shapes[number])
+            at_end = self.sharding.index_location == "end"
+            ranges[row] = (-size, TO_END) if at_end else (0, size)
+        return ranges
+
+    def _planned_index_reads(
+        self, request: _ShardRequest, numbers: NDArray[np.int64], known: set[Hashable]
+    ) -> tuple[int, int]:
+        if request.refs is None:
+            return 0, 0
+        keys = [(self.path, _identity(request.refs, int(row))) for row in request.rows[numbers]]
+        new = numbers[[key not in known for key in keys]]
+        known.update(keys)
+        ranges = self._index_ranges(request, new)
+        return self.chunk_source.planned_reads(request.refs, request.rows[new], ranges)
+
     def _indexes(
         self, request: _ShardRequest, numbers: NDArray[np.int64]
     ) -> list[NDArray[np.uint64]]:
@@ -115,11 +172,7 @@ class ShardReads:
 
         def load(positions: list[int]) -> list[Loaded[NDArray[np.uint64]]]:
             chosen = numbers[positions]
-            ranges = np.empty((len(chosen), 2), dtype=np.int64)
-            for row, number in enumerate(chosen.tolist()):
-                size = self.sharding.index_nbytes(request.shapes[number])
-                at_end = self.sharding.index_location == "end"
-                ranges[row] = (-size, TO_END) if at_end else (0, size)
+            ranges = self._index_ranges(request, chosen)
             parts = self.chunk_source.fetch(refs, request.rows[chosen], ranges)
             loaded = []
             for number, part in zip(chosen.tolist(), parts, strict=True):

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
 from icechunk_format.dataset.reading.chunk_edges import block_axes, cut_axes, leading_variable
 from icechunk_format.dataset.reading.layouts.blocks import (
     Block,
@@ -162,7 +163,8 @@ class BlockReads:
                 for number, part in enumerate(cut, start=1):
                     yield Slab(block=part, whole=block, completes=number == len(cut))
 
-    def _requested_slabs(self, task: ScanTask) -> Iterator[Slab]:
+    def requested_slabs(self, task: ScanTask) -> Iterator[Slab]:
+        """Yield the slabs of a task with the chunks that each array needs, in order."""
         # The consumer's thread runs this, so chunks are announced in the order of decoding.
         for slab in self.slabs(task):
             for path, dims in self._dims_of.items():
@@ -173,12 +175,37 @@ class BlockReads:
     def read(self, task: ScanTask) -> Generator[BlockColumns, None, None]:
         """Read all blocks of the task ahead of the caller; closing the generator stops this."""
         return read_ahead(
-            self._requested_slabs(task),
+            self.requested_slabs(task),
             fetch=self._fetch,
             decode=self._decode,
             cost=lambda slab: block_bytes(slab.block, self._block_arrays),
             max_bytes=self._context.read_ahead_bytes,
         )
+
+    def reader(self, path: str) -> ArrayReader:
+        """Return the reader of one of the arrays."""
+        return self._readers[path]
+
+    def looked_up(self, slab: Slab) -> Iterator[tuple[ArrayReader, NDArray[np.int64]]]:
+        """Yield the chunks of a slab of which only the existence matters, array by array."""
+        for path, dims in self._counted.items():
+            if path not in slab.requests:
+                reader = self._readers[path]
+                picks = [
+                    pick(axis, slab.block[dim]) for axis, dim in zip(reader.axes, dims, strict=True)
+                ]
+                yield reader, product_coords(picks)
+
+    def stored_cells(self, slab: Slab) -> int:
+        """Return how many cells of a slab have rows; no data are fetched."""
+        shape = block_shape(slab.block)
+        if not self._counted:
+            return math.prod(shape)
+        stored = np.zeros(shape, dtype=bool)
+        for path, dims in self._counted.items():
+            picks, present = self._readers[path].present([slab.block[dim] for dim in dims])
+            _mark_stored(stored, picks, present, dims)
+        return int(np.count_nonzero(stored))
 
     def _fetch(self, slab: Slab) -> _Fetched:
         arrays = {path: self._readers[path].fetch(one) for path, one in slab.requests.items()}

@@ -39,18 +39,24 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     arrays = ScanArrays(context)
     schema = context.arrow_schema
     for part in task.parts:
-        path = context.table.arrays[part[0]]
-        variable = arrays.variable(path)
-        bounds = np.array(part[1:], dtype=np.int64).reshape(-1, 2)
-        axes = variable.metadata.grid.axes
-        chosen = chunk_selections(variable, context.selections, axes)
-        for refs, rows in arrays.lookup(path).in_box(bounds[:, 0].tolist(), bounds[:, 1].tolist()):
-            wanted = rows[_selected(refs.coords, rows, chosen)]
+        for path, refs, wanted in refs_of_part(context, arrays, part):
             for first in range(0, len(wanted), BATCH_ROWS):
                 columns = RefColumns(path, refs, wanted[first : first + BATCH_ROWS])
                 yield pa.RecordBatch.from_arrays(
                     [columns.column(c.source) for c in context.table.columns], schema=schema
                 )
+
+
+def refs_of_part(
+    context: ScanContext, arrays: ScanArrays, part: tuple[int, ...]
+) -> Iterator[tuple[str, ChunkRefs, NDArray[np.int64]]]:
+    """Yield the array, references of a manifest, and the rows among them that are selected."""
+    path = context.table.arrays[part[0]]
+    variable = arrays.variable(path)
+    bounds = np.array(part[1:], dtype=np.int64).reshape(-1, 2)
+    chosen = chunk_selections(variable, context.selections, variable.metadata.grid.axes)
+    for refs, rows in arrays.lookup(path).in_box(bounds[:, 0].tolist(), bounds[:, 1].tolist()):
+        yield path, refs, rows[_selected(refs.coords, rows, chosen)]
 
 
 def _selected(

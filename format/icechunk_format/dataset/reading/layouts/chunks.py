@@ -46,7 +46,7 @@ def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ChunkBlock:
+class ChunkBlock:
     """Some chunks of one array; coordinates ``int64 (m, ndim)``."""
 
     reader: ArrayReader
@@ -64,14 +64,14 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     wants_data = "data" in sources
     stored_only = context.skip_missing or not table.decoded
 
-    def fetch(block: _ChunkBlock) -> _Fetched:
+    def fetch(block: ChunkBlock) -> _Fetched:
         if wants_data:
             return block.reader.payloads(block.coords)
         if stored_only:
             return block.reader.stored(block.coords), None
         return np.empty(0, dtype=np.int64), None
 
-    def decode(block: _ChunkBlock, fetched: _Fetched) -> pa.RecordBatch:
+    def decode(block: ChunkBlock, fetched: _Fetched) -> pa.RecordBatch:
         positions, payloads = fetched
         rows = positions if stored_only else np.arange(len(block.coords))
         coords = block.coords[rows]
@@ -97,7 +97,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
         )
 
     yield from read_ahead(
-        _blocks(context, arrays, task),
+        blocks_of_chunks(context, arrays, task),
         fetch=fetch,
         decode=decode,
         cost=lambda block: 2 * len(block.coords) * _chunk_bytes(block.reader),
@@ -105,7 +105,10 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterator[_ChunkBlock]:
+def blocks_of_chunks(
+    context: ScanContext, arrays: ScanArrays, task: ScanTask
+) -> Iterator[ChunkBlock]:
+    """Yield the chunks that a task selects, a few of one array at a time."""
     for part in task.parts:
         reader = arrays.reader(context.table.arrays[part[0]])
         variable = arrays.variable(reader.path)
@@ -116,7 +119,7 @@ def _blocks(context: ScanContext, arrays: ScanArrays, task: ScanTask) -> Iterato
         axes = tuple(RegularAxis(selection.size, 1) for selection in box)
         shape = BlockArray(dims=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader))
         for block in cut_blocks(box, axes, [shape], context.read_ahead_bytes):
-            yield _ChunkBlock(reader=reader, coords=_coords(axes, block))
+            yield ChunkBlock(reader=reader, coords=_coords(axes, block))
 
 
 def _coords(axes: tuple[ChunkAxis, ...], block: Block) -> NDArray[np.int64]:
@@ -128,7 +131,7 @@ def _chunk_bytes(reader: ArrayReader) -> int:
 
 
 def _decoded(
-    block: _ChunkBlock,
+    block: ChunkBlock,
     payloads: dict[int, bytes],
     rows: NDArray[np.int64],
     shapes: NDArray[np.int64],

@@ -1,0 +1,180 @@
+"""Counts what the tasks of a scan read, from manifests and shard indexes, without reading chunks.
+
+Rules of this file
+------------------
+1. A task is walked as `run_task` does: the same blocks, the same chunks kept between them, and the
+   same requests. So the counts are those of the job, with two exceptions: a process of the job may
+   know the index of a shard from an earlier task, and blocks that share chunks of more than half
+   of ``readAheadBytes`` join other ranges, depending on which block is first.
+2. Snapshots, manifests and the labels of dimensions are not counted: each process reads them once
+   and keeps them.
+3. Executors import this module; it needs neither sqlglot nor Spark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader, BlockRequest
+from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
+from icechunk_format.dataset.reading.layouts.cells import needed_columns
+from icechunk_format.dataset.reading.layouts.chunk_refs import refs_of_part
+from icechunk_format.dataset.reading.layouts.chunks import blocks_of_chunks
+from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
+from icechunk_format.dataset.table.layouts import Layout
+from icechunk_format.dataset.table.table import Column
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadCost:
+    """Counts of what tasks read; see ``Estimate``."""
+
+    chunks: int = 0
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
+    requests: int = 0
+    cells: int = 0
+    rows: int = 0
+
+
+class CostCounter:
+    """Adds up the reads of one task."""
+
+    def __init__(self) -> None:
+        self.cost = ReadCost()
+        # Indexes of shards that the task has read.
+        self._indexes: set[Hashable] = set()
+
+    def chunks(self, reader: ArrayReader, coords: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the reads of chunks; return the positions of those that exist."""
+        if reader.shards is None:
+            found = reader.lookup.find(coords.astype(np.uint32))
+            positions = found.positions
+            if found.refs is not None:
+                self._add(reader.chunk_source.planned_reads(found.refs, found.rows))
+        else:
+            positions, reads = reader.shards.planned_reads(coords, self._indexes)
+            for one in reads:
+                self._add(one)
+        self.cost.chunks += len(positions)
+        self.cost.decoded_bytes += reader.item_bytes * _cells(reader, coords[positions])
+        return positions
+
+    def block(self, reader: ArrayReader, request: BlockRequest) -> None:
+        """Count the reads of a block, and remember the chunks that the next blocks need too."""
+        positions = self.chunks(reader, request.coords[request.wanted])
+        lost = reader.assume_decoded(request, request.wanted[positions])
+        if len(lost):
+            self.chunks(reader, request.coords[lost])
+
+    def looked_up(self, reader: ArrayReader, coords: NDArray[np.int64]) -> None:
+        """Count the reads that find out which chunks exist."""
+        if reader.shards is not None:
+            self._add(reader.shards.planned_index_reads(coords, self._indexes))
+
+    def _add(self, reads: tuple[int, int]) -> None:
+        self.cost.requests += reads[0]
+        self.cost.stored_bytes += reads[1]
+
+
+def task_cost(context: ScanContext, task: ScanTask) -> ReadCost:
+    """Return what one task of a scan reads.
+
+    Raises
+    ------
+    IcechunkError
+        As when the task runs: a virtual chunk is not authorised, or a manifest cannot be read.
+    """
+    counter = CostCounter()
+    _COUNT_BY_LAYOUT[context.table.layout](context, task, counter)
+    return counter.cost
+
+
+def summed(costs: Iterable[ReadCost]) -> ReadCost:
+    """Return the sum of costs."""
+    total = ReadCost()
+    for cost in costs:
+        for name in ReadCost.__slots__:
+            setattr(total, name, getattr(total, name) + getattr(cost, name))
+    return total
+
+
+def columns_read(context: ScanContext) -> list[Column]:
+    """Return the columns of values that ``cells`` and ``summary`` read."""
+    table = context.table
+    if table.layout == "cells":
+        columns = needed_columns(table, context.residual)
+    else:
+        sources = {column.source for column in table.columns}
+        sources |= set(context.residual.columns if context.residual else ())
+        columns = [column for column in table.value_columns if column.source in sources]
+    return [column for column in columns if column.role != "dimension"]
+
+
+def _count_cells(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
+    table, cost = context.table, counter.cost
+    reads = BlockReads(context, ScanArrays(context), columns_read(context), cell_column)
+    for slab in reads.requested_slabs(task):
+        for path, request in slab.requests.items():
+            counter.block(reads.reader(path), request)
+        for reader, coords in reads.looked_up(slab):
+            counter.looked_up(reader, coords)
+        cells = reads.stored_cells(slab)
+        cost.cells += cells
+        if table.layout == "cells":
+            cost.rows += cells
+        elif slab.completes:
+            cost.rows += math.prod(
+                len(np.unique(axis.chunk_of(selection.positions())))
+                for axis, selection in zip(reads.axes, slab.whole, strict=True)
+            )
+
+
+def _count_chunks(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
+    has_data = any(column.source == "data" for column in context.table.columns)
+    stored_only = context.skip_missing or not context.table.decoded
+    for block in blocks_of_chunks(context, ScanArrays(context), task):
+        reader, coords = block.reader, block.coords
+        positions = np.arange(len(coords))
+        if has_data:
+            found = counter.chunks(reader, coords)
+            positions = found if stored_only else positions
+        elif stored_only:
+            counter.looked_up(reader, coords)
+            positions = reader.stored(coords)
+        counter.cost.rows += len(positions)
+        counter.cost.cells += _cells(reader, coords[positions], clipped=True)
+
+
+def _count_refs(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
+    arrays = ScanArrays(context)
+    for part in task.parts:
+        for _, _, rows in refs_of_part(context, arrays, part):
+            counter.cost.rows += len(rows)
+
+
+_COUNT_BY_LAYOUT: Final[dict[Layout, Callable[[ScanContext, ScanTask, CostCounter], None]]] = {
+    "cells": _count_cells,
+    "summary": _count_cells,
+    "chunks": _count_chunks,
+    "refs": _count_refs,
+}
+
+
+def _cells(reader: ArrayReader, coords: NDArray[np.int64], *, clipped: bool = False) -> int:
+    """Return the cells of chunks as they are stored, or only those inside of the array."""
+    cells = np.ones(len(coords), dtype=np.int64)
+    for number, axis in enumerate(reader.axes):
+        if axis.edges is None and not clipped:
+            cells *= axis.step
+        else:
+            own = coords[:, number]
+            cells *= axis.start_of(own + 1) - axis.start_of(own)
+    return int(cells.sum())

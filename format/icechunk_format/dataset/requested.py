@@ -1,0 +1,101 @@
+"""Opens the group, the table and the scan that the options of a read name, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.reading.scan import ScanPlan
+from icechunk_format.dataset.table.table import Table
+from icechunk_format.options.location import location_of
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.spec.ids import SnapshotId
+
+
+def requested_version(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
+    """Return the snapshot that the options mean now."""
+    return repository.resolve(
+        branch=options.branch,
+        tag=options.tag,
+        snapshot=options.snapshot,
+        as_of=options.as_of,
+    )
+
+
+def open_version(
+    options: ReadRequest, pinned: str | None = None
+) -> tuple[RepositoryReader, SnapshotId]:
+    """Return the repository, and the snapshot that the options mean, or the pinned one."""
+    repository = RepositoryReader.open(location_of(options)).as_read()
+    if pinned is not None:
+        return repository, repository.resolve(snapshot=pinned)
+    return repository, requested_version(options, repository)
+
+
+def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Dataset:
+    """Open the group that the options name.
+
+    Raises
+    ------
+    NotFoundError
+        The repository, the branch, tag or snapshot, or the group does not exist.
+    """
+    repository, snapshot_id = open_version(options, pinned)
+    return open_dataset(
+        repository,
+        snapshot_id,
+        options.group,
+        authorize=options.virtual_authorize,
+        virtual_options=options.virtual_storage_options,
+    )
+
+
+def requested_table(options: ReadRequest, dataset: Dataset) -> Table:
+    """Return the table of a group that the options describe.
+
+    Raises
+    ------
+    NotFoundError
+        A variable does not exist.
+    InvalidInputError
+        An option cannot be used with this group.
+    """
+    return dataset.table(
+        options.layout,
+        variables=options.variables,
+        coords=options.coords,
+        decode_cf=options.decode_cf,
+        timestamp_type=options.timestamp_type,
+        block=options.block,
+        decoded=options.decoded,
+    )
+
+
+def requested_scan(
+    options: ReadRequest,
+    dataset: Dataset,
+    table: Table,
+    *,
+    columns: Sequence[str] | None = None,
+    time_zone: str | None = None,
+) -> ScanPlan:
+    """Plan the scan of some columns of a table, or of all.
+
+    Raises
+    ------
+    InvalidInputError
+        A column, condition or number cannot be used.
+    """
+    return dataset.plan(
+        table,
+        columns=columns,
+        where=options.where,
+        sel=options.sel,
+        isel=options.isel,
+        sel_method=options.sel_method,
+        time_zone=time_zone,
+        rows_per_partition=options.rows_per_partition,
+        missing_chunks=options.missing_chunks,
+        read_ahead_bytes=options.read_ahead_bytes,
+    )

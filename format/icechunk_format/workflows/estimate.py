@@ -1,0 +1,183 @@
+"""Estimates what a read costs, before it runs: from manifests, or from their counts alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.reading.chunk_edges import (
+    block_axes,
+    chunk_axes,
+    chunk_cells,
+    chunk_selections,
+    leading_variable,
+)
+from icechunk_format.dataset.reading.costs import ReadCost, columns_read, summed, task_cost
+from icechunk_format.dataset.reading.plan import chunk_extents
+from icechunk_format.dataset.reading.scan import ScanPlan
+from icechunk_format.dataset.requested import requested_dataset, requested_scan, requested_table
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.display.lazily import shown_by
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.workflows.running import Run, in_process
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The cost of a read.
+
+    Snapshots, manifests and the labels of dimensions are not counted: each process of Spark reads
+    them once and keeps them.
+
+    Parameters
+    ----------
+    partitions
+        Tasks of Spark.
+    chunks
+        Chunks to fetch and decode; of sharded arrays, inner chunks. A chunk that two tasks share
+        counts twice.
+    stored_bytes
+        Bytes to fetch: chunks as they are stored, shards or parts of them, and indexes of shards.
+        None if the estimate is not exact, because only manifests record lengths.
+    decoded_bytes
+        Bytes of the decoded chunks.
+    requests
+        Requests to stores for chunks. Near ranges of one object are one request, a large range is
+        several, and chunks that manifests hold need none.
+    cells
+        Selected cells of the table; for ``layout=chunks``, elements of the chunks.
+    rows
+        Rows to deliver, before a condition on values.
+    is_exact
+        True if manifests were read.
+    """
+
+    partitions: int
+    chunks: int
+    stored_bytes: int | None
+    decoded_bytes: int
+    requests: int
+    cells: int
+    rows: int
+    is_exact: bool
+
+
+def estimate_read(
+    options: ReadRequest,
+    *,
+    run: Run = in_process,
+    exact: bool = True,
+    time_zone: str | None = None,
+) -> Estimate:
+    """Return what a read with these options costs.
+
+    Parameters
+    ----------
+    options
+        The options of the read.
+    run
+        Runs the tasks that read manifests.
+    exact
+        False to count from the snapshot alone, which opens no manifest of a variable.
+    time_zone
+        The zone of times in ``where``; UTC by default.
+
+    Raises
+    ------
+    InvalidInputError
+        The options name a metadata table or changes, which are not estimated, or cannot be used.
+    UnauthorizedVirtualChunkError
+        A virtual chunk is outside of every authorised prefix.
+    NotFoundError
+        The repository, the version, the group or a variable does not exist.
+    """
+    for name, value in (("table", options.table), ("changesSince", options.changes_since)):
+        if value is not None:
+            raise InvalidInputError(
+                f"{name}={value}: only reads of arrays are estimated; leave {name} out",
+                option=name,
+                found=value,
+            )
+    dataset = requested_dataset(options)
+    table = requested_table(options, dataset)
+    plan = requested_scan(options, dataset, table, time_zone=time_zone)
+    if exact:
+        cost = summed(run(partial(task_cost, plan.context), plan.tasks))
+    else:
+        cost = _counted_from_snapshot(dataset, plan)
+    return Estimate(
+        partitions=len(plan.tasks),
+        chunks=cost.chunks,
+        stored_bytes=cost.stored_bytes if exact else None,
+        decoded_bytes=cost.decoded_bytes,
+        requests=cost.requests,
+        cells=cost.cells,
+        rows=cost.rows,
+        is_exact=exact,
+    )
+
+
+def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:
+    """Assume that each manifest's chunks are spread evenly over its extents."""
+    table, cost = plan.context.table, ReadCost()
+    by_path = {variable.path: variable for variable in dataset.variables.values()}
+    arrays = [by_path[path] for path in table.arrays]
+    if table.layout == "chunks":
+        read = arrays if any(c.source == "data" for c in table.columns) else []
+    elif table.layout == "refs":
+        read = []
+    else:
+        columns = columns_read(plan.context)
+        read = [by_path[path] for path in dict.fromkeys(c.path for c in columns) if path]
+    for variable in read:
+        chunks = _expected_chunks(dataset, plan, variable)
+        item = variable.metadata.data_type.numpy
+        item_bytes = 64 if item.hasobject else max(1, item.itemsize)
+        cost.chunks += chunks
+        cost.decoded_bytes += chunks * chunk_cells(chunk_axes(variable)) * item_bytes
+    cost.requests = cost.chunks
+    cost.cells = cost.rows = plan.rows
+    if table.layout == "summary":
+        selections = table.selections(plan.context.selections)
+        axes = block_axes(table, arrays, leading_variable(arrays, dataset.snapshot.manifest_files))
+        cost.rows = math.prod(
+            len(np.unique(axis.chunk_of(one.positions())))
+            for axis, one in zip(axes, selections, strict=True)
+        )
+    elif table.layout == "refs":
+        cost.cells, cost.rows = 0, sum(_expected_chunks(dataset, plan, one) for one in arrays)
+    elif table.layout == "chunks":
+        cost.cells = sum(
+            math.prod(_covered(one, plan)) * chunk_cells(chunk_axes(one)) for one in arrays
+        )
+    return cost
+
+
+def _covered(variable: Variable, plan: ScanPlan) -> list[int]:
+    chosen = chunk_selections(variable, plan.context.selections, chunk_axes(variable))
+    return [selection.count for selection in chosen]
+
+
+def _expected_chunks(dataset: Dataset, plan: ScanPlan, variable: Variable) -> int:
+    """Return about how many selected (inner) chunks of an array exist."""
+    is_refs = plan.context.table.layout == "refs"
+    axes = variable.metadata.grid.axes if is_refs else chunk_axes(variable)
+    manifests = variable.array.manifests
+    stored = manifests.extents.astype(np.int64)
+    volumes = np.prod(stored[:, :, 1] - stored[:, :, 0], axis=1, dtype=np.float64)
+    counts = dataset.snapshot.manifest_files.counts_of(manifests.ids).astype(np.float64)
+    # A manifest of several arrays has more references than the extents of one.
+    filled = np.minimum(1.0, counts / np.maximum(volumes, 1.0))
+    extents = stored if is_refs else chunk_extents(variable, axes)
+    selected = np.ones(len(stored), dtype=np.float64)
+    chosen = chunk_selections(variable, plan.context.selections, axes)
+    for number, selection in enumerate(chosen):
+        ends = selection.rank(extents[:, number])
+        selected *= ends[:, 1] - ends[:, 0]
+    return round(float((selected * filled).sum()))

@@ -1,0 +1,77 @@
+"""Estimates what a read costs before it runs, on executors or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.location import location_of
+from icechunk_format.workflows.estimate import Estimate, estimate_read
+from icechunk_format.workflows.running import in_process
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.task_rows import collected, tasks_in, work_rows
+from icechunk_spark.jobs.time_zone import session_time_zone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WAVES = 4
+
+
+def estimate(
+    spark: SparkSession | None, path: str, *, exact: bool = True, **options: Any
+) -> Estimate:
+    """Return what a read will cost: partitions, chunks, bytes, requests, cells and rows.
+
+    Nothing but metadata is read: manifests, indexes of shards, and labels to select by.
+
+    Parameters
+    ----------
+    spark
+        Its executors read the manifests. With None this process does, which takes about ten
+        seconds for a million chunks.
+    path
+        Root of the repository.
+    exact
+        False to count from the snapshot alone, in which each manifest has its number of chunks.
+        That takes as long as planning, for any number of chunks; `stored_bytes` is then None, and
+        chunks are assumed to be spread evenly.
+    **options
+        Options of `read`: ``tag="v1"``, ``sel={"time": slice(...)}``, ``layout="chunks"``,
+        ``storage_region="us-west-2"``. Metadata tables and ``changes_since`` are not estimated.
+
+    Returns
+    -------
+    Estimate
+        With ``exact``, what the job does: chunks, bytes and requests are equal, except that a
+        process that has read the index of a shard does not read it again.
+
+    Raises
+    ------
+    IcechunkError
+        As `read`; also UnauthorizedVirtualChunkError if a virtual chunk is outside of every
+        authorised prefix.
+
+    Examples
+    --------
+    >>> icechunk_spark.estimate(None, "s3://bucket/weather", tag="v1")  # doctest: +SKIP
+    """
+    request = parse_arguments(path, options, "read")
+    if spark is None:
+        return estimate_read(request, run=in_process, exact=exact)
+    session = spark
+
+    def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterable[Any]:
+        # Imported on executors: what they send back is one sum for each partition.
+        from icechunk_format.dataset.reading.costs import summed
+
+        if not tasks:
+            return []
+        rows = work_rows(session, tasks, _WAVES * cores_of(session))
+        return collected(rows, lambda batches: [summed(map(function, tasks_in(batches)))])
+
+    zone = session_time_zone(session) if request.where is not None else None
+    with raised_in_jobs(f"estimate of a read of {location_of(request)}", "Nothing was changed"):
+        return estimate_read(request, run=run, exact=exact, time_zone=zone)
