@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -42,6 +43,7 @@ from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
+from icechunk_format.dataset.writing.regions.clear import clear_region
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import location_of
@@ -50,7 +52,8 @@ from icechunk_spark.jobs.batches import bounded_by_rows, fitted
 from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.partitions import cores_of, together
-from icechunk_spark.jobs.task_rows import collected
+from icechunk_spark.jobs.task_rows import collected, on_executors
+from icechunk_spark.jobs.time_zone import session_time_zone
 from icechunk_spark.schema import quoted, write_schema
 from icechunk_spark.writing.computed_once import computed_once
 from icechunk_spark.writing.coordinates import (
@@ -93,13 +96,20 @@ def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
     )
     if isinstance(prepared, WriteResult):
         return prepared
+    cleared: dict[str, Any] = {}
     with raised_in_tasks(prepared.place):
         if request.layout == "cells":
             with computed_once(frame, request.compute_once) as kept:
                 plan, receipts = _write_cells(kept, schema, prepared, request)
+            if request.replace_where is not None:
+                with described(f"{request.mode} to {prepared.place}: region"):
+                    run = partial(on_executors, frame.sparkSession)
+                    arrays = plan.arrays.values()
+                    more, cleared = clear_region(arrays, prepared.destination, receipts, run)
+                receipts += more
         else:
             plan, receipts = _write_layout(frame, prepared, request)
-    return finish_write(plan, receipts)
+    return finish_write(plan, receipts, cleared)
 
 
 def _write_cells(
@@ -107,7 +117,12 @@ def _write_cells(
 ) -> tuple[WritePlan, list[TaskReceipt]]:
     with described(f"{request.mode} to {prepared.place}: coordinates"):
         labels, rows_in_all = collect_coordinates(frame, prepared.dims, schema)
-    plan = plan_write(_for_rows(prepared, frame, rows_in_all), labels, rows_in_all)
+    plan = plan_write(
+        _for_rows(prepared, frame, rows_in_all),
+        labels,
+        rows_in_all,
+        time_zone=session_time_zone(frame.sparkSession),
+    )
     receipts: list[TaskReceipt] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)

@@ -72,6 +72,12 @@ class UnplannedWriter(DataSourceArrowWriter):
     def __init__(
         self, request: WriteRequest, schema: StructType, *, folder: str | None = None
     ) -> None:
+        if request.replace_where is not None:
+            raise UnsupportedError(
+                "replaceWhere needs a planned write: call icechunk_spark.register(spark) before, or"
+                " use icechunk_spark.write(df, path, mode='overwrite', replace_where=...)",
+                option="replaceWhere",
+            )
         self._request = request
         self._schema = write_schema(schema)
         self._base = _base_of(schema, request) if request.mode == "overwrite" else None

@@ -114,6 +114,16 @@ class WriteOptions:
         help="Values of cells (in `layout=chunks` and `refs`: chunks) that another write changed"
         " as well: `ours` keeps those of this write, `theirs` those of the other.",
     )
+    replace_where: str | None = option(
+        "replaceWhere",
+        calls=("write",),
+        type_text="SQL condition on dimensions",
+        default_text="the whole group",
+        help="With mode `overwrite`: replaces only the cells of this region, such as"
+        " `time >= '2024-07-01' AND time < '2024-07-02'`, by the rows, which must lie in it. Cells"
+        " of the region without a row become missing.",
+        layouts=("cells",),
+    )
     min_density: float = _option(
         "minDensity",
         type_text="number from 0 to 1",

@@ -75,6 +75,13 @@ def parse_write_options(
             option="path",
         )
     request = WriteRequest(**by_attribute(given) | {"path": path, "mode": mode})
+    if request.replace_where is not None and mode != "overwrite":
+        raise InvalidInputError(
+            f"replaceWhere goes with mode 'overwrite', and the mode is {mode!r}: add"
+            " .mode('overwrite'), or leave replaceWhere out",
+            option="replaceWhere",
+            mode=mode,
+        )
     if given.get("layout") == "summary":
         raise InvalidInputError(
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",

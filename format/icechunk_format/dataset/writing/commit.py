@@ -14,12 +14,13 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
@@ -55,8 +56,14 @@ _MOST_NAMES: Final = 4
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 
 
-def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
+def finish_write(
+    plan: WritePlan,
+    receipts: Iterable[TaskReceipt],
+    cleared: Mapping[str, NDArray[np.int64]] | None = None,
+) -> WriteResult:
     """Commit what the tasks of a plan have written, given the receipt of each task once.
+
+    ``cleared`` are chunks to delete, ``int64 (n, ndim)`` by path of the array.
 
     Raises
     ------
@@ -93,7 +100,8 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     session = seen.writable_session(options.branch, base=base)
     # Not by ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
-    planned = PlannedCommit(plan=plan, base=first, manifests=manifests)
+    deleted = {path: coords.astype(np.uint32) for path, coords in (cleared or {}).items()}
+    planned = PlannedCommit(plan=plan, base=first, manifests=manifests, deleted=deleted)
     return _committed(session, repository, planned, rows, receipts)
 
 

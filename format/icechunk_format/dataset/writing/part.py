@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
@@ -75,6 +76,8 @@ class ArrayTarget:
     """Turns the column into stored values; None in the layouts of chunks."""
     old_shape: tuple[int, ...] | None = None
     """None for a new array."""
+    region: tuple[DimSelection, ...] | None = None
+    """Old positions along each axis whose cells are replaced: without a row they become missing."""
 
     @classmethod
     def of_existing(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.dimensions import DimensionIndices
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.dataset.writing.replaced import region_of_array, replaced_region
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
@@ -88,6 +89,7 @@ def plan_write(
     row_count: int | None = None,
     *,
     stay: Mapping[str, int] | None = None,
+    time_zone: str = "UTC",
 ) -> WritePlan:
     """Plan a write of cells.
 
@@ -101,6 +103,8 @@ def plan_write(
         Rows of the DataFrame, if known.
     stay
         By dimension: the number of labels that keep their indices; see ``DimensionIndices``.
+    time_zone
+        Zone of times in the option ``replaceWhere``.
 
     Raises
     ------
@@ -108,7 +112,7 @@ def plan_write(
         Coordinates are NULL, NaN or nearly those of the array; rows cover too little of the grid,
         or leave cells empty of an array without a missing value.
     """
-    return _Planner(prepared, coordinates, row_count, stay).plan()
+    return _Planner(prepared, coordinates, row_count, stay, time_zone).plan()
 
 
 def new_node_id() -> NodeId:
@@ -123,12 +127,14 @@ class _Planner:
         coordinates: Mapping[str, pa.Array | pa.ChunkedArray],
         row_count: int | None,
         stay: Mapping[str, int] | None,
+        time_zone: str,
     ) -> None:
         self._prepared = prepared
         self._rows = row_count
         self._dimensions = DimensionIndices(prepared, coordinates, stay)
         self._indexed = self._dimensions.indexed
         self._dimensions.check_density(row_count)
+        self._region = replaced_region(prepared, self._dimensions, time_zone)
 
     def _is_complete(self, dims: tuple[str, ...]) -> bool:
         """Return True if rows cover every cell of a new array with these dimensions."""
@@ -179,7 +185,10 @@ class _Planner:
                         variable=name,
                     )
             metadata = variable.metadata.with_shape(shape)
-            return ArrayTarget.of_existing(variable, metadata, target.encoder)
+            existing = ArrayTarget.of_existing(variable, metadata, target.encoder)
+            if self._region is None or name in self._prepared.dims:
+                return existing
+            return replace(existing, region=region_of_array(variable, self._region))
         options = self._prepared.options
         is_complete = self._is_complete(target.dims)
         if not is_complete and self._rows is not None and name not in self._prepared.dims:

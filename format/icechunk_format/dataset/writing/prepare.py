@@ -228,7 +228,7 @@ def _prepared(
             group=str(group),
             arrays=tuple(arrays),
         )
-    is_replaced = options.mode == "overwrite"
+    is_replaced = options.mode == "overwrite" and options.replace_where is None
     kept = {} if is_replaced else arrays
     dims: tuple[str, ...] = ()
     targets: dict[str, ExistingArray | NewArray] = {}

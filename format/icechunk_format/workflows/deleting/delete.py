@@ -23,19 +23,19 @@ from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.dataset.writing.prepare import open_destination
-from icechunk_format.dataset.writing.result import WriteResult
-from icechunk_format.display.lazily import shown_by
-from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
-from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
-from icechunk_format.workflows.deleting.cells import (
+from icechunk_format.dataset.writing.regions.blank import (
     CellDeletion,
     CellReceipt,
     blank_cells,
     blanked,
     cell_tasks,
 )
+from icechunk_format.dataset.writing.result import WriteResult
+from icechunk_format.display.lazily import shown_by
+from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,

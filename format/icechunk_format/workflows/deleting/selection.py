@@ -16,10 +16,9 @@ from typing import Any
 from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Residual, Selection
-from icechunk_format.dataset.selection.where.split import Selecting, plan_where
+from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.declare import fold_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,26 +138,3 @@ def _chosen(
             if chosen.residual is None:
                 return table, chosen
         raise
-
-
-def region_of(
-    dataset: Dataset, table: Table, where: str, time_zone: str
-) -> dict[str, DimSelection]:
-    """Return the positions that a condition on dimensions selects, by dimension.
-
-    Raises
-    ------
-    InvalidInputError
-        The condition is about values, or joins dimensions by OR.
-    """
-    columns = {column.name: column.arrow_type for column in table.value_columns}
-    planned = plan_where(where, columns, table.dims, time_zone)
-    if planned.residual is not None:
-        names = [name for name in planned.residual.columns if fold_name(name)]
-        raise InvalidInputError(
-            f"replaceWhere={where!r} has a condition on {', '.join(names)} that does not select"
-            " along one dimension; write conditions on dimensions, joined by AND",
-            option="replaceWhere",
-            columns=tuple(names),
-        )
-    return dataset.choose(table, where=where, time_zone=time_zone).dims

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. In a chunk with rows for some cells, the other cells keep their old values, and those that were
-   outside of the array get the missing value. A chunk without rows is not stored.
+   outside of the array or are replaced get the missing value. A chunk without rows is not stored.
 2. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
 """
 
@@ -75,6 +75,15 @@ def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> 
     return [min(high, size) for high, size in zip(upper, old, strict=True)]
 
 
+def _region(
+    array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]
+) -> tuple[NDArray[np.int64], ...]:
+    """Return the index of the cells of a box that the write replaces."""
+    assert array.region is not None
+    bounds = zip(array.region, lower, upper, strict=True)
+    return np.ix_(*[chosen.within(low, high).positions() - low for chosen, low, high in bounds])
+
+
 def _box(lower: Sequence[int], end: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(0, b - a) for a, b in zip(lower, end, strict=True))
 
@@ -141,10 +150,15 @@ class BlockWriter:
             end = _old_end(array, lower, upper)
             if end is not None:
                 covered[_box(lower, end)] = True
+            if array.region is not None:
+                at = _region(array, lower, upper)
+                covered[at] = has_row[at]
             if not covered.all():
                 raise no_row(self._part, array, covered, lower)
         result = array.encoder.blank(cells.shape, array.metadata.fill_value)
         self._old.read_into(result, array, lower, upper)
+        if array.region is not None and array.encoder.absent is not None:
+            result[_region(array, lower, upper)] = array.encoder.absent
         result[has_row] = cells[has_row]
         return result
 

@@ -67,7 +67,7 @@ class PlannedCommit:
     manifests: dict[str, list[ManifestReceipt]] = field(default_factory=dict)
     """By path of the array."""
     deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
-    """By path of the array: the old coordinates of chunks of other writers that move."""
+    """By path of the array: chunks to delete, as those of other writers that move."""
 
 
 def adopt(

@@ -6,6 +6,7 @@ Algorithm
 2. A task reads a box, sets the selected cells to the missing value, and writes the chunks. Chunks
    that then hold nothing but the fill value are deleted.
 3. With a condition on values, a task finds the cells by a scan of its box.
+4. Chunks that rows of the same write have replaced are left alone.
 
 Rules of this file
 ------------------
@@ -38,7 +39,9 @@ from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.cover import steps_along
+from icechunk_format.repository.changes.touched_chunks import in_any
 
 _BOX_BYTES: Final = 64 * 2**20
 _TASK_BYTES: Final = 256 * 2**20
@@ -56,17 +59,22 @@ class BlankedArray:
     selections
         Selected positions along each axis.
     absent
-        The stored value that reads as missing.
+        The stored value that reads as missing; None if the array has none.
+    written
+        Chunks that rows of the same write have replaced.
     """
 
     target: ArrayTarget
     selections: tuple[DimSelection, ...]
     absent: Any
+    written: tuple[CoordSet, ...] = ()
 
     @property
     def is_fill(self) -> bool:
         """True if missing chunks read as missing values."""
         metadata = self.target.metadata
+        if self.absent is None:
+            return False
         value: NDArray[Any] = np.empty(1, metadata.data_type.numpy)
         value[0] = self.absent
         return is_all_fill(value, metadata.fill_value)
@@ -202,8 +210,7 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
     axes = array.target.metadata.grid.axes
     ndim, cells = len(axes), 0
     cleared = [np.empty((0, ndim), np.int64)]
-    for low, high in boxes:
-        coords = _product(low, high)
+    for low, high, coords in _left_over(array, boxes):
         stored = coords[reader.lookup.find(coords.astype(np.uint32)).positions]
         lower = [axis.bounds(at)[0] for axis, at in zip(axes, low, strict=True)]
         upper = [axis.bounds(at - 1)[1] for axis, at in zip(axes, high, strict=True)]
@@ -216,13 +223,17 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
             mask = _mask(work.condition, array.target.dims, lower, upper)
             count = int(np.count_nonzero(mask))
         cells += count
+        if count and array.absent is None:
+            raise _no_row(array, chosen)
         if work.dry_run or not count or (not len(stored) and array.is_fill):
             continue
-        if mask is None and count == math.prod(shape):
-            values = np.empty(shape, array.target.metadata.data_type.numpy)
-            values[...] = array.absent
-        else:
-            values = np.array(reader.read_box(lower, upper))
+        # Elements that the same write adds are missing, too.
+        values = np.empty(shape, array.target.metadata.data_type.numpy)
+        values[...] = array.absent
+        if mask is not None or count < math.prod(shape):
+            end = [min(b, size) for b, size in zip(upper, reader.shape, strict=True)]
+            old = reader.read_box(lower, end)
+            values[tuple(map(slice, old.shape))] = old
             if mask is not None:
                 values[mask] = array.absent
             else:
@@ -232,6 +243,33 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
         cleared.append(_not_in(stored, [refs.coords for refs in written], high))
     return CellReceipt(
         task=blocks.receipt(), cleared={path: np.concatenate(cleared)}, cells={path: cells}
+    )
+
+
+def _left_over(
+    array: BlankedArray, boxes: Sequence[Box]
+) -> Iterator[tuple[Sequence[int], Sequence[int], NDArray[np.int64]]]:
+    """Yield boxes without the chunks that rows have replaced, each with its coordinates."""
+    for low, high in boxes:
+        coords = _product(low, high)
+        is_written = in_any(array.written, coords.astype(np.uint32))
+        if not is_written.any():
+            yield low, high, coords
+            continue
+        for row in np.flatnonzero(~is_written).tolist():
+            at = coords[row]
+            yield at.tolist(), (at + 1).tolist(), coords[row : row + 1]
+
+
+def _no_row(array: BlankedArray, chosen: Sequence[DimSelection]) -> InvalidInputError:
+    target = array.target
+    at = ", ".join(f"{d}[{s.start}]" for d, s in zip(target.dims, chosen, strict=True))
+    return InvalidInputError(
+        f"no row for the cell ({at}) of {target.name} in the region that is replaced, and its array"
+        f" of {target.metadata.data_type.name} has no missing value; add the rows, or store the"
+        " array with a missing value",
+        variable=target.name,
+        cell=at,
     )
 
 
