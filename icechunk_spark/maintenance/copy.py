@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from icechunk_format.maintenance import CopyResult
-from icechunk_format.maintenance.copying.copy import finish_copy
+from icechunk_format.maintenance.copying.copy import finish_copy, planned_result
 from icechunk_format.maintenance.copying.objects import (
     Copied,
     CopyContext,
@@ -75,6 +75,7 @@ def copy(
     tag: str | None = None,
     target_branch: str | None = None,
     history: bool = True,
+    dry_run: bool = False,
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     **options: Any,
@@ -87,7 +88,7 @@ def copy(
         The session; classic or Connect.
     source, target
         Roots of the repositories.
-    branch, tag, target_branch, history
+    branch, tag, target_branch, history, dry_run
         As for ``icechunk_format.maintenance.copy``, whose result and errors this function has.
     source_options, target_options
         ``storage.*`` options of one side, as in ``spark.read.option``.
@@ -107,6 +108,8 @@ def copy(
         target_branch=target_branch,
         history=history,
     )
+    if dry_run:
+        return planned_result(plan)
     if not plan.manifests:
         return finish_copy(plan, Copied(), Copied())
     depth = 1 if plan.references <= _CHUNKS_PER_PART * part_count(1) else 2

@@ -32,6 +32,7 @@ def mirror(
     target_options: Mapping[str, str] | None = None,
     every_snapshot: bool = False,
     full: bool = False,
+    dry_run: bool = False,
     **options: Any,
 ) -> MirrorResult:
     """Bring a Delta table of Parquet files to the newest snapshot of a branch.
@@ -60,6 +61,9 @@ def mirror(
     full
         Write all cells anew, even if the table is a copy of another group; older versions stay
         readable until a vacuum.
+    dry_run
+        Only return what the next version of the table would add and remove; nothing is written.
+        All snapshots since the last run are taken as one version.
     **options
         Of reading: ``group``, ``variables``, ``coords``, ``decodeCf``, ``timestampType``,
         ``where``, ``sel``, ``sel.method``, ``isel`` and ``missingChunks`` select the cells, and
@@ -123,7 +127,8 @@ def mirror(
             target=DeltaTarget.of(target, target_options),
             selection=Selection.of({name: given[name] for name in REMEMBERED if name in given}),
             branch=branch,
-            every_snapshot=every_snapshot,
+            every_snapshot=every_snapshot and not dry_run,
+            dry_run=dry_run,
             full=full,
             authorize=parsed.virtual_authorize,
             virtual_options=parsed.virtual_storage_options or None,

@@ -36,6 +36,7 @@ def virtualize(
     loadable: Sequence[str] | None = None,
     on_mismatch: Literal["fail", "skip"] = "fail",
     containers: bool = True,
+    dry_run: bool = False,
     **options: Any,
 ) -> VirtualizeResult[DataFrame]:
     """Make files of other formats one dataset, by references, in one commit.
@@ -72,6 +73,9 @@ def virtualize(
     containers
         Whether virtual chunk containers for the files may be added to the repository's
         configuration; readers fetch chunks below containers only, and must authorize them.
+    dry_run
+        Only scan and compare the files: the result has the report, and what a call would commit.
+        Nothing is stored.
     **options
         Options of writing: ``group``, ``branch``, ``create_branch``, ``message``, ``metadata``,
         ``txn_app_id`` and ``txn_version``, ``on_conflict``, ``spec_version``, ``storage.*`` for the
@@ -130,6 +134,7 @@ def virtualize(
         containers=containers,
         authorize=request.virtual_authorize,
         virtual_options=request.virtual_storage_options,
+        dry_run=dry_run,
     )
     what = f"virtualizing files into {archive.location}"
     with raised_in_jobs(what, "Nothing was committed; the same call can be repeated"):

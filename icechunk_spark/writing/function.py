@@ -32,6 +32,7 @@ def write(
     path: str,
     *,
     mode: str = "errorifexists",
+    dry_run: bool = False,
     branch: str | None = None,
     storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
     virtual_authorize: Names | None = None,
@@ -69,6 +70,10 @@ def write(
     mode
         ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
         exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
+    dry_run
+        Only plan the write: options, columns and coordinates are checked, and the result has the
+        rows, the chunks and the message of the commit. Nothing is stored. Errors that only tasks
+        find, such as two rows for one cell, are not found.
     each_option
         As on the page "Options" of the manual, and in ``help()``.
     **options
@@ -127,7 +132,7 @@ def write(
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
-    return run_planned_write(df, request)
+    return run_planned_write(df, request, dry_run=dry_run)
 
 
 def _check_frame(df: object) -> None:

@@ -39,7 +39,7 @@ from icechunk_format.dataset.writing.cell_numbers import CELL
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_batches
-from icechunk_format.dataset.writing.commit import finish_write
+from icechunk_format.dataset.writing.commit import finish_write, planned_result
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
@@ -75,8 +75,10 @@ _UNITS_PER_CORE: Final = 2
 _BROADCAST_LABELS: Final = 4_000_000
 
 
-def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
-    """Write a DataFrame, in one commit.
+def run_planned_write(
+    frame: DataFrame, request: WriteRequest, *, dry_run: bool = False
+) -> WriteResult:
+    """Write a DataFrame, in one commit; ``dry_run`` stops before the tasks that store chunks.
 
     Raises
     ------
@@ -98,6 +100,8 @@ def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
         return prepared
     cleared: dict[str, Any] = {}
     with raised_in_tasks(prepared.place):
+        if dry_run:
+            return _planned_write(frame, schema, prepared, request)
         if request.layout == "cells":
             with computed_once(frame, request.compute_once) as kept:
                 plan, receipts = _write_cells(kept, schema, prepared, request)
@@ -112,17 +116,36 @@ def run_planned_write(frame: DataFrame, request: WriteRequest) -> WriteResult:
     return finish_write(plan, receipts, cleared)
 
 
+def _planned_write(
+    frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
+) -> WriteResult:
+    if request.layout == "cells":
+        plan, rows = _plan_cells(frame, schema, prepared, request)
+        return planned_result(plan, rows)
+    plan = plan_layout_write(prepared)
+    with described(f"{request.mode} to {prepared.place}: counting rows"):
+        return planned_result(plan, frame.count())
+
+
+def _plan_cells(
+    frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
+) -> tuple[WritePlan, int]:
+    """Plan the cells of the rows, and count the rows."""
+    with described(f"{request.mode} to {prepared.place}: coordinates"):
+        labels, rows = collect_coordinates(frame, prepared.dims, schema)
+    plan = plan_write(
+        _for_rows(prepared, frame, rows),
+        labels,
+        rows,
+        time_zone=session_time_zone(frame.sparkSession),
+    )
+    return plan, rows
+
+
 def _write_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, list[TaskReceipt]]:
-    with described(f"{request.mode} to {prepared.place}: coordinates"):
-        labels, rows_in_all = collect_coordinates(frame, prepared.dims, schema)
-    plan = plan_write(
-        _for_rows(prepared, frame, rows_in_all),
-        labels,
-        rows_in_all,
-        time_zone=session_time_zone(frame.sparkSession),
-    )
+    plan, _ = _plan_cells(frame, schema, prepared, request)
     receipts: list[TaskReceipt] = []
     for part in plan.parts:
         rows = _placed_rows(frame, plan, part)

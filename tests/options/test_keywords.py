@@ -17,7 +17,7 @@ from icechunk_format.options.keywords import keyword_options
 from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
-OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode"]}
+OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode", "dry_run"]}
 
 
 @pytest.mark.parametrize("use", FUNCTIONS)

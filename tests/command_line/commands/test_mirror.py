@@ -17,6 +17,8 @@ def test_mirror_and_freshness(command, grid):
     missing = command("freshness", grid.target)
     assert missing.code == 1
     assert "there is no copy at" in missing.err
+    planned = command("mirror", grid.place, grid.target, "--dry-run")
+    assert planned.lines[-1] == f"version 0 of {grid.target} would be snapshot {grid.first}"
     first = command("mirror", grid.place, grid.target, "--variables", "wind, t2m")
     assert first.code == 0, first.err
     assert first.lines[0] == "wrote all cells: there was no copy yet"

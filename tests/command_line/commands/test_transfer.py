@@ -26,6 +26,9 @@ def test_copy_takes_history_along_and_can_run_again(command, tmp_path):
     session.create_group("/", b'{"zarr_format":3,"node_type":"group","attributes":{}}')
     newest = str(session.commit("Begin").snapshot_id)
     target = tmp_path / "target"
+    planned = command("copy", tmp_path / "source", target, "--dry-run")
+    assert planned.lines == ["would copy at most 2 snapshots, 0 manifests, 0 chunks"]
+    assert not target.exists()
     first = command("copy", tmp_path / "source", target)
     assert first.code == 0, first.err
     assert first.lines[0].startswith("copied ")

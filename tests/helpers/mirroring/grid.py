@@ -165,7 +165,8 @@ class Grid:
     # -- the copy ---------------------------------------------------------------------------
 
     def request(self, *, branch: str = "main", **arguments: Any) -> MirrorRequest:
-        known = {n: arguments.pop(n) for n in ("every_snapshot", "full") if n in arguments}
+        ours = ("every_snapshot", "full", "dry_run")
+        known = {n: arguments.pop(n) for n in ours if n in arguments}
         return MirrorRequest(
             location=Location(self.place),
             target=DeltaTarget.of(self.target),

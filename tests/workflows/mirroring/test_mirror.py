@@ -1,6 +1,7 @@
 """Copies of a small repository follow it, cell by cell, and rewrite no more than they must."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,24 @@ def test_a_first_run_copies_and_a_second_does_nothing(grid):
     again = grid.mirror()
     assert counts(again) == (0, 0, 0)
     assert (again.version, again.snapshot_id) == (done.version, grid.first)
+
+
+def test_a_dry_run_says_what_a_run_does_and_writes_nothing(grid):
+    for step in range(3):
+        before = tree(grid.target)
+        planned = grid.mirror(rowsPerPartition=ROWS, dry_run=True)
+        assert planned.dry_run
+        assert tree(grid.target) == before
+        done = grid.mirror(rowsPerPartition=ROWS)
+        assert counts(planned) == counts(done)
+        assert (planned.version, planned.snapshot_id) == (done.version, done.snapshot_id)
+        assert planned.full_copy == done.full_copy
+        grid.append(1 + step)
+
+
+def tree(folder):
+    found = Path(str(folder)).rglob("*")
+    return {str(one): one.stat().st_mtime_ns for one in found if one.is_file()}
 
 
 def test_an_append_rewrites_nothing(grid):

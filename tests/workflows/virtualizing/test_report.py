@@ -213,3 +213,17 @@ def test_options_that_do_not_fit(how, fact, text, tmp_path):
     with pytest.raises(InvalidInputError, match=text) as caught:
         virtualize(named.format(tmp_path) if named else files, tmp_path / "repository", **how)
     assert caught.value.facts[fact[0]] == fact[1]
+
+
+def test_a_dry_run_reports_and_stores_nothing(tmp_path):
+    files, place = made.archive(tmp_path / "files", count=4), tmp_path / "repository"
+    for chosen in (files[:2], files):
+        before = sorted(place.rglob("*"))
+        planned = virtualize(chosen, place, dry_run=True)
+        assert sorted(place.rglob("*")) == before
+        done = virtualize(chosen, place)
+        assert planned.dry_run
+        assert statuses(planned) == statuses(done)
+        assert planned.files_added == done.files_added == 2
+        assert planned.references == done.references > 0
+        assert planned.places == done.places

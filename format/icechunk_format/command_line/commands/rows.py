@@ -179,6 +179,7 @@ def virtualize(
     skip: Annotated[
         bool, typer.Option("--skip-mismatches", help="Leave out files that do not fit.")
     ] = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Make files one dataset by references, in one process."""
     from icechunk_format.options.write import WriteOptions
@@ -209,16 +210,21 @@ def virtualize(
         containers=True,
         authorize=call.options.virtual_authorize,
         virtual_options=call.options.virtual_storage_options,
+        dry_run=dry_run,
     )
     with call.screen.working("Reading headers"):
         done = virtualize_files(archive, in_process, cores=1)
     statuses: dict[str, int] = {}
     for row in done.report.to_pylist():
         statuses[row["status"]] = statuses.get(row["status"], 0) + 1
-    call.document(snapshot_id=str(done.snapshot_id), files=statuses)
+    snapshot = None if done.snapshot_id is None else str(done.snapshot_id)
+    call.document(dry_run=dry_run, snapshot_id=snapshot, files=statuses)
     for status, count in statuses.items():
         call.screen.line(f"{counted(count, 'file')} {safe(status)}")
-    call.screen.line(f"branch {safe(branch or 'main')} is now at {done.snapshot_id}")
+    if dry_run:
+        call.screen.line(f"would commit {counted(done.references, 'reference')}")
+        return
+    call.screen.line(f"branch {safe(branch or 'main')} is now at {snapshot}")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

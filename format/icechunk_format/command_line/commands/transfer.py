@@ -71,6 +71,7 @@ def copy(
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="Copy all snapshots, or only the newest.")
     ] = True,
+    dry_run: DryRunOption = False,
     target_option: _TargetOption = None,
 ) -> None:
     """Copy a branch or a tag into another repository.
@@ -88,12 +89,16 @@ def copy(
             tag=tag,
             target_branch=target_branch,
             history=history,
+            dry_run=dry_run,
             progress=progress,
         )
     document = {**asdict(result), "snapshot_id": str(result.snapshot_id)}
     call.document(target=str(destination), **document)
     nouns = ("snapshot", "manifest", "chunk")
     words = ", ".join(counted(document[f"{noun}s"], noun) for noun in nouns)
+    if dry_run:
+        screen.line(f"would copy at most {words}")
+        return
     screen.line(f"copied {words}, {size(result.bytes)}")
     if result.skipped_chunks:
         screen.line(f"{counted(result.skipped_chunks, 'chunk')} existed already")
@@ -159,6 +164,7 @@ def mirror(
         typer.Option("--every-snapshot", help="Write a version of the table for each snapshot."),
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Write all cells again.")] = False,
+    dry_run: DryRunOption = False,
     target_option: _TableOption = None,
 ) -> None:
     """Copy the changes of a branch into a Delta table.
@@ -181,22 +187,27 @@ def mirror(
         target=DeltaTarget.of(target, parse_table_options(target_option)),
         selection=Selection.of(given),
         branch=branch,
-        every_snapshot=every_snapshot,
+        every_snapshot=every_snapshot and not dry_run,
         full=full,
+        dry_run=dry_run,
         authorize=call.options.virtual_authorize,
         virtual_options=call.options.virtual_storage_options or None,
     )
     with screen.working("Copying") as progress:
         result = bring_up_to_date(request, in_process, progress)
     call.document(target=str(request.target), branch=branch, **asdict(result))
+    would = "would have " if dry_run else ""
     if result.full_copy is not None:
-        screen.line(f"wrote all cells: {safe(result.full_copy)}")
+        screen.line(f"{would or 'wrote '}all cells: {safe(result.full_copy)}")
+    written = "" if dry_run else f", {size(result.bytes)}"
     screen.line(
-        f"wrote {counted(result.rows, 'row')} in {counted(result.files_added, 'file')},"
-        f" {size(result.bytes)}; removed {counted(result.files_removed, 'file')}"
+        f"{'would write' if dry_run else 'wrote'} {counted(result.rows, 'row')} in"
+        f" {counted(result.files_added, 'file')}{written};"
+        f" {'remove' if dry_run else 'removed'} {counted(result.files_removed, 'file')}"
     )
+    be = "would be" if dry_run else "is"
     screen.line(
-        f"version {result.version} of {safe(request.target)} is snapshot {result.snapshot_id}"
+        f"version {result.version} of {safe(request.target)} {be} snapshot {result.snapshot_id}"
     )
 
 

@@ -256,6 +256,7 @@ _KEYS: Final[dict[str, Keys]] = {
         "bytes": "size of all that was stored",
         "skipped_chunks": "number of chunks that existed already",
         "snapshot_id": "the snapshot of the branch in the target",
+        **_DRY_RUN,
     },
     "import-draft": {
         "target": "path or URL of the new repository",
@@ -280,7 +281,8 @@ _KEYS: Final[dict[str, Keys]] = {
         "requests": "chunks that are read and written, at most",
     },
     "virtualize": {
-        "snapshot_id": "the newest snapshot of the branch",
+        **_DRY_RUN,
+        "snapshot_id": "the newest snapshot of the branch; null if there is no repository",
         "files": "object: number of files by status (taken, known, refreshed, refused)",
     },
     "mirror": {
@@ -293,6 +295,7 @@ _KEYS: Final[dict[str, Keys]] = {
         "rows": "number of rows that were written",
         "bytes": "size of the files that were written",
         "full_copy": "reason for writing all cells; null if only changes were written",
+        **_DRY_RUN,
     },
     "freshness": {
         "target": "path or URL of the Delta table",

@@ -14,6 +14,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.writing.chunks.containers import add_containers
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit
@@ -53,6 +54,7 @@ from icechunk_format.spec.node_path import ROOT
 from icechunk_format.storage.location import Location
 
 _MOST_NAMES: Final = 4
+_NO_ROWS: Final = "there are no rows to write"
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 
 
@@ -105,6 +107,35 @@ def finish_write(
     return _committed(session, repository, planned, rows, receipts)
 
 
+def planned_result(plan: WritePlan, rows: int) -> WriteResult:
+    """Return what a write would do, before its tasks run; nothing is stored."""
+    options = plan.prepared.options
+    base = plan.prepared.destination.base
+    if not rows:
+        return WriteResult(
+            branch=options.branch, snapshot_id=base, is_skipped=True, reason=_NO_ROWS, dry_run=True
+        )
+    chunks = rows
+    if options.layout == "cells":
+        chunks = sum(_selected_chunks(plan, array) for array in plan.arrays.values())
+    return WriteResult(
+        branch=options.branch,
+        snapshot_id=base,
+        message=options.message or _message(plan, rows),
+        dry_run=True,
+        rows=rows,
+        chunks=chunks,
+    )
+
+
+def _selected_chunks(plan: WritePlan, array: ArrayTarget) -> int:
+    """Return how many chunks of an array the labels of the rows select."""
+    return math.prod(
+        len(np.unique(axis.chunk_of(plan.indices(dim))))
+        for dim, axis in zip(array.dims, array.metadata.grid.axes, strict=True)
+    )
+
+
 def find_destination(
     destination: Destination, options: WriteOptions
 ) -> tuple[Repository | None, WriteResult | None]:
@@ -146,11 +177,12 @@ def _committed(
                 branch=options.branch,
                 snapshot_id=planned.base.id,
                 is_skipped=True,
-                reason="there are no rows to write",
+                reason=_NO_ROWS,
             )
         try:
+            message = options.message or _message(plan, rows)
             commit = session.commit(
-                options.message or _message(plan, rows),
+                message,
                 metadata=txn_metadata(options),
                 on_conflict=options.on_conflict,
                 when_moved=Watch(repository=repository, planned=planned, session=session),
@@ -169,7 +201,7 @@ def _committed(
             raise of_session(plan.prepared, error) from error
         else:
             commit = replace(commit, rebased=commit.rebased + times_again)
-            return _result(planned, rows, commit, receipts)
+            return _result(planned, rows, commit, receipts, message)
     raise refused(plan.prepared, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
 
 
@@ -184,12 +216,17 @@ def _change(session: WriteSession, planned: PlannedCommit) -> None:
 
 
 def _result(
-    planned: PlannedCommit, rows: int, commit: CommitResult, receipts: Sequence[TaskReceipt]
+    planned: PlannedCommit,
+    rows: int,
+    commit: CommitResult,
+    receipts: Sequence[TaskReceipt],
+    message: str,
 ) -> WriteResult:
     found = planned.manifests.values()
     return WriteResult(
         branch=commit.branch,
         snapshot_id=commit.snapshot_id,
+        message=message,
         rows=rows,
         chunks=sum(r.num_chunk_refs for manifests in found for r in manifests),
         manifests=sum(len(manifests) for manifests in found),

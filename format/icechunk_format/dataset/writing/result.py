@@ -33,11 +33,17 @@ class WriteResult:
         True if nothing was committed.
     reason
         Why it was skipped.
+    message
+        The message of the commit; None if the write was skipped.
+    dry_run
+        True if the write was only planned.
     rows
         Rows that were written.
     chunks
         Chunks of variables that were written, those of labels not counted. Small chunks are stored
-        in manifests, so there may be fewer objects.
+        in manifests, so there may be fewer objects. A dry run counts all chunks that the labels
+        of the rows select: rows may be missing from some. Chunks of ``replaceWhere`` that no
+        row is in are not counted.
     manifests
         Manifests that tasks have stored.
     commit
@@ -48,6 +54,8 @@ class WriteResult:
     snapshot_id: SnapshotId | None
     is_skipped: bool = False
     reason: str | None = None
+    message: str | None = None
+    dry_run: bool = False
     rows: int = 0
     chunks: int = 0
     manifests: int = 0

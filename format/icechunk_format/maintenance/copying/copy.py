@@ -46,6 +46,9 @@ class CopyResult:
         Chunks that the target already had.
     snapshot_id
         The tip of that branch.
+    dry_run
+        True if nothing was stored. Manifests and chunks are then those of the new snapshots,
+        whether or not the target has them, and the bytes are those of manifests.
     """
 
     branch: str
@@ -55,6 +58,7 @@ class CopyResult:
     bytes: int
     skipped_chunks: int
     snapshot_id: SnapshotId
+    dry_run: bool = False
 
 
 def copy(
@@ -65,6 +69,7 @@ def copy(
     tag: str | None = None,
     target_branch: str | None = None,
     history: bool = True,
+    dry_run: bool = False,
     progress: ProgressOption = None,
 ) -> CopyResult:
     """Copy the history of a branch or a tag into another repository.
@@ -95,6 +100,8 @@ def copy(
         another name gets a ``main`` at the first snapshot.
     history
         Whether to copy all snapshots, or only the newest one, as one snapshot on top of the first.
+    dry_run
+        Only return what would be stored, at most.
     progress
         Called with the progress; see ``icechunk_format.progress``.
 
@@ -132,6 +139,8 @@ def copy(
         history=history,
         progress=progress,
     )
+    if dry_run:
+        return planned_result(plan)
     manifests = Copied()
     found = np.empty(0, dtype=CHUNK_ROW)
     pending: list[NDArray[np.void]] = []
@@ -146,6 +155,20 @@ def copy(
     rows = distinct_chunks([found, *pending])
     chunks = copy_chunks(plan.context, rows, progress=progress)
     return finish_copy(plan, manifests, chunks, progress)
+
+
+def planned_result(plan: CopyPlan) -> CopyResult:
+    """Return what a copy would store, at most; nothing is stored."""
+    return CopyResult(
+        branch=plan.branch,
+        snapshots=len(plan.new),
+        manifests=sum(map(len, plan.manifests)),
+        chunks=plan.references,
+        bytes=sum(int(listed["size"].sum()) for listed in plan.manifests),
+        skipped_chunks=0,
+        snapshot_id=plan.tip,
+        dry_run=True,
+    )
 
 
 def finish_copy(

@@ -79,6 +79,8 @@ class MirrorRequest:
     """Give each snapshot since the last run a version of its own."""
     full: bool = False
     """Copy all cells anew, whatever the table holds."""
+    dry_run: bool = False
+    """Plan one version of the table, and write nothing."""
     authorize: tuple[str, ...] = ()
     virtual_options: Mapping[str, str] | None = None
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
@@ -112,11 +114,13 @@ class MirrorResult:
     files_added, files_removed
         Files that this run added to the table and removed from it.
     rows
-        Rows that this run wrote.
+        Rows that this run wrote; of a dry run, before a condition on values.
     bytes
-        Bytes of the files that it wrote.
+        Bytes of the files that it wrote; 0 for a dry run.
     full_copy
         Why all cells were written; None if only changes were, or nothing.
+    dry_run
+        True if the run was only planned; the other values are then those of the version to come.
     """
 
     version: int
@@ -126,6 +130,7 @@ class MirrorResult:
     rows: int = 0
     bytes: int = 0
     full_copy: str | None = None
+    dry_run: bool = False
 
 
 def mirror(request: MirrorRequest, run: Run, progress: ProgressOption = None) -> MirrorResult:
@@ -171,9 +176,13 @@ def mirror(request: MirrorRequest, run: Run, progress: ProgressOption = None) ->
             snapshots, full_copy = _since(request, repository, state, tip)
             selection = Selection.of(state.newest.record.options)
             if not snapshots and full_copy is None:
-                return total or MirrorResult(version=state.newest.version, snapshot_id=str(tip))
+                return total or MirrorResult(
+                    version=state.newest.version, snapshot_id=str(tip), dry_run=request.dry_run
+                )
         snapshots, new = _next(request, repository, selection, snapshots, tip)
         plan = plan_mirror(request, repository, state, selection, snapshots, full_copy, new)
+        if request.dry_run:
+            return planned_result(plan)
         receipts = run(partial(write_file, plan.context), plan.tasks)
         result = finish_mirror(plan, counted(receipts, progress, "Writing files", len(plan.tasks)))
         if result is None:
@@ -349,22 +358,41 @@ def plan_mirror(
     )
 
 
+def planned_result(plan: MirrorPlan) -> MirrorResult:
+    """Return what the run of a plan would do."""
+    state = plan.state
+    return MirrorResult(
+        version=0 if state is None else state.table.version() + 1,
+        snapshot_id=plan.record.snapshot_id,
+        files_added=len(plan.tasks),
+        files_removed=len(_removed(plan)),
+        rows=sum(task.rows for task in plan.tasks),
+        full_copy=plan.full_copy,
+        dry_run=True,
+    )
+
+
+def _removed(plan: MirrorPlan) -> Sequence[object]:
+    if plan.removed is not None:
+        return plan.removed
+    return () if plan.state is None else plan.state.names
+
+
 def finish_mirror(plan: MirrorPlan, receipts: Iterable[FileReceipt]) -> MirrorResult | None:
     """Commit the files of a plan; return None if another run committed first."""
-    added, target, state = list(receipts), plan.context.target, plan.state
-    version = commit(plan.context, state, plan.record, added, plan.removed)
+    added, target = list(receipts), plan.context.target
+    version = commit(plan.context, plan.state, plan.record, added, plan.removed)
     if version is None:
         found = read_state(target)
         if found is None or found.newest.record.run != plan.record.run:
             discard(target, [receipt.path for receipt in added])
             return None
         version = found.newest.version
-    gone = plan.removed if plan.removed is not None else () if state is None else state.names
     return MirrorResult(
         version=version,
         snapshot_id=plan.record.snapshot_id,
         files_added=len(added),
-        files_removed=len(gone),
+        files_removed=len(_removed(plan)),
         rows=sum(receipt.rows for receipt in added),
         bytes=sum(receipt.size for receipt in added),
         full_copy=plan.full_copy,

@@ -34,6 +34,8 @@ class VirtualizeResult(Generic[Report]):
     report
         One row for each file: ``file``, ``status`` (``taken``, ``known``, ``refreshed``,
         ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
+    dry_run
+        True if nothing was stored; the other values are what a call would do.
     """
 
     snapshot_id: SnapshotId | None
@@ -42,3 +44,4 @@ class VirtualizeResult(Generic[Report]):
     references: int
     places: tuple[str, ...]
     report: Report
+    dry_run: bool = False

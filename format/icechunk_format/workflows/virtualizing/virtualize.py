@@ -109,6 +109,8 @@ class Archive:
     authorize: tuple[str, ...] = ()
     """Prefixes of files that may be read, besides those of ``names``."""
     virtual_options: Mapping[str, str]
+    dry_run: bool = False
+    """Only scan and compare the files; nothing is stored."""
 
 
 def virtualize_files(
@@ -222,6 +224,10 @@ class _Call:
         arrays = planner.arrays()
         if not plan.taken:
             return self._result(None if base is None else base.id, plan.rows, files)
+        if archive.dry_run:
+            planned = sum(row.references for row in plan.rows if row.status != KNOWN)
+            before = None if base is None else base.id
+            return self._result(before, plan.rows, files, prefixes, len(plan.taken), planned)
         tasks = plan_references(arrays, _TASKS_PER_CORE * self._cores)
         context = ReferencesContext(destination=destination, now=self._now)
         running = self._run(partial(run_references, context), tasks)
@@ -272,6 +278,7 @@ class _Call:
             references=references,
             places=tuple(sorted(found)),
             report=report_table(rows),
+            dry_run=self._archive.dry_run,
         )
 
     # -- the repository -----------------------------------------------------------------------
@@ -347,7 +354,7 @@ class _Call:
             parser=check_parser(archive.parser),
             dims=archive.dims or (() if layout is None else layout.dims),
             loadable=archive.loadable if layout is None else tuple(sorted(layout.loaded)),
-            folder=self._folder,
+            folder=None if archive.dry_run else self._folder,
         )
         wanted = -(-len(files) // (_SCANS_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_TASK, wanted))
@@ -361,6 +368,8 @@ class _Call:
         return finish_scan(receipts)
 
     def _delete_staged(self) -> None:
+        if self._archive.dry_run:
+            return
         storage = open_storage(self._archive.location)
         try:
             storage.delete_many([info.key for info in storage.list(f"{self._folder}/")])

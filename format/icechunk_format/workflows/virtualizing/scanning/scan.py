@@ -110,7 +110,8 @@ class ScanContext:
     """The concatenated dimensions."""
     loadable: tuple[str, ...] | None
     """Names of arrays whose values are stored; see ``loaded_paths``."""
-    folder: str
+    folder: str | None
+    """Prefix of staged references; None for a scan that only compares files."""
 
 
 def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
@@ -247,7 +248,7 @@ class _Scanner:
             with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
                 stream.write_table(table.combine_chunks())
             streams[path] = (start, sink.tell())
-        if streams:
+        if streams and self._context.folder is not None:
             key = f"{self._context.folder}/{secrets.token_hex(16)}.arrow"
             data = sink.getvalue().to_pybytes()
             open_storage(self._context.location).put_many([(key, data)])
