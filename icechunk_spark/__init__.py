@@ -25,6 +25,7 @@ from icechunk_spark.writing.function import write
 from icechunk_spark.zonal.zonal import zonal
 
 if TYPE_CHECKING:
+    from icechunk_format.storage.measures import Measures
     from icechunk_format.workflows.estimate import Estimate
     from icechunk_format.workflows.virtualizing.result import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.estimate import estimate
+    from icechunk_spark.reading.metrics import last_read_metrics
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.rechunking.function import rechunk
     from icechunk_spark.sampling.sample import sample
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "Estimate": "icechunk_format.workflows.estimate",
+    "Measures": "icechunk_format.storage.measures",
     "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
     "delete": "icechunk_spark.deleting.function",
     "estimate": "icechunk_spark.reading.estimate",
     "freshness": "icechunk_spark.mirroring.read",
+    "last_read_metrics": "icechunk_spark.reading.metrics",
     "map_blocks": "icechunk_spark.mapping.function",
     "mirror": "icechunk_spark.mirroring.copy",
     "mirrored": "icechunk_spark.mirroring.read",
@@ -62,10 +66,12 @@ logging.getLogger("icechunk_spark").addHandler(logging.NullHandler())
 __all__ = [
     "Estimate",
     "IcechunkDataSource",
+    "Measures",
     "VirtualizeResult",
     "delete",
     "estimate",
     "freshness",
+    "last_read_metrics",
     "map_blocks",
     "mirror",
     "mirrored",

@@ -113,6 +113,7 @@ def delete(
     from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.task_rows import on_executors
+    from icechunk_spark.jobs.totals import in_commit, totalled
 
     location = location_of(request)
     work = DeleteRequest(
@@ -141,7 +142,7 @@ def delete(
         ),
         dry_run=dry_run,
     )
-    with raised_in_jobs(
-        f"deleting from {location}", "Nothing was committed; the same call can be repeated"
-    ):
-        return delete_selected(work, partial(on_executors, spark))
+    outcome = "Nothing was committed; the same call can be repeated"
+    with totalled() as totals, raised_in_jobs(f"deleting from {location}", outcome):
+        done = delete_selected(work, partial(on_executors, spark))
+    return in_commit(done, totals)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 from pyspark import SparkContext
 
+from icechunk_format.storage.measures import Measures
+
+_doing: ContextVar[str] = ContextVar("icechunk_doing", default="job")
 _DESCRIPTION = "spark.job.description"
 _log = logging.getLogger("icechunk_spark")
 
@@ -19,6 +23,22 @@ def described(what: str) -> Iterator[None]:
     A description that the user has set is put back afterwards. Sessions of Connect have none.
     """
     _log.info(what)
+    token = _doing.set(what)
+    try:
+        with _in_ui(what):
+            yield
+    finally:
+        _doing.reset(token)
+
+
+def log_totals(measures: Measures) -> None:
+    """Log the counts of a job of this thread."""
+    if measures.requests or measures.chunks_encoded:
+        _log.info("%s: done, %s", _doing.get(), measures)
+
+
+@contextlib.contextmanager
+def _in_ui(what: str) -> Iterator[None]:
     context = SparkContext._active_spark_context
     if context is None:
         yield

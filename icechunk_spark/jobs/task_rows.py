@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -20,9 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_format.storage.measures import Measures, measured
 from icechunk_spark.jobs.batches import fitted
+from icechunk_spark.jobs.descriptions import log_totals
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import dealt_out, together
+from icechunk_spark.jobs.totals import note_job
 
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
@@ -54,18 +58,31 @@ def on_executors(
 def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
     """Run a step on the rows of each partition, on executors; return all that steps yield."""
     receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS).collect()
-    return [pickle.loads(bytes(receipt[0])) for receipt in receipts]
+    found = [pickle.loads(bytes(receipt[0])) for receipt in receipts]
+    measures = sum((one for one in found if isinstance(one, Measures)), Measures())
+    note_job(measures)
+    log_totals(measures)
+    return [one for one in found if not isinstance(one, Measures)]
 
 
 def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
-    """Return the step of batches that yields the pickled receipts of another step."""
+    """Return the step of batches that yields the pickled receipts of another step.
+
+    The last one is what the step has read and written.
+    """
 
     def run(batches: Batches) -> Batches:
         with errors_on_one_line():
+            before = measured()
             for receipt in step(batches):
-                yield pa.RecordBatch.from_pydict({"receipt": [pickle.dumps(receipt)]})
+                yield _sent(receipt)
+            yield _sent(replace(measured() - before, tasks=1))
 
     return run
+
+
+def _sent(receipt: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"receipt": [pickle.dumps(receipt)]})
 
 
 def work_rows(

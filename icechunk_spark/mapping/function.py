@@ -128,15 +128,15 @@ def map_blocks(
     from icechunk_format.workflows.mapping.map import map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.task_rows import on_executors
+    from icechunk_spark.jobs.totals import in_commit, totalled
 
     given = {} if to_options is None else dict(to_options)
     shared = {} if to_options is not None else _of_storage(options)
     target = location_of(parse_arguments(to, {**shared, **given}, "sample"))
     encoding = encoding or {}
-    with raised_in_jobs(
-        f"mapping blocks into {target}", "Nothing was committed; the same call can be repeated"
-    ):
-        return map_over_blocks(
+    outcome = "Nothing was committed; the same call can be repeated"
+    with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}", outcome):
+        done = map_over_blocks(
             _blocks(request, blocks, overlap, variables),
             _dataset_function(function, encoding),
             partial(on_executors, spark),
@@ -155,6 +155,7 @@ def map_blocks(
             codecs={n: given["codecs"] for n, given in encoding.items() if "codecs" in given},
             skips_errors=on_error == "skip",
         )
+    return in_commit(done, totals)
 
 
 def read_blocks(

@@ -211,14 +211,18 @@ def _named(path: Any) -> dict[str, str]:
 
 def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | None) -> DataFrame:
     # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
+    from icechunk_spark.reading.metrics import accumulator_of
     from icechunk_spark.reading.plan import plan_table
 
     with errors_on_one_line():
         time_zone = None if options.where is None else session_time_zone(spark)
         tasks, schema, size_bytes = plan_table(options, columns, time_zone)
-    # A client of Connect has no context to broadcast with, and its functions are not written.
-    if tasks.packed_bytes > _MOST_PACKED_BYTES and ".connect" not in type(spark).__module__:
-        tasks.broadcast(spark.sparkContext.broadcast)
+    # A client of Connect has no context to broadcast or count with, and its functions are not
+    # written.
+    if ".connect" not in type(spark).__module__:
+        tasks.count_in(accumulator_of(spark.sparkContext))
+        if tasks.packed_bytes > _MOST_PACKED_BYTES:
+            tasks.broadcast(spark.sparkContext.broadcast)
     return _numbers(spark, tasks, size_bytes).mapInArrow(tasks, schema)
 
 

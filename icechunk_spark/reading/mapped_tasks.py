@@ -16,13 +16,16 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import Broadcast
 from pyspark.sql.datasource import InputPartition
 
+from icechunk_spark.reading.metrics import counting
+
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import Accumulator
 
     from icechunk_spark.reading.reader import IcechunkReader
 
@@ -47,6 +50,7 @@ class IcechunkTasks:
         tasks = [partition.value for partition in reader.partitions()]
         self._reader = reader
         self._count = len(tasks)
+        self._counts: Accumulator[Any] | None = None
         self._sent: Broadcast[list[bytes]] | None = None
         self._blocks = [
             zlib.compress(pickle.dumps(tasks[first : first + _BLOCK]))
@@ -63,15 +67,22 @@ class IcechunkTasks:
         self._sent = send(self._blocks)
         self._blocks = []
 
+    def count_in(self, accumulator: Accumulator[Any]) -> None:
+        """Let tasks add to an accumulator what they have read."""
+        self._counts = accumulator
+
     def __len__(self) -> int:
         """Return how many tasks there are."""
         return self._count
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the tasks whose numbers are in the first column, one after another."""
+        yield from counting(self.__name__, self._counts, self._rows(batches))
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._reader.read(self._task(number))
+                yield from self._reader.batches(self._task(number))
 
     def _task(self, number: int) -> InputPartition:
         block, position = divmod(number, _BLOCK)

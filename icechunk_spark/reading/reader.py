@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.time_zone import in_time_zone_of_task
+from icechunk_spark.reading.metrics import counting
 from icechunk_spark.schema import fit_batch
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class IcechunkReader(DataSourceReader):
 
     # Spark accepts record batches as well as tuples; pyspark's own annotation is narrower.
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Yield the record batches of one task, and log what it has read."""
+        name = f"icechunk {getattr(self._context, 'location', '')}".rstrip()
+        return counting(name, None, self.batches(partition))
+
+    def batches(self, partition: InputPartition | None) -> Batches:
         """Yield the record batches of one task."""
         task = None if partition is None else partition.value
         with errors_on_one_line():

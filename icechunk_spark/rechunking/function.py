@@ -154,6 +154,7 @@ def rechunk(
     from icechunk_format.workflows.rechunking.rechunk import RechunkRequest, rechunk_arrays
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.totals import in_commit, totalled
 
     location = location_of(request)
     target = None
@@ -190,12 +191,12 @@ def rechunk(
         memory=parse_byte_size("memory", str(memory)),
     )
     place: Location = target or location
-    with raised_in_jobs(
-        f"rechunking into {place}", "Nothing was committed; the same call can be repeated"
-    ):
-        return rechunk_arrays(
+    outcome = "Nothing was committed; the same call can be repeated"
+    with totalled() as totals, raised_in_jobs(f"rechunking into {place}", outcome):
+        done = rechunk_arrays(
             work, partial(_on_spark, spark), cores=cores_of(spark), dry_run=dry_run
         )
+    return in_commit(done, totals)
 
 
 def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:

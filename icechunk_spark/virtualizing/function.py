@@ -117,6 +117,7 @@ def virtualize(
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
+    from icechunk_spark.jobs.totals import totalled
 
     names = None if template is None else parse_template(template)
     dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ())
@@ -137,7 +138,8 @@ def virtualize(
         dry_run=dry_run,
     )
     what = f"virtualizing files into {archive.location}"
-    with raised_in_jobs(what, "Nothing was committed; the same call can be repeated"):
+    outcome = "Nothing was committed; the same call can be repeated"
+    with totalled() as totals, raised_in_jobs(what, outcome):
         try:
             done = virtualize_files(
                 archive,
@@ -149,7 +151,7 @@ def virtualize(
                 error.facts["report"] = _frame(spark, error.facts["report"])
             raise
     frame: Any = _frame(spark, done.report)
-    return replace(done, report=frame)
+    return replace(done, report=frame, totals=totals.measures)
 
 
 def _frame(spark: SparkSession, table: Any) -> DataFrame:

@@ -54,6 +54,7 @@ from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.partitions import cores_of, together
 from icechunk_spark.jobs.task_rows import collected, on_executors
 from icechunk_spark.jobs.time_zone import session_time_zone
+from icechunk_spark.jobs.totals import totalled
 from icechunk_spark.schema import quoted, write_schema
 from icechunk_spark.writing.computed_once import computed_once
 from icechunk_spark.writing.coordinates import (
@@ -99,7 +100,7 @@ def run_planned_write(
     if isinstance(prepared, WriteResult):
         return prepared
     cleared: dict[str, Any] = {}
-    with raised_in_tasks(prepared.place):
+    with totalled() as totals, raised_in_tasks(prepared.place):
         if dry_run:
             return _planned_write(frame, schema, prepared, request)
         if request.layout == "cells":
@@ -113,7 +114,8 @@ def run_planned_write(
                 receipts += more
         else:
             plan, receipts = _write_layout(frame, prepared, request)
-    return finish_write(plan, receipts, cleared)
+    done = finish_write(plan, receipts, cleared)
+    return done if done.is_skipped else replace(done, totals=totals.measures)
 
 
 def _planned_write(

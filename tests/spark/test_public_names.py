@@ -14,7 +14,7 @@ import pytest
         "from icechunk_spark import IcechunkDataSource, read, register, unregister, write",
         "from icechunk_spark import VirtualizeResult, virtualize",
         "from icechunk_spark import freshness, mirror, mirrored",
-        "from icechunk_spark import Estimate, estimate",
+        "from icechunk_spark import Estimate, Measures, estimate, last_read_metrics",
         "from icechunk_spark import sample",
         "from icechunk_spark import zonal",
         "from icechunk_format.options import OPTIONS",

@@ -41,6 +41,8 @@ def test_public_names():
     of_tables.add("view")
     of_workflows = {
         "Estimate",
+        "Measures",
+        "last_read_metrics",
         "estimate",
         "VirtualizeResult",
         "delete",

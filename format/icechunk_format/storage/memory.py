@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from icechunk_format.storage.measures import count_read, count_written
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,
@@ -85,6 +86,7 @@ class MemoryStorage(Storage):
         else:
             data = found.data[read.start : read.end]
         check_length(read, len(data), self.root_url)
+        count_read(len(data))
         return Fetched(data=data, version=found.version, last_modified=found.last_modified)
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -103,6 +105,7 @@ class MemoryStorage(Storage):
                 ):
                     return None
             version = ObjectVersion(etag=f"m{next(self._space.counter)}")
+            count_written(len(data))
             self._space.objects[path] = _Object(bytes(data), version, datetime.now(UTC))
         return version
 

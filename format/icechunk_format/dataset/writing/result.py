@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.storage.measures import Measures
 
 if TYPE_CHECKING:
     from icechunk_format.repository.commit.commit import CommitResult
@@ -48,6 +49,8 @@ class WriteResult:
         Manifests that tasks have stored.
     commit
         The commit, and the files that it and the tasks have stored; None if the write was skipped.
+    totals
+        What Spark's tasks have read, written and encoded; None for a write in this process.
     """
 
     branch: str
@@ -60,6 +63,7 @@ class WriteResult:
     chunks: int = 0
     manifests: int = 0
     commit: CommitResult | None = None
+    totals: Measures | None = None
 
 
 def txn_metadata(options: WriteOptions) -> dict[str, Any]:

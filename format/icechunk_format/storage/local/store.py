@@ -49,6 +49,7 @@ from icechunk_format.storage.local.files import (
     storage_error,
     version_of,
 )
+from icechunk_format.storage.measures import count_read, count_written
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,
@@ -160,6 +161,7 @@ class LocalStorage(Storage):
             raise storage_error(error, "read", read.key, self._root) from error
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         check_length(read, len(data), self._root)
+        count_read(len(data))
         return data
 
     @contextlib.contextmanager
@@ -194,7 +196,8 @@ class LocalStorage(Storage):
         with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
             match condition:
                 case CreateOnly():
-                    return version if self._create(staged, path) else None
+                    if not self._create(staged, path):
+                        return None
                 case ReplaceIfUnchanged(version=expected):
                     with self._locked():
                         if not is_at(path, expected):
@@ -202,6 +205,7 @@ class LocalStorage(Storage):
                         os.replace(staged, path)
                 case _:
                     os.replace(staged, path)
+        count_written(len(data))
         return version
 
     def _create(self, staged: str, path: str) -> bool:

@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.address import Address
+from icechunk_format.storage.measures import count_read, count_written
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
     Condition,
@@ -87,6 +88,7 @@ class FsspecStorage(RemoteStorage):
             if _etag(before) == _etag(after):
                 break
         check_length(read, len(data), self.root_url)
+        count_read(len(data))
         whole = start is None and end is None
         return Fetched(
             data=bytes(data),
@@ -134,6 +136,7 @@ class FsspecStorage(RemoteStorage):
             )
         data = bytes(answer)
         check_length(read, len(data), self.root_url)
+        count_read(len(data))
         return data
 
     def _info(self, action: str, key: str) -> Mapping[str, Any]:
@@ -188,6 +191,7 @@ class FsspecStorage(RemoteStorage):
             self._files.mv(staged, path)
 
         self._server.call("write", key, write)
+        count_written(len(data))
         return _version(self._info("write", key), data)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:

@@ -9,6 +9,7 @@ from icechunk_format.display.lazily import shown_by
 
 if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.storage.measures import Measures
 
 Report = TypeVar("Report")
 """An Arrow table, or with Spark a DataFrame."""
@@ -36,6 +37,8 @@ class VirtualizeResult(Generic[Report]):
         ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
     dry_run
         True if nothing was stored; the other values are what a call would do.
+    totals
+        What Spark's tasks have read and written; None for a call in this process.
     """
 
     snapshot_id: SnapshotId | None
@@ -45,3 +48,4 @@ class VirtualizeResult(Generic[Report]):
     places: tuple[str, ...]
     report: Report
     dry_run: bool = False
+    totals: Measures | None = None

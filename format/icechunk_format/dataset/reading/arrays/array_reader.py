@@ -34,6 +34,7 @@ from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.measures import timed
 from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class ArrayReader:
     def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:
         """Decode one (inner) chunk to its full shape; a FormatError names array and coordinates."""
         try:
-            return self._codecs.decode(payload, self._full_shape(coords))
+            return timed("decode", self._codecs.decode, payload, self._full_shape(coords))
         except FormatError as error:
             raise FormatError(
                 str(error.facts["problem"]),

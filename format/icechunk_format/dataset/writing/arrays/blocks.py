@@ -22,6 +22,7 @@ from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskR
 from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.storage.measures import timed
 
 
 class ArrayBlocks:
@@ -57,7 +58,10 @@ class ArrayBlocks:
         if array.path not in self._codecs:
             self._codecs[array.path] = array.metadata.chunk_codecs()
         codecs = self._codecs[array.path]
-        encoded = ((at, codecs.encode(chunk)) for at, chunk in _chunks(array, start, values))
+        encoded = (
+            (at, timed("encode", codecs.encode, chunk))
+            for at, chunk in _chunks(array, start, values)
+        )
         stored = list(store_in_batches(self._destination, array.metadata.ndim, encoded))
         self._files.add(array, stored)
         return stored

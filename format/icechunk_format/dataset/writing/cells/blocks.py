@@ -24,6 +24,7 @@ from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.measures import timed
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
@@ -108,7 +109,7 @@ class BlockWriter:
         origin = [start[axis] for axis in order]
         codecs = self._codecs[array.path]
         chunks = self._chunks(array, values, seen, origin)
-        encoded = ((at, codecs.encode(chunk)) for at, chunk in chunks)
+        encoded = ((at, timed("encode", codecs.encode, chunk)) for at, chunk in chunks)
         return store_in_batches(self._part.destination, len(array.dims), encoded)
 
     def _chunks(

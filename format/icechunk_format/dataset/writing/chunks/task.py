@@ -29,6 +29,7 @@ from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.storage.measures import timed
 
 _BATCH_BYTES: Final = 32 * 2**20
 _ROWS_PER_BATCH: Final = 65_536
@@ -202,7 +203,7 @@ class _LayoutTask:
                 return raw
             lower, upper = grid.box_of(place)
             values = _values(target, raw, [b - a for a, b in zip(lower, upper, strict=True)], place)
-            return codecs.encode(padded(target.metadata, values, place))
+            return timed("encode", codecs.encode, padded(target.metadata, values, place))
         shard = target.metadata.fill_array(grid.full_chunk_shape(place))
         lower, upper = grid.box_of(place)
         self._old.read_into(shard, target, lower, upper)
@@ -228,7 +229,7 @@ class _LayoutTask:
                 for a, low, n in zip(first, lower, values.shape, strict=True)
             )
             shard[box] = values
-        return codecs.encode(shard)
+        return timed("encode", codecs.encode, shard)
 
     def _check_stored(
         self, target: ArrayTarget, raw: bytes, codecs: Any, shape: Any, place: Any

@@ -1,0 +1,50 @@
+"""Adds up what the tasks of jobs have read and written, for the result of a call.
+
+Each task sends its counts beside its receipts (:mod:`icechunk_spark.jobs.task_rows`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TypeVar
+
+from icechunk_format.storage.measures import Measures
+
+_R = TypeVar("_R")
+_wanted: ContextVar[tuple[Totals, ...]] = ContextVar("icechunk_totals", default=())
+
+
+class Totals:
+    """The counts of the jobs of a call."""
+
+    def __init__(self) -> None:
+        self.measures = Measures()
+
+
+@contextlib.contextmanager
+def totalled() -> Iterator[Totals]:
+    """Add up the jobs that this thread runs while the block runs."""
+    totals = Totals()
+    token = _wanted.set((*_wanted.get(), totals))
+    try:
+        yield totals
+    finally:
+        _wanted.reset(token)
+
+
+def note_job(measures: Measures) -> None:
+    """Add the counts of a finished job to the totals of the calls that run it."""
+    for totals in _wanted.get():
+        totals.measures += measures
+
+
+def in_commit(result: _R, totals: Totals) -> _R:
+    """Return a result whose ``commit``, if there is one, has the totals of its jobs."""
+    commit = getattr(result, "commit", None)
+    if commit is None:
+        return result
+    counted = replace(commit, totals=totals.measures)
+    return replace(result, commit=counted)  # type: ignore[type-var]

@@ -1,0 +1,139 @@
+"""Counts what reads do in tasks, and returns the counts to the driver.
+
+Why an accumulator
+------------------
+Python data sources have no metrics of their own in Spark (up to 4.3), and rows cannot carry
+counts. Functions of `mapInArrow` may use accumulators, in classic sessions. A task adds its counts
+under the name of the read and the number of the query, which Spark passes to tasks as a property.
+
+Rules of this file
+------------------
+1. One accumulator for a SparkContext, which keeps the newest queries alone: the driver does not
+   grow with reads or tasks.
+2. Executors import this module, so it imports nothing that only a driver needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import AccumulatorParam, TaskContext
+
+from icechunk_format.storage.measures import Measures, measured
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import Accumulator, SparkContext
+    from pyspark.sql import DataFrame
+
+# The name of a read, and the number of the query that runs it.
+_Query = tuple[str, int]
+_Counts = dict[_Query, Measures]
+
+_MOST_QUERIES: Final = 1_000
+_QUERY: Final = "spark.sql.execution.id"
+_log = logging.getLogger("icechunk_spark.tasks")
+# Programs cannot set levels on executors, where Spark collects the lines if it is told to.
+_log.setLevel(logging.INFO)
+_accumulators: dict[str, Accumulator[_Counts]] = {}
+
+
+class _Sums(AccumulatorParam[_Counts]):
+    """Adds counts by read and query, and forgets the oldest queries."""
+
+    def zero(self, value: _Counts) -> _Counts:
+        """Return no counts."""
+        return {}
+
+    def addInPlace(self, value1: _Counts, value2: _Counts) -> _Counts:
+        """Add the counts of a task."""
+        for query, measures in value2.items():
+            value1[query] = value1.pop(query, Measures()) + measures
+        while len(value1) > _MOST_QUERIES:
+            del value1[next(iter(value1))]
+        return value1
+
+
+def accumulator_of(context: SparkContext) -> Accumulator[_Counts]:
+    """Return the accumulator of all reads of a context."""
+    found = _accumulators.get(str(context.applicationId))
+    if found is None:
+        _accumulators.clear()
+        found = context.accumulator({}, _Sums())
+        _accumulators[str(context.applicationId)] = found
+    return found
+
+
+def counting(
+    name: str, accumulator: Accumulator[_Counts] | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a task; log and add what the task has read, also if it is closed."""
+    before, rows = measured(), 0
+    try:
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+    finally:
+        done = replace(measured() - before, rows=rows, tasks=1)
+        _log.info("%s: %s", name, done)
+        if accumulator is not None:
+            accumulator.add({(name, _query_of_task()): done})
+
+
+def _query_of_task() -> int:
+    task = TaskContext.get()
+    number = None if task is None else task.getLocalProperty(_QUERY)
+    return int(number) if number else -1
+
+
+def last_read_metrics(df: DataFrame) -> Measures | None:
+    """Return what the tasks of the last query on a read have done.
+
+    Parameters
+    ----------
+    df
+        A DataFrame of `read`, of ``spark.read`` in a registered session, or one that was made of
+        it. Reads of one version with the same options count as one.
+
+    Returns
+    -------
+    Measures
+        Rows, requests, bytes, and chunks with the time to decode them, of the newest query that
+        has run the read; of several reads in the DataFrame, their sum. None if no query has.
+        Tasks that Spark repeats count again, and tasks that a LIMIT stops do not count.
+
+    Raises
+    ------
+    UnsupportedError
+        The session is one of Spark Connect, which has no accumulators. Tasks log the same counts,
+        at INFO under ``icechunk_spark.tasks``.
+
+    Examples
+    --------
+    >>> df.count()  # doctest: +SKIP
+    >>> icechunk_spark.last_read_metrics(df).bytes_read  # doctest: +SKIP
+    """
+    session: Any = df.sparkSession
+    if ".connect" in type(session).__module__:
+        from icechunk_format.errors import UnsupportedError
+
+        raise UnsupportedError(
+            "last_read_metrics needs accumulators, which sessions of Spark Connect do not have:"
+            " use a classic session, or read the lines of the logger icechunk_spark.tasks, which"
+            " Spark 4.1 and newer collect with spark.sql.pyspark.worker.logging.enabled",
+            method="last_read_metrics",
+        )
+    frame: Any = df
+    plan = str(frame._jdf.queryExecution().analyzed().toString())
+    found = [
+        (number, measures)
+        for (name, number), measures in accumulator_of(session.sparkContext).value.items()
+        if f"{name}(" in plan
+    ]
+    if not found:
+        return None
+    newest = max(number for number, _ in found)
+    return sum((one for number, one in found if number == newest), Measures())

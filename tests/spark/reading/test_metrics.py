@@ -1,0 +1,70 @@
+"""Tasks count what they read, and the driver gets the counts of the last query."""
+
+import pytest
+from helpers.spark.session import by_source
+
+import icechunk_spark
+from icechunk_format.errors import UnsupportedError
+
+
+@pytest.fixture(scope="module")
+def place(spark, tmp_path_factory):
+    rows = spark.range(20_000).selectExpr("id div 100 AS y", "id % 100 AS x", "sin(id) AS v")
+    path = str(tmp_path_factory.mktemp("metrics") / "r")
+    done = icechunk_spark.write(rows, path, dims=["y", "x"], chunks={"y": 10, "x": 100})
+    assert done.totals.chunks_encoded == done.chunks == 20
+    written = done.commit.bytes_written
+    # Tasks store manifests, too.
+    assert 0 <= done.totals.bytes_written - written["chunks"] <= written["manifests"]
+    assert done.totals.requests >= 20
+    return path
+
+
+def chunks(metrics):
+    # Labels of dimensions are read once by each worker.
+    return metrics.chunks_decoded // 20 * 20
+
+
+@pytest.mark.each_spark
+def test_each_query_has_counts_of_its_own(spark, place):
+    frame = icechunk_spark.read(spark, place, variables=["v"])
+    selected = icechunk_spark.read(spark, place, isel="y=0:10")
+    assert icechunk_spark.last_read_metrics(selected) is None
+    frame.count()
+    first = icechunk_spark.last_read_metrics(frame)
+    assert (first.rows, chunks(first)) == (20_000, 20)
+    estimate = icechunk_spark.estimate(None, place)
+    assert first.bytes_read >= estimate.stored_bytes
+    derived = frame.where("v > 0").groupBy("y").count()
+    derived.collect()
+    assert icechunk_spark.last_read_metrics(derived).rows == 20_000
+    both = frame.union(frame)
+    both.count()
+    assert icechunk_spark.last_read_metrics(both).rows == 40_000
+    assert icechunk_spark.last_read_metrics(frame).rows == 40_000
+    selected.collect()
+    assert icechunk_spark.last_read_metrics(selected).rows == 1_000
+    assert icechunk_spark.last_read_metrics(frame).rows == 40_000
+
+
+def test_a_query_whose_tasks_are_stopped_does_not_count(spark, place):
+    frame = icechunk_spark.read(spark, place, rows_per_partition=2_000)
+    frame.limit(1).collect()
+    assert icechunk_spark.last_read_metrics(frame) is None
+    frame.count()
+    assert icechunk_spark.last_read_metrics(frame).tasks > 1
+
+
+def test_another_frame_has_none(spark, place):
+    icechunk_spark.read(spark, place).count()
+    assert icechunk_spark.last_read_metrics(spark.range(3)) is None
+    assert icechunk_spark.last_read_metrics(by_source(spark).load(place)) is None
+
+
+def test_connect_has_no_accumulators():
+    class Frame:
+        sparkSession = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+
+    with pytest.raises(UnsupportedError) as caught:
+        icechunk_spark.last_read_metrics(Frame())
+    assert caught.value.facts["method"] == "last_read_metrics"
