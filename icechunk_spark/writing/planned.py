@@ -44,6 +44,7 @@ from icechunk_format.dataset.writing.part import BLOCK, UNIT, TaskReceipt, Write
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.dataset.writing.regions.clear import clear_region
+from icechunk_format.dataset.writing.replanning.plan import check_order
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import location_of
@@ -141,6 +142,7 @@ def _plan_cells(
         rows,
         time_zone=session_time_zone(frame.sparkSession),
     )
+    check_order(plan)
     return plan, rows
 
 

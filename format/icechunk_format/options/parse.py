@@ -50,7 +50,6 @@ SPARK_OPTIONS: Final = frozenset(
         "paths",
         "checkpointlocation",
         "serialization.format",
-        "mergeschema",
     }
 )
 

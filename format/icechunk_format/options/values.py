@@ -167,15 +167,18 @@ def parse_sizes(name: str, text: str) -> dict[str, int]:
     return sizes
 
 
+_ORDERS: Final = ("ascending", "descending", "unsorted")
+
+
 def parse_orders(name: str, text: str) -> dict[str, str]:
-    """Parse ``latitude=descending,time=ascending``, or the same as a JSON object."""
+    """Parse ``latitude=descending,time=unsorted``, or the same as a JSON object."""
     if text.strip().startswith("{"):
         orders = parse_json_object(name, text)
     else:
         pairs = [[word.strip() for word in part.partition("=")[::2]] for part in text.split(",")]
         orders = dict(pairs) if len({dim for dim, _ in pairs}) == len(pairs) else {}
-    if not orders or any(order not in ("ascending", "descending") for order in orders.values()):
-        words = "'ascending' or 'descending' by dimension, such as 'latitude=descending'"
+    if not orders or any(order not in _ORDERS for order in orders.values()):
+        words = f"{', '.join(_ORDERS)} by dimension, such as 'latitude=descending'"
         raise _wrong(name, text, f"{words}, each dimension once")
     return orders
 

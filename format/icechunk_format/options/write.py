@@ -65,10 +65,13 @@ class WriteOptions:
     )
     order: Mapping[str, str] | None = _option(
         "order",
-        type_text="`ascending` or `descending` per dimension, such as `latitude=descending`",
+        type_text="`ascending`, `descending` or `unsorted` per dimension, such as"
+        " `latitude=descending`",
         parse=parse_orders,
         default_text="from the columns' metadata, else ascending",
-        help="Order of the labels of new dimensions.",
+        help="Order of the labels of new dimensions. In an append, new labels between existing ones"
+        " are inserted in order if few chunks have to move, and otherwise refused; `unsorted` puts"
+        " them at the end.",
         layouts=("cells",),
     )
     encoding: Mapping[str, Mapping[str, Any]] = _option(
@@ -113,6 +116,14 @@ class WriteOptions:
         default_text="an error",
         help="Values of cells (in `layout=chunks` and `refs`: chunks) that another write changed"
         " as well: `ours` keeps those of this write, `theirs` those of the other.",
+    )
+    merge_schema: bool = _option(
+        "mergeSchema",
+        parse=parse_boolean,
+        default=False,
+        help="Whether an append may add variables that the group does not have. Variables that"
+        " `encoding` names may be added without it.",
+        layouts=("cells",),
     )
     replace_where: str | None = option(
         "replaceWhere",

@@ -198,7 +198,7 @@ def written_groups(place):
 def test_without_a_group_a_table_goes_where_its_columns_are(place, table, wanted):
     write_table(place, grid([0], [1.0]), WriteOptions(dims=("time", "x"), group="other"))
     dims = tuple(name for name in table.column_names if name not in ("t", "new", "rain"))
-    write_table(place, table, WriteOptions(mode="append", dims=dims))
+    write_table(place, table, WriteOptions(mode="append", dims=dims, merge_schema=True))
     assert written_groups(place) == wanted
 
 

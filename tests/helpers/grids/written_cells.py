@@ -51,4 +51,4 @@ def rows_of(place, *, group=None, **options):
 
 
 DIMS = WriteOptions(dims=("time", "x"))
-APPEND = WriteOptions(mode="append", dims=("time", "x"))
+APPEND = WriteOptions(mode="append", dims=("time", "x"), merge_schema=True)

@@ -205,7 +205,6 @@ def test_columns_that_no_array_holds(spark, tmp_path):
         icechunk_spark.write(twice, str(tmp_path / "new"), dims=DIMS)
 
 
-@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 def test_rows_that_change_between_two_looks_are_noticed(spark, refused):
     def measured(batches):
         import pyarrow as pa

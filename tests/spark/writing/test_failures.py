@@ -58,9 +58,9 @@ def test_a_killed_worker_leaves_the_branch_as_it_was(spark, path, tmp_path, monk
     planned = tmp_path / "planned"
     plan_write = planned_write.plan_write
 
-    def plan(*arguments):
+    def plan(*arguments, **more):
         planned.touch()
-        return plan_write(*arguments)
+        return plan_write(*arguments, **more)
 
     def dies(batches):
         for batch in batches:
@@ -93,7 +93,7 @@ def stored_files(path):
 def test_a_failed_commit_deletes_nothing(spark, path, monkeypatch):
     stored = set()
 
-    def fails(plan, receipts):
+    def fails(plan, receipts, *more):
         stored.update(stored_files(path))
         raise StorageError("the answer of the store was lost", outcome_unknown=True)
 

@@ -87,10 +87,10 @@ def interrupted(monkeypatch):
     def arrange(rival):
         waiting = [rival]
 
-        def late(plan, receipts):
+        def late(plan, receipts, *more):
             if waiting:
                 waiting.pop()()
-            return finish(plan, receipts)
+            return finish(plan, receipts, *more)
 
         monkeypatch.setattr(planned_write, "finish_write", late)
 

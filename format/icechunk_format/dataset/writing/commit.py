@@ -31,7 +31,12 @@ from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import of_session, refused
-from icechunk_format.dataset.writing.replanning.plan import PlanIsOld, Watch, plan_again
+from icechunk_format.dataset.writing.replanning.plan import (
+    PlanIsOld,
+    Watch,
+    insert_labels,
+    plan_again,
+)
 from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -167,7 +172,8 @@ def _committed(
     receipts: Sequence[TaskReceipt],
 ) -> WriteResult:
     """Commit; if other writers commit first, rebase or plan again."""
-    plan, planned = first.plan, first
+    plan = first.plan
+    planned = insert_labels(first) if plan.disordered else first
     options = plan.prepared.options
     theirs: list[TheirCommit] = []
     for times_again in range(DEFAULT_REBASE_TRIES):
@@ -195,7 +201,7 @@ def _committed(
             again = plan_again(first, PlanIsOld(found.tip, theirs))
             if isinstance(again, WriteResult):
                 return again
-            planned = again
+            planned = insert_labels(again) if again.plan.disordered else again
             session = repository.writable_session(options.branch, base=planned.base.id)
         except ConflictError as error:
             raise of_session(plan.prepared, error) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +45,8 @@ class DimensionIndices:
         By dimension: their indices.
     old_labels
         By dimension: the stored labels before ``old_size``, as they are after the write.
+    disordered
+        Dimensions whose labels were sorted, and are not after this write.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class DimensionIndices:
         self._stay = stay or {}
         self.values = {dim: _one_array(coordinates[dim]) for dim in prepared.dims}
         self.old_labels: dict[str, NDArray[Any]] = {}
+        self.disordered: list[str] = []
         self.indexed = {dim: self._index(dim) for dim in prepared.dims}
 
     def _index(self, dim: str) -> IndexedLabels:
@@ -78,7 +80,8 @@ class DimensionIndices:
             if dim in self._stay:
                 indexed, old = in_order(indexed, old, self._stay[dim])
             self.old_labels[dim] = old
-            _warn_of_disorder(dim, old, indexed)
+            if wish != "unsorted" and _is_disordered(old, indexed):
+                self.disordered.append(dim)
             return indexed
         order, is_descending = self._order_of(dim, target)
         return index_labels(
@@ -109,6 +112,8 @@ class DimensionIndices:
             target.column.described.get("order"),
         )
         wish = next((given for given in wishes if given is not None), None)
+        if wish == "unsorted":
+            wish = None
         if wish not in (None, "ascending", "descending") and not isinstance(wish, list):
             raise InvalidInputError(
                 f"encoding of {dim!r}: order={wish!r} must be ascending or descending",
@@ -175,6 +180,8 @@ class DimensionIndices:
 
 def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | None:
     """Refuse an order that the existing labels do not have."""
+    if wish == "unsorted":
+        return None
     found = direction(old) if len(old) > 1 else 0
     has = {-1: "descending", 0: "neither ascending nor descending", 1: "ascending"}[found]
     if wish is not None and len(old) > 1 and wish != has:
@@ -186,21 +193,12 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
     return wish
 
 
-def _warn_of_disorder(dim: str, old: NDArray[Any], indexed: IndexedLabels) -> None:
-    """Warn if new labels, at the end, make sorted numbers or times unsorted."""
+def _is_disordered(old: NDArray[Any], indexed: IndexedLabels) -> bool:
+    """Return True if new labels, at the end, make sorted numbers or times unsorted."""
     new = indexed.new_labels
     if new is None or not len(new) or old.dtype.kind not in "iufMm" or not direction(old):
-        return
-    if direction(np.concatenate([old, new])):
-        return
-    warnings.warn(
-        f"the labels of dimension {dim!r} are no longer sorted after this write, since new "
-        "labels are put at its end. Reads by value still work here, but xarray's sel(slice(...)) "
-        f"and method='nearest' fail until sortby({dim!r}); to store the labels in order, write "
-        "the whole table with mode=overwrite",
-        UserWarning,
-        stacklevel=2,
-    )
+        return False
+    return not direction(np.concatenate([old, new]))
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

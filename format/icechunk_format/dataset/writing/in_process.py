@@ -17,6 +17,7 @@ from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.dataset.writing.regions.clear import clear_region
+from icechunk_format.dataset.writing.replanning.plan import check_order
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Place
@@ -54,6 +55,7 @@ def write_prepared_table(prepared: PreparedWrite, table: pa.Table) -> WriteResul
         return finish_write(plan, [write_layout_table(plan, table)])
     coordinates = {dim: pc.unique(table.column(dim)) for dim in prepared.dims}
     plan = plan_write(prepared, coordinates, table.num_rows)
+    check_order(plan)
     receipts = [write_part(plan, part, table) for part in plan.parts]
     more, cleared = clear_region(plan.arrays.values(), prepared.destination, receipts, map)
     return finish_write(plan, [*receipts, *more], cleared)

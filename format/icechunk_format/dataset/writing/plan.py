@@ -69,6 +69,8 @@ class WritePlan:
     labels: tuple[LabelChunks, ...] = ()
     moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """By dimension, if labels of the base move: the new index of each."""
+    disordered: tuple[str, ...] = ()
+    """Dimensions whose new labels, at the end, are out of order; the commit inserts them."""
     array_table: pa.Table | None = None
     """In the layouts of chunks: the numbers of units and blocks, by array."""
 
@@ -171,6 +173,7 @@ class _Planner:
             resized=self._resized(),
             labels=tuple(labels),
             moved={d: p.moved for d, p in self._indexed.items() if p.moved is not None},
+            disordered=tuple(self._dimensions.disordered),
         )
 
     def _array(self, name: str, target: ExistingArray | NewArray) -> ArrayTarget:

@@ -42,6 +42,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.files.manifest_files import ManifestFormat
@@ -333,7 +334,27 @@ def _targets(
         elif own is None or not set(own) <= set(dims) or len(set(own)) < len(own):
             own = dims
         targets[name] = NewArray(column, path=path_in(group, name), dims=own, given=encoding)
+    for name, target in targets.items():
+        if kept and name not in dims and isinstance(target, NewArray):
+            _check_new_variable(name, options, kept)
     return targets
+
+
+def _check_new_variable(name: str, options: WriteOptions, kept: Mapping[str, Variable]) -> None:
+    """Refuse a variable that the group does not have, unless the options ask for it."""
+    if options.merge_schema or name in options.encoding:
+        return
+    variables = [other for other, variable in kept.items() if variable.dims != (other,)]
+    near = nearest(name, variables)
+    hint = f": is it {near!r}?" if near else "."
+    raise InvalidInputError(
+        f"the group has no variable {name!r}{hint} It has {shortened(variables)}. To add a"
+        " variable, set mergeSchema=true (merge_schema=True in Python); otherwise rename or drop"
+        " the column",
+        column=name,
+        option="mergeSchema",
+        existing=tuple(variables),
+    )
 
 
 def _is_index(

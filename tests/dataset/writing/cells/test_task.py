@@ -16,6 +16,7 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.writing import in_process as write_table_module
 from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.in_process import write_table
+from icechunk_format.dataset.writing.replanning import landed
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
@@ -164,18 +165,50 @@ def test_more_rows_than_batches_and_more_chunks_than_requests_hold(place, monkey
 
 
 @pytest.mark.parametrize("first", [[3, 4], [4, 3]])
-def test_labels_that_go_out_of_order_are_warned_of(place, first):
+def test_labels_between_others_are_inserted_in_order(place, first):
     order = "descending" if first == [4, 3] else "ascending"
     options = WriteOptions(dims=("time", "x"), encoding={"time": {"order": order}})
     write_table(place, grid(first, [1, 2]), options)
-    write_table(place, grid([5] if order == "ascending" else [2], [1]), APPEND)
-    with pytest.warns(UserWarning, match=r"'time' are no longer sorted.*sortby\('time'\)"):
-        write_table(place, grid([1] if order == "ascending" else [9], [1, 2]), APPEND)
+    write_table(place, grid([1] if order == "ascending" else [9], [1, 2]), APPEND)
+    times = [1, 3, 4] if order == "ascending" else [9, 4, 3]
+    assert values(place, "time").tolist() == times
+    expected = np.array(times)[:, None] * 100.0 + [1, 2]
+    np.testing.assert_array_equal(values(place), expected)
+    unsorted = WriteOptions(mode="append", order={"time": "unsorted"})
+    write_table(place, grid([2], [1, 2]), unsorted)
+    assert values(place, "time").tolist() == [*times, 2]
     # They are unsorted by now, and stay so.
     write_table(place, grid([0], [1, 2]), APPEND)
+    assert values(place, "time").tolist() == [*times, 2, 0]
 
 
-@pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
+def test_labels_that_would_move_many_chunks_are_refused(place, monkeypatch):
+    monkeypatch.setattr(landed, "_MOST_MOVED_CHUNKS", 4)
+    write_table(
+        place, grid(range(0, 20, 2), [1]), WriteOptions(dims=("time", "x"), chunks={"time": 1})
+    )
+    before = Repository.open(place).resolve()
+    with pytest.raises(InvalidInputError) as failure:
+        write_table(place, grid([3], [1]), APPEND)
+    assert failure.value.facts["dim"] == "time"
+    assert Repository.open(place).resolve() == before
+    write_table(place, grid([15, 17, 20], [1]), APPEND)
+    assert values(place, "time").tolist() == [*range(0, 15, 2), 15, 16, 17, 18, 20]
+    assert values(place)[:, 0].tolist() == [100 * t + 1 for t in values(place, "time")]
+
+
+def test_a_variable_that_the_group_does_not_have_is_refused(place):
+    write_table(place, grid(range(2), [1, 2]), DIMS)
+    more = grid([1], [1, 2]).rename_columns(["time", "x", "tt"])
+    strict = WriteOptions(mode="append")
+    with pytest.raises(InvalidInputError) as failure:
+        write_table(place, more, strict)
+    assert failure.value.facts == {"column": "tt", "option": "mergeSchema", "existing": ("t",)}
+    encoding = {"tt": {"dtype": "float32"}}
+    write_table(place, more, WriteOptions(mode="append", encoding=encoding))
+    assert values(place, "tt").dtype == np.float32
+
+
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_sequence_of_appends_is_a_dictionary_of_cells(data):

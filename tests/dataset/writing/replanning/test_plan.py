@@ -33,7 +33,6 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
 # Jobs append early labels late here, on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:the labels of dimension:UserWarning")
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
@@ -118,7 +117,9 @@ def test_two_variables_added_at_the_same_time_are_both_there():
 def test_a_variable_of_a_new_group_meets_another_one():
     together, apart = new_place(), new_place()
     u, v = (grid(range(3), [1, 2]).rename_columns(["time", "x", name]) for name in "uv")
-    options = WriteOptions(mode="append", dims=("time", "x"), group="/new/group")
+    options = WriteOptions(
+        mode="append", dims=("time", "x"), group="/new/group", merge_schema=True
+    )
     for place in (together, apart):
         write_table(place, u, WriteOptions(dims=("time", "x"), group="/other"))
     for finish in [begun(together, table, options) for table in (u, v)]:
@@ -377,7 +378,7 @@ def jobs(draw):
 @given(jobs(), st.randoms(use_true_random=False))
 def test_random_writes_of_different_cells_are_as_one_after_another(drawn, random):
     first, tables, chunks = drawn
-    options = WriteOptions(mode="append", dims=("time", "x"), min_density=0)
+    options = WriteOptions(mode="append", dims=("time", "x"), min_density=0, merge_schema=True)
     together, apart = new_place(), new_place()
     for place in (together, apart):
         created(place, grid(*first), chunks=chunks)

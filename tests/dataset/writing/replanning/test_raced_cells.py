@@ -13,7 +13,6 @@ More races, or one of them::
 import itertools
 import os
 import random
-import warnings
 from collections import Counter
 
 import pyarrow as pa
@@ -121,7 +120,8 @@ class Race:
             return "conflict of an overwrite"
         if found is ConflictError:
             assert self.resolve is None
-            assert self.overlap()
+            # Without a missing value, cells of a stored chunk count as written.
+            assert self.overlap() or self.kind == "int32"
             return "conflict"
         if found is None and expected is InvalidInputError:
             # Labels that were put in order share chunks with others than appended ones.
@@ -159,12 +159,10 @@ def tried(act):
 def test_raced_writes_leave_what_the_serial_order_leaves():
     outcomes, failed = Counter(), {}
     for seed in range(FIRST_SEED, FIRST_SEED + RACES):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the labels of dimension", UserWarning)
-            try:
-                outcomes[Race(seed).run()] += 1
-            except AssertionError as error:
-                failed[seed] = f"{Race(seed).kind}, {Race(seed).resolve}: {str(error)[:300]}"
+        try:
+            outcomes[Race(seed).run()] += 1
+        except AssertionError as error:
+            failed[seed] = f"{Race(seed).kind}, {Race(seed).resolve}: {str(error)[:300]}"
     print(dict(outcomes))
     assert not failed, "\n".join(f"{seed}: {what}" for seed, what in failed.items())
     if RACES >= 60:

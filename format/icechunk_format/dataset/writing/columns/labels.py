@@ -137,7 +137,9 @@ def in_order(
     if fresh is None or not len(fresh) or first >= len(old) or not _has_order(old):
         return indexed, old
     late = np.concatenate([old[first:], fresh])
-    known = old[:first] if first > 1 else old if len(old) > 1 else late
+    known = old[:first] if first > 1 else old
+    if len(known) < 2:
+        known = fresh if len(fresh) > 1 else late
     way = direction(known)
     order = np.argsort(late, kind="stable")[:: way or 1]
     joined = np.concatenate([old[max(0, first - 1) : first], late[order]])

@@ -38,6 +38,7 @@ from icechunk_format.dataset.writing.replanning.moves import (
     targets_of,
 )
 from icechunk_format.dataset.writing.storing import store_in_batches
+from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
@@ -91,6 +92,29 @@ def adopt(
             adoption.take(None, array, ())
     adoption.check_lost()
     return adoption.commit
+
+
+def disjoint_manifests(
+    plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
+) -> dict[str, list[ManifestReceipt]]:
+    """Return manifests that readers can use: those of an array are joined if their boxes meet."""
+    destination = plan.prepared.destination
+    storage = destination.open_storage()
+    found = dict(manifests)
+    for array in plan.arrays.values():
+        receipts = found.get(array.path, [])
+        boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
+        if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
+            continue
+        ids, sizes = [r.manifest_id for r in receipts], [r.size_bytes for r in receipts]
+        parts = []
+        for manifest, receipt in zip(load_manifests(storage, ids, sizes), receipts, strict=True):
+            entry = manifest.array(array.node_id)
+            assert entry is not None, "a receipt names the manifest of its array"
+            parts.append(receipt.pick(entry.refs))
+        refs = [(array.node_id, [ChunkRefs.concat(parts)])]
+        [found[array.path]] = store_manifests(storage, destination.manifest_format, refs)
+    return found
 
 
 def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
@@ -185,13 +209,13 @@ class _Adoption:
         if old is not None:
             yield from self._moved(old, moved)
         if theirs is not None:
-            refs = theirs.refs
-            is_merged = CoordinateOrder(merged.astype(np.uint32)).find(refs.coords) >= 0
-            refs = refs.take(~is_merged)
+            taken = [merged.astype(np.uint32)]
+            taken += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
+            ours = np.unique(np.concatenate(taken), axis=0)
+            refs = theirs.refs.take(CoordinateOrder(ours).find(theirs.refs.coords) < 0)
             if len(refs):
                 yield refs
-            final = [merged.astype(np.uint32), refs.coords]
-            final += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
+            final = [ours, refs.coords]
             there = np.unique(np.concatenate(final), axis=0)
             left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
             self.commit.deleted[new.path] = left

@@ -29,7 +29,11 @@ from icechunk_format.dataset.writing.options import CF_KEYS
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_again
-from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit, adopt
+from icechunk_format.dataset.writing.replanning.adopt import (
+    PlannedCommit,
+    adopt,
+    disjoint_manifests,
+)
 from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
@@ -103,6 +107,7 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
         before.options,
         group=str(before.group),
         dims=before.dims if before.options.layout == "cells" else before.options.dims,
+        merge_schema=True,
     )
     if before.options.layout != "cells":
         options = _with_their_shapes(before, options, plan, found.tip)
@@ -118,7 +123,7 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
             for dim, node in sizes.items()
         }
         now = plan_write(prepared, values, plan.row_count, stay=stay)
-        if now.moved and can_move(now):
+        if now.moved and not now.disordered and can_move(now):
             # Sorted labels can leave a chunk with cells without a row.
             with suppress(InvalidInputError):
                 return adopt(
@@ -126,9 +131,63 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
                 )
         if now.moved:
             now = plan_write(prepared, values, plan.row_count)
+        check_order(now)
     else:
         now = plan_layout_write(prepared)
     return adopt(plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals)
+
+
+def check_order(plan: WritePlan) -> None:
+    """Refuse new labels that are out of order, unless few stored chunks make room for them.
+
+    Raises
+    ------
+    InvalidInputError
+        The labels cannot be inserted.
+    """
+    if plan.disordered and (plan.prepared.options.replace_where or _inserted(plan) is None):
+        raise _out_of_order(plan)
+
+
+def insert_labels(first: PlannedCommit) -> PlannedCommit:
+    """Insert new labels in order: move what the base and the tasks have stored.
+
+    Raises
+    ------
+    InvalidInputError
+        The labels cannot be inserted, or a moved chunk has cells without a value.
+    """
+    plan, rivals = first.plan, Rivals(base=first.base, tip=first.base, commits=())
+    now = _inserted(plan)
+    if now is None:
+        raise _out_of_order(plan)
+    manifests = disjoint_manifests(plan, first.manifests)
+    return adopt(plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals)
+
+
+def _inserted(plan: WritePlan) -> WritePlan | None:
+    values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
+    return _in_order(plan.prepared, values, plan.row_count)
+
+
+def _in_order(
+    prepared: PreparedWrite, values: dict[str, Any], row_count: int | None
+) -> WritePlan | None:
+    """Return the plan with all labels in order; None if none moves, or too many chunks do."""
+    now = plan_write(prepared, values, row_count, stay=dict.fromkeys(prepared.dims, 0))
+    return now if now.moved and not now.disordered and can_move(now) else None
+
+
+def _out_of_order(plan: WritePlan) -> InvalidInputError:
+    dim = plan.disordered[0]
+    return InvalidInputError(
+        f"new labels of dimension {dim!r} lie between existing ones, and too many chunks would have"
+        " to move to keep the labels sorted: choose another chunk shape, write the whole table with"
+        f" mode=overwrite, or put the labels at the end with order={dim}=unsorted (xarray then"
+        f" needs sortby({dim!r}) for slices)",
+        dim=dim,
+        option="order",
+    )
 
 
 def _with_their_shapes(
