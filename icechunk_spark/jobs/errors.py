@@ -1,9 +1,9 @@
 """Turns Spark's report of a failed job into the error that a task raised, on one line.
 
 Spark reports a failed task as its own exception, whose text holds the Python traceback. The caller
-of a write or of maintenance gets the error that the task raised instead, with Spark's as its cause.
-If an executor or a worker died, no task raised an error; the caller then gets one that names the
-process that died, the state of the repository, and what to do.
+of a write or of maintenance gets the error that the task raised instead, without Spark's report,
+which goes to the log at DEBUG. If an executor or a worker died, no task raised an error; the caller
+then gets one that names the process that died, the state of the repository, and what to do.
 
 Rules of this file
 ------------------
@@ -11,17 +11,20 @@ Rules of this file
    Spark reports in its own words becomes one; errors of a user's function pass through unchanged.
 2. Facts do not survive the way through Spark's text, so such an error carries its text alone.
 3. Spark prints the traceback of a worker under that of the JVM, and users read the last line; so
-   the text of an error has one line when it leaves a worker.
+   the text of an error has one line when it leaves a worker. Spark also prints each frame of the
+   traceback, so an error of ours, which says what to do, leaves a task without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import re
 from collections.abc import Iterator
 from typing import Final
 
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
@@ -33,6 +36,8 @@ except ImportError:  # a client of Connect alone has no gateway to a JVM
     _REPORTS: tuple[type[Exception], ...] = (PySparkException,)
 else:
     _REPORTS = (PySparkException, Py4JError)
+
+_log = logging.getLogger("icechunk_spark.tasks")
 
 # The last line of a Python traceback, and what follows it up to an empty line or the JVM's stack.
 _RAISED = re.compile(
@@ -70,17 +75,23 @@ _MOST_SHOWN: Final = 300
 
 @contextlib.contextmanager
 def errors_on_one_line() -> Iterator[None]:
-    """Join the lines of an error's text; its class and facts stay."""
+    """Join the lines of an error's text; its class and facts stay.
+
+    In a task, the error leaves without its traceback, which goes to the log at DEBUG.
+    """
     try:
         yield
     except errors.IcechunkError as error:
+        in_task = TaskContext.get() is not None
         lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-        if len(lines) < 2:
+        if len(lines) < 2 and not in_task:
             raise
         joined = copy.copy(error)
         joined.message = "; ".join(lines)
         joined.args = (joined.message,)
-        raise joined.with_traceback(error.__traceback__) from None
+        if in_task:
+            _log.debug("a task failed", exc_info=error)
+        raise joined.with_traceback(None if in_task else error.__traceback__) from None
 
 
 @contextlib.contextmanager
@@ -93,12 +104,16 @@ def raised_in_tasks(target: str) -> Iterator[None]:
         yield
     except _REPORTS as failure:
         text = str(failure)
-        error = _error_in(text) or _death_in(text, target)
-        if error is None and not isinstance(failure, PySparkException):
-            error = _aborted(text, target)
-        if error is None:
+        error = _error_in(text)
+        if error is not None:
+            _log.debug("a job failed", exc_info=failure)
+            raise error from None
+        died = _death_in(text, target)
+        if died is None and not isinstance(failure, PySparkException):
+            died = _aborted(text, target)
+        if died is None:
             raise
-        raise error from failure
+        raise died from failure
 
 
 @contextlib.contextmanager
@@ -114,17 +129,18 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
     except _REPORTS as failure:
         text = str(failure)
         error = _error_in(text)
-        if error is None and "Traceback (most recent call last)" in text:
+        if error is not None:
+            _log.debug("a job failed", exc_info=failure)
+            raise error from None
+        if "Traceback (most recent call last)" in text:
             raise  # an error of another library, with its traceback
-        if error is None:
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            reason = next((line for line in lines if "Exception: " in line), lines[0])
-            error = errors.StorageError(
-                f"Spark gave up {what} ({_shortened(reason)}). {outcome}; see the logs of"
-                " the executors",
-                what=what,
-            )
-        raise error from failure
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        reason = next((line for line in lines if "Exception: " in line), lines[0])
+        raise errors.StorageError(
+            f"Spark gave up {what} ({_shortened(reason)}). {outcome}; see the logs of"
+            " the executors",
+            what=what,
+        ) from failure
 
 
 def _death_in(text: str, target: str) -> errors.StorageError | None:

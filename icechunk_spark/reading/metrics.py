@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import AccumulatorParam, TaskContext
 
+from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.storage.measures import Measures, measured
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ def counting(
         for batch in batches:
             rows += batch.num_rows
             yield batch
+    except IcechunkError as error:
+        # Spark prints every frame; this one is enough.
+        raise error.with_traceback(None) from None
     finally:
         done = replace(measured() - before, rows=rows, tasks=1)
         _log.info("%s: %s", name, done)
@@ -118,8 +122,6 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     """
     session: Any = df.sparkSession
     if ".connect" in type(session).__module__:
-        from icechunk_format.errors import UnsupportedError
-
         raise UnsupportedError(
             "last_read_metrics needs accumulators, which sessions of Spark Connect do not have:"
             " use a classic session, or read the lines of the logger icechunk_spark.tasks, which"

@@ -86,8 +86,11 @@ def requested_scan(
     ------
     InvalidInputError
         A column, condition or number cannot be used.
+    UnauthorizedVirtualChunkError
+        A virtual chunk of the first tasks is outside of every authorised prefix. Manifests are
+        read for that only if a container is not authorised.
     """
-    return dataset.plan(
+    plan = dataset.plan(
         table,
         columns=columns,
         where=options.where,
@@ -99,3 +102,8 @@ def requested_scan(
         missing_chunks=options.missing_chunks,
         read_ahead_bytes=options.read_ahead_bytes,
     )
+    if plan.context.chunk_source.has_unauthorized_containers:
+        from icechunk_format.dataset.reading.costs import check_access
+
+        check_access(plan.context, plan.tasks)
+    return plan

@@ -14,8 +14,9 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,9 @@ from icechunk_format.dataset.reading.layouts.chunks import blocks_of_chunks
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.table import Column
+
+# Chunks of a block in which a refused one is looked for.
+_LOOKED_AT: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +99,28 @@ def task_cost(context: ScanContext, task: ScanTask) -> ReadCost:
     counter = CostCounter()
     _COUNT_BY_LAYOUT[context.table.layout](context, task, counter)
     return counter.cost
+
+
+def check_access(context: ScanContext, tasks: Sequence[ScanTask]) -> None:
+    """Look up the first chunks of some tasks, to find a refused virtual chunk before they run.
+
+    Raises
+    ------
+    UnauthorizedVirtualChunkError
+        A virtual chunk is outside of every authorised prefix.
+    """
+    if context.table.layout == "refs":
+        return
+    arrays, counter = ScanArrays(context), CostCounter()
+    for number in sorted({0, len(tasks) // 2, len(tasks) - 1}) if tasks else ():
+        if context.table.layout == "chunks":
+            for block in islice(blocks_of_chunks(context, arrays, tasks[number]), 1):
+                counter.chunks(block.reader, block.coords[:_LOOKED_AT])
+            continue
+        reads = BlockReads(context, arrays, columns_read(context), cell_column)
+        for slab in islice(reads.requested_slabs(tasks[number]), 1):
+            for path, request in slab.requests.items():
+                counter.chunks(reads.reader(path), request.coords[:_LOOKED_AT])
 
 
 def summed(costs: Iterable[ReadCost]) -> ReadCost:

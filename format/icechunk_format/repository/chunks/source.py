@@ -26,7 +26,11 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.chunks.container_options import check_virtual_options
-from icechunk_format.repository.chunks.virtual import VirtualResolver, parse_authorized
+from icechunk_format.repository.chunks.virtual import (
+    VirtualResolver,
+    is_authorized,
+    parse_authorized,
+)
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import (
@@ -93,6 +97,13 @@ class ChunkSource:
         """Key for caches of the process: different for sources that may return other bytes."""
         access = (self.authorized, self.virtual_options, repr(self.containers))
         return self.location, access, environment_mark()
+
+    @property
+    def has_unauthorized_containers(self) -> bool:
+        """True if virtual chunks of some container would be refused."""
+        return not all(
+            is_authorized(container.url_prefix, self.authorized) for container in self.containers
+        )
 
     def fetch(
         self,

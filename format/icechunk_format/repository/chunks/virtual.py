@@ -73,6 +73,15 @@ def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
     return authorized
 
 
+def is_authorized(url_prefix: str, prefixes: Iterable[str]) -> bool:
+    """Return True if one of the prefixes of a user covers all URLs below a prefix."""
+    try:
+        parts = parse_url(url_prefix)
+    except MalformedUrlError:
+        return False
+    return any(prefix.covers(parts) for prefix in parse_authorized(prefixes).values())
+
+
 class VirtualResolver:
     """Resolves locations of virtual chunks, each distinct one once."""
 
