@@ -9,11 +9,15 @@ import importlib.util
 from pathlib import Path
 
 import icechunk
+import numpy as np
 import pytest
+import xarray as xr
+import zarr
 from helpers.reference.sessions import open_reference, put_chunk, reference_contents, start
 from helpers.sessions.model import stored_contents
 
 from icechunk_format.errors import ConflictError
+from icechunk_format.repository.repository import Repository
 
 _PAIRS = Path(__file__).with_name("test_conflicts.py")
 _spec = importlib.util.spec_from_file_location("pairs_of_edits", _PAIRS)
@@ -88,3 +92,29 @@ def test_the_reference_goes_on_after_merges(tmp_path):
     assert found["b/c/4"] == b"waiting"
     assert done.commit is not None
     assert reference_contents(open_reference(tmp_path).readonly_session("main")) == found
+
+
+@pytest.mark.parametrize("appends", ["main", "fix"])
+def test_cells_are_fixed_on_one_branch_while_the_other_appends(tmp_path, appends):
+    path = str(tmp_path / "weather")
+    theirs = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    data = xr.Dataset(
+        {"t": (("time", "x"), np.arange(40.0).reshape(8, 5))}, {"time": range(8), "x": range(5)}
+    )
+    session = theirs.writable_session("main")
+    data.to_zarr(session.store, encoding={"t": {"chunks": (2, 5)}}, consolidated=False)
+    first = session.commit("made")
+    theirs.create_branch("fix", first)
+    later = data.assign_coords(time=range(8, 16)) + 100
+    session = theirs.writable_session(appends)
+    later.to_zarr(session.store, append_dim="time", consolidated=False)
+    session.commit("append")
+    session = theirs.writable_session("fix" if appends == "main" else "main")
+    zarr.open_group(session.store, mode="r+")["t"][2:4] = -1.0
+    session.commit("fix")
+    merged = Repository.open(path).merge("fix")
+    assert not merged.conflicts
+    found = xr.open_zarr(theirs.readonly_session("main").store, consolidated=False).load()
+    expected = xr.concat([data, later], "time")
+    expected["t"][2:4] = -1.0
+    xr.testing.assert_equal(found, expected)

@@ -1,8 +1,9 @@
 """Merges what a branch changed since the common ancestor, or one snapshot, into another branch.
 
 The changes of the source become one commit on the tip of the target, as if a session that began
-at the common ancestor had made them: conflicts are those of a rebase. If the target moves while
-the merge is committed, the commit is rebased as any other.
+at the common ancestor had made them: conflicts are those of a rebase, except that chunks of an
+array may change on one side while the other appends to it. If the target moves while the merge is
+committed, the commit is rebased as any other.
 
 Rules of this file
 ------------------
@@ -15,13 +16,20 @@ Specification: merging is left to clients.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import le
 from typing import Any
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes import conflicts as conflict_rules
-from icechunk_format.repository.changes.conflicts import Conflict, ConflictDetector, TheirCommit
+from icechunk_format.repository.changes.conflicts import (
+    Conflict,
+    ConflictDetector,
+    ConflictKind,
+    TheirCommit,
+)
 from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.history.diff import Changes, add_up
@@ -120,7 +128,8 @@ class Merge:
         detector = ConflictDetector(
             changes=changes, base=base, tip=target, theirs=self._theirs(base, target)
         )
-        found = [*taken, *detector.conflicts()]
+        detected = (c for c in detector.conflicts() if not _only_grew(c, base, target))
+        found = [*taken, *detected]
         result = MergeResult(
             branch=branch,
             source=self.source,
@@ -166,6 +175,29 @@ class Merge:
                 log = files.load_transaction_log(self.storage, log_id)
                 commits.append(TheirCommit(snapshot_id=info.id, log=log))
         return commits
+
+
+def _only_grew(conflict: Conflict, base: Snapshot, target: Snapshot) -> bool:
+    """Return True for chunks of an array that the target only made longer, as an append does.
+
+    Chunks stay where they are then; those that both wrote are a conflict of their own.
+    """
+    if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or conflict.node_id is None:
+        return False
+    nodes = [snapshot.nodes.with_id(conflict.node_id) for snapshot in (base, target)]
+    shapes, documents = [], []
+    for node in nodes:
+        if node is None or node.array is None:
+            return False
+        shapes.append(node.array.shape)
+        try:
+            document = json.loads(node.user_data)
+            del document["shape"]
+        except (ValueError, TypeError, KeyError):
+            return False
+        documents.append(document)
+    grew = len(shapes[0]) == len(shapes[1]) and all(map(le, *shapes))
+    return grew and documents[0] == documents[1]
 
 
 def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId:

@@ -117,9 +117,7 @@ def test_two_variables_added_at_the_same_time_are_both_there():
 def test_a_variable_of_a_new_group_meets_another_one():
     together, apart = new_place(), new_place()
     u, v = (grid(range(3), [1, 2]).rename_columns(["time", "x", name]) for name in "uv")
-    options = WriteOptions(
-        mode="append", dims=("time", "x"), group="/new/group", merge_schema=True
-    )
+    options = WriteOptions(mode="append", dims=("time", "x"), group="/new/group", merge_schema=True)
     for place in (together, apart):
         write_table(place, u, WriteOptions(dims=("time", "x"), group="/other"))
     for finish in [begun(together, table, options) for table in (u, v)]:
