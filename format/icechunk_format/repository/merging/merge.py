@@ -178,7 +178,7 @@ class Merge:
 
 
 def _only_grew(conflict: Conflict, base: Snapshot, target: Snapshot) -> bool:
-    """Return True for chunks of an array that the target only made longer, as an append does.
+    """Return True if a conflict is about an array that the target only made longer.
 
     Chunks stay where they are then; those that both wrote are a conflict of their own.
     """
