@@ -169,7 +169,7 @@ def test_storage_settings_without_the_prefix(typed):
     [
         ("pushDown", "where"),
         ("readChangeFeed", "changesSince"),
-        ("startingversion", "changesSince"),
+        ("StartingVersion", "changesSince"),
         ("endingTimestamp", "snapshot"),
         ("overwriteSchema", None),
         ("partition_overwrite_mode", None),
@@ -179,6 +179,21 @@ def test_options_of_other_formats_point_to_ours(typed, nearest):
     with pytest.raises(InvalidInputError) as no:
         parse(**{typed: "true"})
     assert no.value.facts == {"option": typed, "nearest": nearest}
+
+
+@pytest.mark.parametrize(
+    ("lowered", "typed"),
+    [
+        ("startingversion", "startingVersion"),
+        ("partitionoverwritemode", "partitionOverwriteMode"),
+        ("versionasof", "versionAsOf"),
+    ],
+)
+def test_names_in_the_lower_case_of_spark_are_shown_as_users_type_them(lowered, typed):
+    with pytest.raises(InvalidInputError) as no:
+        parse(**{lowered: "1"})
+    assert no.value.facts["option"] == typed
+    assert f"'{typed}'" in no.value.message
 
 
 def test_snapshots_have_no_numbers():

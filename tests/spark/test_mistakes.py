@@ -176,6 +176,22 @@ def test_a_metadata_table(fails, weather):
 def test_a_catalog_table(spark, weather, last_line):
     sql = f"CREATE TABLE weather USING icechunk OPTIONS (path '{weather.path}')"
     assert "CREATE TEMPORARY VIEW" in last_line(lambda: spark.sql(sql))
+    sql = "CREATE TABLE made USING icechunk OPTIONS (path '/tmp/made') AS SELECT 1L AS x"
+    assert "write.format('icechunk').save(path)" in last_line(lambda: spark.sql(sql))
+    assert not spark.catalog.tableExists("made")
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("versionAsOf", "option 'versionAsOf' must be the id of a snapshot"),
+        ("startingVersion", "option 'startingVersion' does not exist: option 'changesSince'"),
+        ("readChangeFeed", "option 'readChangeFeed' does not exist: option 'changesSince'"),
+    ],
+)
+def test_options_of_other_formats_in_sql(spark, weather, last_line, option, hint):
+    sql = f"CREATE TEMPORARY VIEW w USING icechunk OPTIONS (path '{weather.path}', {option} '1')"
+    assert hint in last_line(lambda: spark.sql(sql))
 
 
 def test_streaming(spark, weather):

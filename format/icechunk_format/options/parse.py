@@ -80,7 +80,7 @@ _STORAGE_WORDS: Final = frozenset(
     }
 )
 
-# Options of other table formats and of earlier releases (folded): the option to use, and advice.
+# Options of other table formats and of earlier releases: the option to use, and advice.
 _ELSEWHERE: Final = {
     "pushdown": (
         "where",
@@ -88,7 +88,7 @@ _ELSEWHERE: Final = {
         " 'where' applies a condition while it reads",
     ),
     **dict.fromkeys(
-        ("readchangefeed", "startingversion", "startingtimestamp"),
+        ("readChangeFeed", "startingVersion", "startingTimestamp"),
         (
             "changesSince",
             "option 'changesSince' reads the rows that changed since a tag, a branch or a snapshot;"
@@ -96,14 +96,14 @@ _ELSEWHERE: Final = {
         ),
     ),
     **dict.fromkeys(
-        ("endingversion", "endingtimestamp"),
+        ("endingVersion", "endingTimestamp"),
         ("snapshot", "option 'snapshot', 'tag' or 'asOf' selects the snapshot at which it ends"),
     ),
-    "overwriteschema": (
+    "overwriteSchema": (
         None,
         "mode 'overwrite' replaces the arrays of the group, with their types; leave it out",
     ),
-    "partitionoverwritemode": (
+    "partitionOverwriteMode": (
         None,
         "mode 'append' replaces the cells that have rows, and keeps all others; leave it out",
     ),
@@ -186,7 +186,7 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
         if option.name == "snapshot" and folded == "versionasof" and not is_snapshot_id(text):
             if str(text).isdecimal():
                 raise refused(
-                    spelling,
+                    _as_typed(spelling),
                     f"must be the id of a snapshot or a tag, but is {text}: snapshots have no"
                     " numbers; the metadata table 'history' lists their ids, and option 'tag' takes"
                     " a tag that is a number",
@@ -216,6 +216,11 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
     return given
 
 
+def _as_typed(spelling: str) -> str:
+    """Return the spelling of the manual if Spark may have put a name in lower case."""
+    return _CASED.get(spelling, spelling)
+
+
 def _meaningless(option: Option, call: Call) -> InvalidInputError:
     is_near = (call in WRITING) == bool(set(option.calls) & set(WRITING))
     hints = [f"it is for {listed(option.calls)}"]
@@ -242,9 +247,10 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
             suffix = spelling.strip()[len(option.name) - 1 :].lower()
             if suffix:
                 return option, suffix
-    if folded in _ELSEWHERE:
-        near, advice = _ELSEWHERE[folded]
-        raise refused(spelling, f"does not exist: {advice}", nearest=near)
+    elsewhere = _CASED.get(folded, spelling)
+    if elsewhere in _ELSEWHERE:
+        near, advice = _ELSEWHERE[elsewhere]
+        raise refused(_as_typed(spelling), f"does not exist: {advice}", nearest=near)
     if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
         word = folded.rpartition(".")[2]
         raise InvalidInputError(
@@ -335,4 +341,9 @@ _BY_FOLDED_NAME: Final[dict[str, Option]] = {
     for option in OPTIONS
     if not option.is_prefix
     for name in option.spellings
+}
+# Names that Spark hands over in lower case, as users type them.
+_CASED: Final[dict[str, str]] = {
+    name.lower(): name
+    for name in (*_ELSEWHERE, *(one for option in OPTIONS for one in option.spellings))
 }

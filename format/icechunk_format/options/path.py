@@ -55,7 +55,9 @@ def require_path(
         raise refused(
             "path",
             "is missing: write df.write.format('icechunk').save(path), and of a stream"
-            " df.writeStream.format('icechunk').start(path)",
+            " df.writeStream.format('icechunk').start(path); CREATE TABLE ... AS SELECT cannot"
+            " write, because Spark drops the path: write spark.sql('SELECT ...').write"
+            ".format('icechunk').save(path)",
         )
     raise refused(
         "path",
