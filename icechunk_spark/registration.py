@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 from weakref import WeakSet
 
@@ -35,6 +35,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.values import listed
 from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
+from icechunk_spark.jobs.session_options import set_session_options
 from icechunk_spark.reading.function import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.sql.table_function import IcechunkFunction
@@ -61,7 +62,13 @@ _replaced: Final[dict[tuple[Any, str], Any]] = {}
 _reading_by_function: Final[set[str]] = set()
 
 
-def register(spark: SparkSession, *, reader: Reader = "function") -> None:
+def register(
+    spark: SparkSession,
+    *,
+    reader: Reader = "function",
+    virtual_authorize: Sequence[str] = (),
+    storage_from_spark: bool = False,
+) -> None:
     """Register the data source ``icechunk`` with a session, read it fast, and plan its writes.
 
     After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
@@ -79,6 +86,12 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
         What reads ``spark.read.format("icechunk")`` in a classic session: ``"function"`` a
         function that Spark calls by `mapInArrow`, ``"source"`` Spark's Python data source. SQL
         views and Connect take the source in any case.
+    virtual_authorize
+        URL prefixes from which reads and writes of this session may fetch virtual chunks, as the
+        option ``virtual.authorize`` of a call, which counts before it.
+    storage_from_spark
+        Take credentials, endpoint and region of S3 from Hadoop's settings ``fs.s3a.*``, as the
+        option ``storage.from_spark`` of a call does; classic sessions only.
 
     Raises
     ------
@@ -89,6 +102,12 @@ def register(spark: SparkSession, *, reader: Reader = "function") -> None:
         raise InvalidInputError(
             f"reader must be {listed(get_args(Reader), 'or')}, but is {reader!r}", reader=reader
         )
+    defaults: dict[str, Any] = {}
+    if virtual_authorize:
+        defaults["virtual.authorize"] = ",".join(virtual_authorize)
+    if storage_from_spark:
+        defaults["storage.from_spark"] = "true"
+    set_session_options(spark, defaults)
     module = _frame_module(spark)
     if spark not in _registered[module] and not _is_known(spark):
         try:
@@ -117,6 +136,7 @@ def unregister(spark: SparkSession) -> None:
     spark
         The session; one that is not registered is fine.
     """
+    set_session_options(spark, {})
     module = _frame_module(spark)
     _registered[module].discard(spark)
     _unregistered.add(spark)

@@ -12,6 +12,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
 from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import parse_arguments
+from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def delete(
     choose("on_conflict", on_conflict, ("rebase", "fail"))
     given = {"group": group, "branch": branch}
     given = {name: value for name, value in given.items() if value is not None}
-    request = parse_arguments(path, {**options, **given}, "sample")
+    chosen = with_session_options(spark, {**options, **given})
+    request = parse_arguments(path, chosen, "sample")
     # Heavy (Arrow, NumPy, the dataset layer).
     from icechunk_format.dataset.selection.where.split import Selecting
     from icechunk_format.options.location import location_of

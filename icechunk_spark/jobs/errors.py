@@ -37,7 +37,7 @@ except ImportError:  # a client of Connect alone has no gateway to a JVM
 else:
     _REPORTS = (PySparkException, Py4JError)
 
-_log = logging.getLogger("icechunk_spark.tasks")
+_log = logging.getLogger("icechunk_spark.jobs")
 
 # The last line of a Python traceback, and what follows it up to an empty line or the JVM's stack.
 _RAISED = re.compile(

@@ -32,6 +32,7 @@ from icechunk_format.options.python_values import Names, Selection, Sizes, optio
 from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.noted_options import NotedOptions
+from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def read(
         "on_history_change": on_history_change,
         **options,
     }
-    parsed = parse_arguments(path, given, "read")
+    parsed = parse_arguments(path, with_session_options(spark, given, path), "read")
     return _mapped(spark, parsed, None if schema is None else _columns(schema))
 
 
@@ -194,7 +195,8 @@ class MappedLoad(NotedOptions):
         # Spark refuses a path that is given twice.
         is_given_twice = path is not None and "path" in map(str.lower, self._icechunk_options)
         if self._is_ours() and not is_given_twice:
-            parsed = parse_read_options(option_texts({**self._icechunk_options, **_named(path)}))
+            given = with_session_options(self._spark, self._icechunk_options, path)
+            parsed = parse_read_options(option_texts({**given, **_named(path)}))
             columns = self._icechunk_schema
             return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
         loaded: DataFrame = super().load(path)  # type: ignore[misc]

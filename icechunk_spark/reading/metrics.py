@@ -36,7 +36,7 @@ _Counts = dict[_Query, Measures]
 
 _MOST_QUERIES: Final = 1_000
 _QUERY: Final = "spark.sql.execution.id"
-_log = logging.getLogger("icechunk_spark.tasks")
+_log = logging.getLogger("icechunk_spark.jobs")
 # Programs cannot set levels on executors, where Spark collects the lines if it is told to.
 _log.setLevel(logging.INFO)
 _accumulators: dict[str, Accumulator[_Counts]] = {}
@@ -113,7 +113,7 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     ------
     UnsupportedError
         The session is one of Spark Connect, which has no accumulators. Tasks log the same counts,
-        at INFO under ``icechunk_spark.tasks``.
+        at INFO under ``icechunk_spark.jobs``.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     if ".connect" in type(session).__module__:
         raise UnsupportedError(
             "last_read_metrics needs accumulators, which sessions of Spark Connect do not have:"
-            " use a classic session, or read the lines of the logger icechunk_spark.tasks, which"
+            " use a classic session, or read the lines of the logger icechunk_spark.jobs, which"
             " Spark 4.1 and newer collect with spark.sql.pyspark.worker.logging.enabled",
             method="last_read_metrics",
         )

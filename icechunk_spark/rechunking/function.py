@@ -22,6 +22,7 @@ from icechunk_format.names import choose
 from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.values import parse_byte_size
+from icechunk_spark.jobs.session_options import with_session_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +143,8 @@ def rechunk(
     version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
     version = {name: value for name, value in version.items() if value is not None}
     group_given = {} if group is None else {"group": group}
-    request = parse_arguments(path, {**options, **version, **group_given}, "sample")
+    chosen = with_session_options(spark, {**options, **version, **group_given})
+    request = parse_arguments(path, chosen, "sample")
     if (txn_app_id is None) != (txn_version is None):
         missing = "txn_app_id" if txn_app_id is None else "txn_version"
         raise InvalidInputError(

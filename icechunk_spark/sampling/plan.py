@@ -36,6 +36,7 @@ from icechunk_format.workflows.sampling.sampled import SamplePlan
 from icechunk_format.workflows.sampling.sampler import Sampler
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session_options import active_session, with_session_options
 from icechunk_spark.reading.plan import open_group, shown_variables
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
@@ -61,7 +62,7 @@ _SHARES: Final = 4
 
 
 def sampled_points(
-    points: DataFrame,
+    points: Any,
     path: str,
     *,
     on: Mapping[str, str | Column],
@@ -73,10 +74,12 @@ def sampled_points(
     **given: Any,
 ) -> DataFrame:
     """Return points with values; the arguments are those of ``icechunk_spark.sample``."""
+    points, known = _as_points(points)
+    given["crs"] = known if given.get("crs") is None else given["crs"]
     if not hasattr(points, "mapInArrow"):
         raise InvalidInputError(
-            f"points must be a Spark DataFrame, but is of type {type(points).__name__}: make one"
-            " with spark.createDataFrame(...)"
+            f"points must be a Spark DataFrame, but is of type {type(points).__name__}: give one of"
+            " Spark, pandas or GeoPandas"
         )
     for name, value in (("on", on), ("tolerance", tolerance), ("circular", circular)):
         if not isinstance(value, Mapping) and (name == "on" or value is not None):
@@ -85,7 +88,8 @@ def sampled_points(
                 f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
                 option=name,
             )
-    read = parse_arguments(path, {"variables": variables, **options}, "sample")
+    read_options = with_session_options(points.sparkSession, options)
+    read = parse_arguments(path, {"variables": variables, **read_options}, "sample")
     existing = points.columns
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)
@@ -173,6 +177,21 @@ def _with_point_columns(
         expression = F.col(value) if isinstance(value, str) else value
         added.append(expression.alias(_POINT.format(len(added))))
     return (points.select("*", *added) if added else points), chosen
+
+
+def _as_points(points: Any) -> tuple[Any, Any]:
+    """Return a frame of pandas or GeoPandas as a DataFrame of the active session, and its CRS."""
+    library = type(points).__module__.partition(".")[0]
+    if library not in ("pandas", "geopandas") or not hasattr(points, "columns"):
+        return points, None
+    known = None
+    if library == "geopandas":
+        # Coordinates of points are columns of their own, unless columns have these names.
+        shapes, known = points.geometry, points.crs
+        plain = points.drop(columns=shapes.name)
+        added = {n: v for n, v in (("x", shapes.x), ("y", shapes.y)) if n not in plain.columns}
+        points = plain.assign(**added)
+    return active_session().createDataFrame(points), known
 
 
 def _warn_of_left_out(dataset: Dataset, plan: SamplePlan) -> None:

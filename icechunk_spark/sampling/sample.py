@@ -17,7 +17,7 @@ Method = Literal["exact", "nearest", "linear", "pad"]
 
 
 def sample(
-    points: DataFrame,
+    points: Any,
     path: str,
     *,
     on: Mapping[str, str | Column],
@@ -39,7 +39,9 @@ def sample(
     Parameters
     ----------
     points
-        The points, one in each row; classic or Connect, of a batch or a stream.
+        The points, one in each row; classic or Connect, of a batch or a stream. A frame of pandas
+        or GeoPandas becomes a DataFrame of the active session; the points of GeoPandas are its
+        columns ``x`` and ``y``, in the CRS of the frame unless `crs` says otherwise.
     path
         Root of the repository.
     on

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import given_options, with_option_help
-from icechunk_format.options.python_values import Names, Sizes
+from icechunk_format.options.python_values import Names, Sizes, option_texts
 from icechunk_format.options.write_request import parse_mode, parse_write_options
 from icechunk_spark.jobs.noted_options import NotedWrite, catalog_refused
+from icechunk_spark.jobs.session_options import with_session_options
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.result import WriteResult
@@ -129,8 +130,9 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
+    given = with_session_options(df.sparkSession, given)
+    request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
@@ -194,7 +196,9 @@ class PlannedSave(NotedWrite):
             return
         self._note(options)
         chosen = parse_mode(mode if mode is not None else self._icechunk_mode)
-        request = parse_write_options(self._icechunk_texts(path, partitionBy), mode=chosen)
+        texts = self._icechunk_texts(path, partitionBy)
+        given = with_session_options(self._icechunk_frame.sparkSession, texts)
+        request = parse_write_options(option_texts(given), mode=chosen)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write
 

@@ -34,6 +34,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of, together
+from icechunk_spark.jobs.session_options import active_session, with_session_options
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def zonal(
     given = {"coverage": coverage, "on_invalid": on_invalid, "antimeridian": antimeridian}
     for name, value in given.items():
         choose(name, value, _CHOICES[name])
-    parsed = parse_arguments(path, {"variables": variables, **options}, "zonal")
+    session = getattr(zones, "sparkSession", spark)
+    chosen = options if session is None else with_session_options(session, options)
+    parsed = parse_arguments(path, {"variables": variables, **chosen}, "zonal")
     with errors_on_one_line():
         from icechunk_format.workflows.zonal.cover import check_packages
         from icechunk_format.workflows.zonal.plan import ZonalRequest
@@ -144,7 +147,7 @@ def zonal(
             parse_names("statistics", statistics) if isinstance(statistics, str) else statistics
         )
         if type(zones).__module__.partition(".")[0] == "geopandas":
-            zones, known = _from_geopandas(zones, geometry, spark or _active_session())
+            zones, known = _from_geopandas(zones, geometry, spark or active_session())
             crs = known if crs is None else crs
         elif not hasattr(zones, "mapInArrow"):
             raise InvalidInputError(
@@ -230,18 +233,6 @@ def _check_names(keys: Sequence[str], added: Sequence[str]) -> None:
                 column=name,
             )
         seen.add(name.lower())
-
-
-def _active_session() -> SparkSession:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    try:
-        return SparkSession.active()
-    except (PySparkException, RuntimeError):
-        raise InvalidInputError(
-            "no Spark session is active: give one as spark=", option="spark"
-        ) from None
 
 
 def _from_geopandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[DataFrame, Any]:

@@ -41,7 +41,7 @@ def damaged(spark, tmp_path):
 
 @pytest.mark.each_spark
 def test_a_write_raises_our_error_alone(spark, tmp_path, caplog):
-    caplog.set_level(logging.DEBUG, logger="icechunk_spark.tasks")
+    caplog.set_level(logging.DEBUG, logger="icechunk_spark.jobs")
     twice = rows(spark).union(rows(spark).limit(1))
     with pytest.raises(InvalidInputError) as caught:
         icechunk_spark.write(twice, str(tmp_path / "r"), dims=["y", "x"])

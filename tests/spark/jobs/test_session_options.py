@@ -1,0 +1,58 @@
+"""Defaults of a session, and Hadoop's settings of S3, among the options of a call."""
+
+import pytest
+
+import icechunk_spark
+from icechunk_spark.jobs.session_options import set_session_options, with_session_options
+
+HADOOP = {
+    "fs.s3a.access.key": "one",
+    "fs.s3a.secret.key": "two",
+    "fs.s3a.endpoint": "127.0.0.1:9000",
+    "fs.s3a.endpoint.region": "us-east-1",
+    "fs.s3a.connection.ssl.enabled": "false",
+}
+
+
+@pytest.fixture
+def hadoop(spark):
+    settings = spark._jsc.hadoopConfiguration()
+    before = {name: settings.get(name) for name in HADOOP}
+    for name, value in HADOOP.items():
+        settings.set(name, value)
+    yield settings
+    for name, value in before.items():
+        settings.unset(name) if value is None else settings.set(name, value)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["storage.from_spark", "storage_from_spark", "storage.fromSpark"]
+)
+def test_settings_of_hadoop(spark, hadoop, spelling):
+    found = with_session_options(spark, {spelling: True, "storage_region": "eu-west-1"})
+    assert found == {
+        "storage_region": "eu-west-1",
+        "storage.key": "one",
+        "storage.secret": "two",
+        "storage.endpoint_url": "http://127.0.0.1:9000",
+    }
+    assert with_session_options(spark, {spelling: "false"}) == {}
+    assert with_session_options(spark, {"tag": "v1", "branch": None}) == {"tag": "v1"}
+
+
+def test_defaults_of_a_session(spark, hadoop):
+    icechunk_spark.register(spark, virtual_authorize=["s3://a/", "s3://b/"])
+    try:
+        found = with_session_options(spark, {"tag": "v1"})
+        assert found == {"tag": "v1", "virtual.authorize": "s3://a/,s3://b/"}
+        assert with_session_options(spark, {"virtualAuthorize": "s3://c/"}) == {
+            "virtualAuthorize": "s3://c/"
+        }
+        for options, path in (({"layout": "refs"}, ""), ({"table": "refs"}, ""), ({}, "x#refs")):
+            assert with_session_options(spark, options, path) == options
+        icechunk_spark.register(spark, storage_from_spark=True)
+        assert with_session_options(spark, {})["storage.key"] == "one"
+    finally:
+        icechunk_spark.register(spark)
+    assert with_session_options(spark, {}) == {}
+    set_session_options(spark, {})
