@@ -21,7 +21,7 @@ import zarr
 from measurement import Row
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.maintenance import copy, rewrite_manifests
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
@@ -145,7 +145,7 @@ def read_all(path: Path) -> int:
     dataset = open_dataset(repository, repository.resolve(), "/")
     table = dataset.table("summary", block={"dim_0": 10_000, "dim_1": 10_000})
     plan = dataset.plan(table, columns=["a_sum"])
-    return sum(batch.num_rows for task in plan.tasks for batch in run_task(plan.context, task))
+    return sum(batch.num_rows for task in plan.tasks for batch in run_scan(plan.context, task))
 
 
 def reference_read(path: Path) -> int:

@@ -114,7 +114,7 @@ def series(spark: SparkSession, grid: Grid) -> list[float]:
 def run_tasks(path: str, question: str, bound: float) -> int:
     """Open, plan and run every task of a question, and count the rows that would go to Spark."""
     from icechunk_format.dataset.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
 
     repository = Repository.open(path)
@@ -124,7 +124,7 @@ def run_tasks(path: str, question: str, bound: float) -> int:
     else:
         block = "time=6" if question == QUESTIONS[2] else None
         plan = dataset.plan(dataset.table("summary", block=block))
-    return sum(b.num_rows for task in plan.tasks for b in run_task(plan.context, task))
+    return sum(b.num_rows for task in plan.tasks for b in run_scan(plan.context, task))
 
 
 def ask_nothing(spark: SparkSession, question: str, tasks: int) -> Any:

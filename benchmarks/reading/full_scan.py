@@ -198,10 +198,10 @@ def task_count(grid: Grid) -> int:
 
 def run_all_tasks(path: str, group: str) -> int:
     """Run the tasks of a scan one after another, and count their rows."""
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
 
     plan = plan_of(path, group)
-    return sum(b.num_rows for task in plan.tasks for b in run_task(plan.context, task))
+    return sum(b.num_rows for task in plan.tasks for b in run_scan(plan.context, task))
 
 
 def read_with_reference(path: str, group: str, parts: list[tuple[slice, ...]]) -> int:

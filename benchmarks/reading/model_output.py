@@ -90,12 +90,12 @@ def read_here(path: str) -> pa.Table:
     """Open, plan and read every cell into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.files.metadata_files import metadata_cache
 
     metadata_cache().clear()
     plan = plan_of(path, "/")
-    batches = [batch for task in plan.tasks for batch in run_task(plan.context, task)]
+    batches = [batch for task in plan.tasks for batch in run_scan(plan.context, task)]
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 
 

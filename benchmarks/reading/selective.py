@@ -106,12 +106,12 @@ def select(path: str, group: str, sel: str) -> pa.Table:
     """Open, plan and read the box into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.files.metadata_files import metadata_cache
 
     metadata_cache().clear()
     plan = plan_of(path, group, sel=sel)
-    batches = [batch for task in plan.tasks for batch in run_task(plan.context, task)]
+    batches = [batch for task in plan.tasks for batch in run_scan(plan.context, task)]
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 
 
@@ -153,7 +153,7 @@ def check(cases: dict[str, Any], group: str, cells: int) -> None:
 def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int]:
     """Return the objects of the variable's chunks that meet a selection, and their bytes."""
     from icechunk_format.dataset.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
 
     repository = Repository.open(path)
@@ -162,6 +162,6 @@ def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int
     return {
         f"chunks/{ref['chunk_id']}": ref["length"]
         for task in plan.tasks
-        for batch in run_task(plan.context, task)
+        for batch in run_scan(plan.context, task)
         for ref in batch.to_pylist()
     }

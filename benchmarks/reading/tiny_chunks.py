@@ -185,7 +185,7 @@ def get_all(place: S3Place) -> int:
 
 def run_tasks(place: Path | S3Place) -> float:
     """Open the repository afresh, run every task and add up the values."""
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.files.metadata_files import metadata_cache
 
     metadata_cache().clear()
@@ -193,7 +193,7 @@ def run_tasks(place: Path | S3Place) -> float:
     return sum(
         float(batch.column("v").to_numpy().sum(dtype="f8"))
         for task in plan.tasks
-        for batch in run_task(plan.context, task)
+        for batch in run_scan(plan.context, task)
     )
 
 

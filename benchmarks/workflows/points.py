@@ -203,7 +203,7 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     from icechunk_format.dataset.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
     from icechunk_format.workflows.sampling.choices import SampleRequest
     from icechunk_format.workflows.sampling.plan import plan_sample
@@ -223,7 +223,7 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     sizes = {
         f"chunks/{ref['chunk_id']}": ref["length"]
         for task in refs.tasks
-        for batch in run_task(refs.context, task)
+        for batch in run_scan(refs.context, task)
         for ref in batch.to_pylist()
     }
     read = [(key, size) for key, size in log.reads if key in sizes]

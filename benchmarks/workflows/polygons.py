@@ -210,7 +210,7 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
     import pyarrow as pa
 
     from icechunk_format.dataset.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
     from icechunk_format.workflows.zonal.covering import Covering
     from icechunk_format.workflows.zonal.plan import ZonalRequest, plan_zonal
@@ -234,7 +234,7 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
     width = context.columns[1].count
     sizes, under = {}, set()
     for task in refs.tasks:
-        for batch in run_task(refs.context, task):
+        for batch in run_scan(refs.context, task):
             for ref in batch.to_pylist():
                 key = f"chunks/{ref['chunk_id']}"
                 sizes[key] = ref["length"]

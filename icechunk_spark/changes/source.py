@@ -168,7 +168,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _named(self, repository: RepositoryReader, name: str) -> SnapshotId:
         """Return the snapshot of ``startingFrom``: a tag, a snapshot id or a timestamp."""
-        from icechunk_format.dataset.metadata_tables.read import named_version
+        from icechunk_format.dataset.metadata_tables.read import named_snapshot
         from icechunk_format.options.values import parse_timestamp
 
         try:
@@ -179,7 +179,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             timestamp = parse_timestamp("startingFrom", name)
             return repository.resolve(branch=self._options.branch or "main", as_of=timestamp)
         try:
-            return named_version(repository, name)
+            return named_snapshot(repository, name)
         except NotFoundError as error:
             raise NotFoundError(
                 f"{error.message}; option startingFrom takes earliest, latest, a tag, a snapshot id"

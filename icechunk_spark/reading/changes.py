@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icechunk_format import SnapshotId
-from icechunk_format.dataset.metadata_tables.read import named_version
+from icechunk_format.dataset.metadata_tables.read import named_snapshot
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
@@ -24,7 +24,7 @@ def resolve_since(options: ReadRequest) -> str:
     assert options.changes_since is not None
     try:
         return str(
-            named_version(RepositoryReader.open(location_of(options)), options.changes_since)
+            named_snapshot(RepositoryReader.open(location_of(options)), options.changes_since)
         )
     except NotFoundError as error:
         if options.on_history_change == "restart" and error.facts.get("kind") == "snapshot":

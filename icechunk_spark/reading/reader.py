@@ -44,7 +44,7 @@ class IcechunkReader(DataSourceReader):
         The Arrow schema that every batch must have.
     run
         The function from the context of the plan and a task to record batches; a generator. None
-        is ``run_task``, which reads arrays and which only executors import.
+        is ``run_scan``, which reads arrays and which only executors import.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class IcechunkReader(DataSourceReader):
         task = None if partition is None else partition.value
         with errors_on_one_line():
             context = in_time_zone_of_task(self._context)
-        from icechunk_format.dataset.reading.run import run_task
+        from icechunk_format.dataset.reading.run import run_scan
 
-        return fit_batches((self._run or run_task)(context, task), self._target)
+        return fit_batches((self._run or run_scan)(context, task), self._target)
 
 
 def fit_batches(batches: Batches, target: pa.Schema) -> Batches:

@@ -100,8 +100,19 @@ def sample(
     ...     tolerance={"time": "1 hour", "latitude": 0.2},
     ... )
     """
-    arguments = locals()
     # Heavy: Arrow, NumPy, the dataset layer.
     from icechunk_spark.sampling.plan import sampled_points
 
-    return sampled_points(**arguments)
+    return sampled_points(
+        points,
+        path,
+        on=on,
+        variables=variables,
+        method=method,
+        tolerance=tolerance,
+        outside=outside,
+        keep=keep,
+        crs=crs,
+        circular=circular,
+        options=options,
+    )

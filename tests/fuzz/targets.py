@@ -18,7 +18,7 @@ from fuzz.seeds import ARRAYS, build_repository, chunk_seeds, shard_index_seeds
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import verify
 from icechunk_format.repository.files.metadata_files import metadata_cache
@@ -179,7 +179,7 @@ def use_repository(objects: list[tuple[str, bytes]]) -> None:
             if plan.rows > 100_000:
                 continue
             for task in plan.tasks[:20]:
-                for batch in run_task(plan.context, task):
+                for batch in run_scan(plan.context, task):
                     batch.validate(full=True)
     finally:
         storage.delete_many([key for key, _ in objects])

@@ -17,7 +17,7 @@ from helpers.sessions.model import group_document
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,
@@ -261,7 +261,7 @@ def test_lengths_that_lie(tmp_path, length):
         dataset = open_dataset(repository, repository.resolve())
         plan = dataset.plan(dataset.table())
         for task in plan.tasks:
-            list(run_task(plan.context, task))
+            list(run_scan(plan.context, task))
 
     def refuse():
         with pytest.raises(IcechunkError):

@@ -15,7 +15,7 @@ from helpers.servers.http import Fault, misbehaving_server
 from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
@@ -124,7 +124,7 @@ def test_the_right_to_read_is_taken_away_in_the_middle(server, location):
     server.deny = lambda method, path: "/chunks/" in path
     metadata_cache().clear()
     with pytest.raises(StorageError) as caught:
-        list(itertools.chain.from_iterable(run_task(plan.context, task) for task in plan.tasks))
+        list(itertools.chain.from_iterable(run_scan(plan.context, task) for task in plan.tasks))
     line = last_line(caught.value)
     assert "403" in line
     assert "s3://bucket/base" in line

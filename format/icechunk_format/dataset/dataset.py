@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.cf.arrow_values import TimestampType
 from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArrays
-from icechunk_format.dataset.reading.plan import PlanRequest, plan_tasks
+from icechunk_format.dataset.reading.plan import PlanRequest, plan_scan
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
@@ -319,7 +319,7 @@ class Dataset:
         chosen = self.choose(table, **selecting) if selection is None else selection
         projected = table if columns is None else table.select(columns)
         variables = tuple(self._by_path(path) for path in table.arrays)
-        tasks = plan_tasks(
+        tasks = plan_scan(
             PlanRequest(
                 table=table,
                 variables=variables,

@@ -14,7 +14,7 @@ import zarr
 from helpers.reference import repositories as reference_repositories
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository
 
@@ -46,7 +46,7 @@ def ours(tmp_path, *, layout="cells", group=None, plan=None, **options):
     planned = dataset.plan(table, **(plan or {}))
     batches = []
     for task in planned.tasks:
-        for batch in run_task(planned.context, task):
+        for batch in run_scan(planned.context, task):
             assert batch.schema.equals(planned.arrow_schema)
             batches.append(batch)
     rows = pa.Table.from_batches(batches, schema=planned.arrow_schema)
@@ -393,7 +393,7 @@ def test_arrays_of_reference_repositories_read_as_zarr_reads_them(built, name, s
             continue
         table = dataset.table(variables=[array_name], decode_cf=False)
         plan = dataset.plan(table, rows_per_partition=500)
-        batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+        batches = [b for task in plan.tasks for b in run_scan(plan.context, task)]
         rows = pa.Table.from_batches(batches, schema=plan.arrow_schema)
         names = {node.path for node in arrays}
         labels = [
@@ -422,7 +422,7 @@ def test_virtual_references_are_listed_without_authorisation_but_not_fetched(bui
     dataset = open_dataset(repository, snapshot_id)
     plan = dataset.plan(dataset.table("refs", variables=["data"]))
     rows = pa.Table.from_batches(
-        [b for task in plan.tasks for b in run_task(plan.context, task)]
+        [b for task in plan.tasks for b in run_scan(plan.context, task)]
     ).to_pylist()
     assert [row["kind"] for row in rows] == ["virtual"] * 4 + ["native"]
     assert all(row["location"].startswith("file://") for row in rows[:4])
@@ -432,4 +432,4 @@ def test_virtual_references_are_listed_without_authorisation_but_not_fetched(bui
     assert rows[2]["last_modified"] is not None
     plan = dataset.plan(dataset.table(variables=["data"]))
     with pytest.raises(UnauthorizedVirtualChunkError):
-        list(run_task(plan.context, plan.tasks[0]))
+        list(run_scan(plan.context, plan.tasks[0]))

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
@@ -45,7 +45,7 @@ def read_table(path, *, group=None, plan=None, **options):
     dataset = open_dataset(repository, repository.resolve(branch="main"), group)
     table = dataset.table(**options)
     planned = dataset.plan(table, **(plan or {}))
-    batches = [b for task in planned.tasks for b in run_task(planned.context, task)]
+    batches = [b for task in planned.tasks for b in run_scan(planned.context, task)]
     plain = pa.Table.from_batches(batches, schema=planned.arrow_schema)
     return pa.Table.from_arrays(plain.columns, schema=table.arrow_schema)
 

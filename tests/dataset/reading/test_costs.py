@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.costs import task_cost
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.memory import MemoryStorage
 
@@ -33,7 +33,7 @@ def counted(context, task):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(MemoryStorage, "_read", seen_read)
         patched.setattr(ArrayReader, "decode_chunk", seen_decode)
-        rows = sum(batch.num_rows for batch in run_task(context, task))
+        rows = sum(batch.num_rows for batch in run_scan(context, task))
     return rows, len(seen), sum(seen), len(chunks), sum(chunks)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.repository.repository import Repository
 
 def resident(name):
@@ -118,7 +118,7 @@ dataset = open_dataset(repository, repository.resolve())
 plan = dataset.plan(dataset.table(), isel="x=100:164; y=500:756; z=0:64")
 total = rows = 0
 for task in plan.tasks:
-    for batch in run_task(plan.context, task):
+    for batch in run_scan(plan.context, task):
         rows += batch.num_rows
         total += pa.compute.sum(batch.column("a")).as_py()
 answer(rows=rows, mean=total / rows)
@@ -141,12 +141,12 @@ dataset = open_dataset(repository, repository.resolve())
 plan = dataset.plan(dataset.table(layout="summary"), isel=f"x=0:{planes}")
 cells = 0
 for task in plan.tasks:
-    for batch in run_task(plan.context, task):
+    for batch in run_scan(plan.context, task):
         cells += pa.compute.sum(batch.column("a_count")).as_py()
 # As rows, a task at a time: what one task takes does not grow with the number of tasks.
 plan = dataset.plan(dataset.table())
 for task in plan.tasks[:2]:
-    for batch in run_task(plan.context, task):
+    for batch in run_scan(plan.context, task):
         pass
 answer(cells=cells, tasks=len(plan.tasks))
 """,
@@ -177,7 +177,7 @@ dataset = open_dataset(repository, repository.resolve())
 plan = dataset.plan(dataset.table(layout="refs"))
 rows = 0
 for task in plan.tasks:
-    for batch in run_task(plan.context, task):
+    for batch in run_scan(plan.context, task):
         rows += batch.num_rows
 answer(rows=rows)
 """,

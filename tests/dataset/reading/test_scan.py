@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.dataset.reading import scan
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.metadata_files import metadata_cache
@@ -289,7 +289,7 @@ def test_context_and_tasks_travel_as_small_pickles():
     assert len(context) < 6_000
     assert len(pickle.dumps(plan.tasks[0])) < 200
     again = pickle.loads(context)
-    rows = [b.num_rows for t in plan.tasks for b in run_task(again, pickle.loads(pickle.dumps(t)))]
+    rows = [b.num_rows for t in plan.tasks for b in run_scan(again, pickle.loads(pickle.dumps(t)))]
     assert sum(rows) == 20
 
 
@@ -297,7 +297,7 @@ def test_no_task_is_no_rows():
     dataset = weather()
     plan = dataset.plan(dataset.table(), isel="time=2:2")
     assert plan.tasks == []
-    assert list(run_task(plan.context, None)) == []
+    assert list(run_scan(plan.context, None)) == []
 
 
 def test_batches_have_about_65536_rows():
@@ -306,7 +306,7 @@ def test_batches_have_about_65536_rows():
         "batches", {"a": ArrayToWrite(values=values, chunks=(2, 400, 301), dims=None)}
     )
     plan = dataset.plan(dataset.table())
-    batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+    batches = [b for task in plan.tasks for b in run_scan(plan.context, task)]
     assert [b.num_rows for b in batches] == [60200] * 6
     table = pa.Table.from_batches(batches)
     assert table.column_names == ["dim_0", "dim_1", "dim_2", "a"]
@@ -321,7 +321,7 @@ def test_rows_that_a_condition_leaves_come_in_few_batches():
     )
     plan = dataset.plan(dataset.table(), where="a % 1000 = 0", read_ahead_bytes=100_000)
     [task] = plan.tasks
-    batches = list(run_task(plan.context, task))
+    batches = list(run_scan(plan.context, task))
     assert [b.num_rows for b in batches] == [100]
 
 
@@ -353,7 +353,7 @@ def test_closing_the_generator_stops_the_reading(counted):
         "closed", {"a": ArrayToWrite(values=numbers(300, 10), chunks=(1, 10), dims=("y", "x"))}
     )
     plan = dataset.plan(dataset.table(), read_ahead_bytes=2_000)
-    rows = run_task(plan.context, plan.tasks[0])
+    rows = run_scan(plan.context, plan.tasks[0])
     next(rows)
     rows.close()
     wait_until_no_reading_thread()

@@ -20,7 +20,7 @@ from icechunk_format.dataset.reading.layouts import blocks, cells, summary
 from icechunk_format.dataset.reading.layouts import chunk_refs as refs_layout
 from icechunk_format.dataset.reading.layouts import chunks as chunks_layout
 from icechunk_format.dataset.reading.layouts import statistics as block_statistics
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.grid import cover as regions
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def bounded(bounds: dict[str, Any]) -> Iterator[None]:
 
 
 def rows_of(plan):
-    batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+    batches = [b for task in plan.tasks for b in run_scan(plan.context, task)]
     assert all(batch.schema.equals(plan.arrow_schema) for batch in batches)
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 

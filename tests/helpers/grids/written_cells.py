@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 
@@ -45,7 +45,7 @@ def rows_of(place, *, group=None, **options):
     dataset = dataset_at(place, group=group)
     table = dataset.table(**options)
     plan = dataset.plan(table)
-    batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+    batches = [b for task in plan.tasks for b in run_scan(plan.context, task)]
     plain = pa.Table.from_batches(batches, schema=plan.arrow_schema)
     return pa.Table.from_arrays(plain.columns, schema=table.arrow_schema)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
@@ -57,7 +57,7 @@ def rows_at(repository, version, layout, options, plan_options, group="/"):
     plan = dataset.plan(table, **plan_options)
     found = {}
     for task in plan.tasks:
-        for batch in run_task(plan.context, task):
+        for batch in run_scan(plan.context, task):
             for row in batch.to_pylist():
                 key = row_key(layout, row, table.dims)
                 assert key not in found

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
@@ -31,7 +31,7 @@ def rows_of(grid: ChangingGrid, snapshot_id: str, selection: Selection) -> pa.Ta
     """Return the rows that a reader of the snapshot gets."""
     dataset = open_dataset(grid.repository, snapshot_id, "/")
     plan = selection.plan(dataset, selection.table(dataset), 1 << 20)
-    batches = [batch for task in plan.tasks for batch in run_task(plan.context, task)]
+    batches = [batch for task in plan.tasks for batch in run_scan(plan.context, task)]
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 
 

@@ -59,7 +59,7 @@ def head(
 ) -> None:
     """Show the first rows of a group as a table."""
     from icechunk_format.dataset.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_task
+    from icechunk_format.dataset.reading.run import run_scan
 
     chosen = resolve_snapshot(
         call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
@@ -77,7 +77,7 @@ def head(
     columns = [column.name for column in table.columns]
     rows: list[dict[str, Any]] = []
     for task in plan.tasks:
-        for batch in run_task(plan.context, task):
+        for batch in run_scan(plan.context, task):
             rows += batch.slice(0, count - len(rows)).to_pylist()
             if len(rows) >= count:
                 break

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from icechunk_format.dataset.metadata_tables.history import change_rows, names_of, operation_rows
 from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
-from icechunk_format.dataset.metadata_tables.versions import change_rows, names_of, operation_rows
 from icechunk_format.display.plain_text import iso_time, to_timestamp
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES

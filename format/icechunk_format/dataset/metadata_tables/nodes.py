@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.metadata_tables.history import json_text, valid_text
 from icechunk_format.dataset.metadata_tables.manifests import found_refs
-from icechunk_format.dataset.metadata_tables.versions import json_text, valid_text
 from icechunk_format.dataset.table.dimension_sets import default_columns
 from icechunk_format.dataset.table.variable import Variable, coordinate_names
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError

@@ -29,6 +29,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from icechunk_format.dataset.metadata_tables.history import OF_VERSIONS
 from icechunk_format.dataset.metadata_tables.inspection import (
     InspectionContext,
     Part,
@@ -41,7 +42,6 @@ from icechunk_format.dataset.metadata_tables.manifests import (
     manifest_costs,
 )
 from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
-from icechunk_format.dataset.metadata_tables.versions import OF_VERSIONS
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
@@ -76,9 +76,9 @@ def resolve_change(
 
     ``older`` is the parent of ``newer`` by default, ``newer`` the branch ``main``.
     """
-    last = named_version(repository, DEFAULT_BRANCH if newer is None else newer)
+    last = named_snapshot(repository, DEFAULT_BRANCH if newer is None else newer)
     if older is not None:
-        return named_version(repository, older), last
+        return named_snapshot(repository, older), last
     parent = repository.snapshot_info(last).parent_id
     if parent is None:
         raise InvalidInputError(
@@ -89,7 +89,7 @@ def resolve_change(
     return parent, last
 
 
-def named_version(repository: RepositoryReader, name: str) -> SnapshotId:
+def named_snapshot(repository: RepositoryReader, name: str) -> SnapshotId:
     """Return the snapshot of a branch, a tag or a snapshot id.
 
     An InvalidInputError if the name means a branch and a tag that differ.

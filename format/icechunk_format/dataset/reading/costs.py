@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. A task is walked as `run_task` does: the same blocks, the same chunks kept between them, and the
+1. A task is walked as `run_scan` does: the same blocks, the same chunks kept between them, and the
    same requests. So the counts are those of the job, with two exceptions: a process of the job may
    know the index of a shard from an earlier task, and blocks that share chunks of more than half
    of ``readAheadBytes`` join other ranges, depending on which block is first.

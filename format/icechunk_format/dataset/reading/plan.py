@@ -50,7 +50,7 @@ CHUNKS_TASK_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Arguments of ``plan_tasks``.
+    """Arguments of ``plan_scan``.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class PlanRequest:
     only: Mapping[str, Boxes] | None = None
 
 
-def plan_tasks(request: PlanRequest) -> list[ScanTask]:
+def plan_scan(request: PlanRequest) -> list[ScanTask]:
     """Return the tasks of a scan; an empty list if nothing is selected."""
     return PLAN_BY_LAYOUT[request.table.layout](request)
 

@@ -27,7 +27,7 @@ RUN_BY_LAYOUT: Final[Mapping[Layout, RunOfLayout]] = {
 }
 
 
-def run_task(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
+def run_scan(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task; closing the generator stops reading ahead.
 
     A task of None yields nothing: Spark runs one such task if a plan has none.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import NotFoundError
@@ -64,7 +64,7 @@ def run_changes(_: None, task: ChangeTask | None) -> Iterator[pa.RecordBatch]:
     if task is None:
         return
     scan = _loaded(task.scan)
-    rows = cast("Generator[pa.RecordBatch, None, None]", run_task(scan.context, task.task))
+    rows = cast("Generator[pa.RecordBatch, None, None]", run_scan(scan.context, task.task))
     left = None if scan.check is None else _Missing(scan)
     with closing(rows):
         for batch in rows:

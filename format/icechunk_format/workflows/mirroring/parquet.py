@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.errors import StorageError
 from icechunk_format.workflows.mirroring.boxes import file_name
@@ -145,7 +145,7 @@ def _row_groups(context: FileContext, task: ScanTask) -> Iterator[pa.Table]:
     """Yield the rows of a task in tables of about as many rows as a row group has."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    for batch in run_task(context.scan, task):
+    for batch in run_scan(context.scan, task):
         if rows and rows + batch.num_rows > ROW_GROUP_ROWS:
             yield _table(context, waiting)
             waiting, rows = [], 0

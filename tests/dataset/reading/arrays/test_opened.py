@@ -6,7 +6,7 @@ import pytest
 from helpers.sessions.model import group_document
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
@@ -42,7 +42,7 @@ def test_kept_labels_of_virtual_chunks_need_the_authorisation_again(tmp_path):
         dataset = open_dataset(repository, snapshot_id, authorize=authorize)
         plan = dataset.plan(dataset.table(), sel=sel)
         for task in plan.tasks:
-            list(run_task(plan.context, task))
+            list(run_scan(plan.context, task))
 
     read(source.as_uri(), sel="x=1")
     (source / "x").unlink()

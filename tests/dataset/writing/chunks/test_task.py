@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.chunks import task as write_layout_rows
 from icechunk_format.dataset.writing.chunks.containers import add_containers
@@ -46,7 +46,7 @@ def rows_of(place, layout, **options):
     dataset = dataset_at(place)
     table = dataset.table(layout, **options)
     plan = dataset.plan(table, missing_chunks="skip" if layout == "chunks" else "fill")
-    batches = [b for task in plan.tasks for b in run_task(plan.context, task)]
+    batches = [b for task in plan.tasks for b in run_scan(plan.context, task)]
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``cells``; the errors are those of ``run_task``."""
+    """Yield the rows of a task of the layout ``cells``; the errors are those of ``run_scan``."""
     table = context.table
     needed = needed_columns(table, context.residual)
     arrays = ScanArrays(context)

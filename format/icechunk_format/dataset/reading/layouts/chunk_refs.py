@@ -31,7 +31,7 @@ _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 
 
 def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``refs``; the errors are those of ``run_task``."""
+    """Yield the rows of a task of the layout ``refs``; the errors are those of ``run_scan``."""
     yield from join_thin(_batches(context, task), context.arrow_schema)
 
 

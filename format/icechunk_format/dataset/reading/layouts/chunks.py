@@ -41,7 +41,7 @@ _ROW_BYTES = 256
 
 
 def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``chunks``; the errors are those of ``run_task``."""
+    """Yield the rows of a task of the layout ``chunks``; the errors are those of ``run_scan``."""
     yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
 
 

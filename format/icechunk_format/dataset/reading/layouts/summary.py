@@ -106,7 +106,7 @@ class _Segments:
 
 
 def run_summary(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``summary``; the errors are those of ``run_task``."""
+    """Yield the rows of a task of the layout ``summary``; the errors are those of ``run_scan``."""
     yield from join_thin(_SummaryRun(context, task).batches(), context.arrow_schema)
 
 

@@ -31,7 +31,7 @@ from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import missing_value
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays, pinned_snapshot
-from icechunk_format.dataset.reading.run import run_task
+from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
@@ -286,7 +286,7 @@ def _mask(
         size = table.sizes[table.dims.index(column.source)]
         labels.append(arrays.labels(column, size, DimSelection.span(size, *bounds[column.source])))
     mask = np.zeros([bounds[dim][1] - bounds[dim][0] for dim in table.dims], np.bool_)
-    for batch in run_task(condition, ScanTask(parts=(part,), rows=mask.size)):
+    for batch in run_scan(condition, ScanTask(parts=(part,), rows=mask.size)):
         at = tuple(
             pc.index_in(column, value_set=known).to_numpy(zero_copy_only=False)
             for column, known in zip(batch.columns, labels, strict=True)
