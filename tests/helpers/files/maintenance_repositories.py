@@ -11,7 +11,8 @@ import numpy as np
 from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.maintenance.garbage import parts as collect_parts
-from icechunk_format.maintenance.garbage.collect import OneProcessCollector, collect_from
+from icechunk_format.maintenance.garbage.collect import collect_from
+from icechunk_format.maintenance.garbage.collector import OneProcessCollector
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.repository.files.metadata_files import metadata_cache

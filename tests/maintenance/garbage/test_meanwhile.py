@@ -16,7 +16,8 @@ from helpers.files.maintenance_repositories import (
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.errors import ConflictError, IcechunkError, NotFoundError
-from icechunk_format.maintenance.garbage.collect import OneProcessCollector, collect_from
+from icechunk_format.maintenance.garbage.collect import collect_from
+from icechunk_format.maintenance.garbage.collector import OneProcessCollector
 from icechunk_format.maintenance.garbage.result import Phase
 from icechunk_format.repository.lifecycle import restore as restoring
 

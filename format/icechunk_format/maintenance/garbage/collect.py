@@ -25,16 +25,15 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from icechunk_format.errors import ConflictError, NotFoundError, StorageError
-from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
-from icechunk_format.maintenance.garbage.object_listing import is_older, list_ids
+from icechunk_format.maintenance.garbage.collector import Collector, OneProcessCollector
+from icechunk_format.maintenance.garbage.object_listing import is_older
 from icechunk_format.maintenance.garbage.overwritten import needed_copies, trim_overwritten
 from icechunk_format.maintenance.garbage.result import (
     CollectResult,
@@ -50,7 +49,6 @@ from icechunk_format.maintenance.garbage.roots import (
 from icechunk_format.maintenance.garbage.sweep import (
     MAX_FAILURES_IN_A_ROW,
     delete_keys,
-    delete_unneeded,
 )
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
@@ -59,7 +57,6 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import check_status
 from icechunk_format.spec.envelope import SPEC_V1
-from icechunk_format.spec.id_columns import IdSet
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, SNAPSHOTS, snapshot_key
 from icechunk_format.spec.repo_info import file as repo_info
@@ -347,66 +344,3 @@ def _counted(
             result=result,
         )
     return result
-
-
-class Collector(Protocol):
-    """Does the work of a collection; every method may be called again after a restart."""
-
-    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
-        """Return those of some snapshots whose files are listed and older than the cutoff."""
-        ...
-
-    def mark(self, kept: frozenset[SnapshotId]) -> None:
-        """Read kept snapshots and their manifests, and remember what they need."""
-        ...
-
-    def mark_also(self, added: frozenset[SnapshotId]) -> None:
-        """Remember what more snapshots need, beside those of the last ``mark``."""
-        ...
-
-    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
-        """Delete what is old and not needed; ``kept`` are ids, or None for those of ``mark``."""
-        ...
-
-
-@dataclass(eq=False)
-class OneProcessCollector:
-    """Collects in this process."""
-
-    storage: Storage
-    older_than: datetime
-    _: KW_ONLY
-    dry_run: bool = False
-    progress: ProgressOption = None
-    _marks: dict[Phase, IdSet] = field(default_factory=dict, init=False)
-
-    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
-        """Return those of some snapshots whose files are listed and older than the cutoff."""
-        wanted = IdSet.of(candidates)
-        pages = list_ids(self.storage, SNAPSHOTS, older_than=self.older_than)
-        found = (page.ids[wanted.contains(page.ids)] for page in pages)
-        return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
-
-    def mark(self, kept: frozenset[SnapshotId]) -> None:
-        """Read kept snapshots and their manifests, and remember what they need."""
-        self._marks = {Phase.MANIFESTS: IdSet(), Phase.CHUNKS: IdSet()}
-        self.mark_also(kept)
-
-    def mark_also(self, added: frozenset[SnapshotId]) -> None:
-        """Read more snapshots, and those of their manifests that were not read yet."""
-        storage, known, progress = self.storage, self._marks[Phase.MANIFESTS], self.progress
-        found = distinct_manifests(storage, sorted(added), known, progress)
-        for ids in referenced_chunks(storage, found, progress):
-            self._marks[Phase.CHUNKS].add(ids)
-
-    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
-        """Delete what is old and not needed."""
-        needed = self._marks[phase] if kept is None else IdSet.of(kept)
-        return delete_unneeded(
-            self.storage,
-            phase.prefix,
-            needed,
-            self.older_than,
-            dry_run=self.dry_run,
-            progress=self.progress,
-        )

@@ -13,6 +13,8 @@ Rules of this file
 5. A call that raises has changed nothing in the session.
 6. Chunks are stored at once, references when the session is committed.
 
+The module is long because it is the public class alone: each method checks, and calls the room.
+
 Specification: "Snapshot Files", "Chunk Manifest Files", "Chunk Files"; the reference calls this a
 writable session.
 """
