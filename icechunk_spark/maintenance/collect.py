@@ -128,7 +128,7 @@ def collect_garbage(
 
 @dataclass(eq=False)
 class SparkCollector:
-    """A ``Collector`` of ``icechunk_format.maintenance.garbage.collect`` on executors."""
+    """A ``Collector`` of ``icechunk_format.maintenance.garbage.collector`` on executors."""
 
     spark: SparkSession
     location: Location
