@@ -67,6 +67,7 @@ BENCHMARKS = {
     "mirror": ("workflows.mirror", True),
     "arrays": ("workflows.arrays", True),
     "streams": ("workflows.streams", False),
+    "observe": ("workflows.observing", True),
 }
 """Modules by name, and whether they need Spark."""
 

@@ -217,3 +217,12 @@ def test_arrays_are_those_of_dask(report):
     assert rows["map_blocks"]["ratio"] > 0
     plan = rows["plan of 866 GB"]["figures"]
     assert 256 << 10 < plan["bytes_per_piece"] < 16 << 20
+
+
+@pytest.mark.needs_reference
+def test_observation_is_compared_with_silence(report):
+    pytest.importorskip("icechunk")
+    rows = {row["case"]: row for row in report("observe", "--scale", "0.01")["rows"]}
+    assert rows["scan: counted"]["versus"] == "scan: tasks that count nothing"
+    once, twice = (f"write: expensive rows, computed {how}" for how in ("once", "twice"))
+    assert rows[once]["versus"] == twice

@@ -1,5 +1,6 @@
 """Jobs say what they do, in the UI and in the log, and leave what the user has set."""
 
+import itertools
 import logging
 
 import pytest
@@ -53,15 +54,27 @@ def test_a_lost_race_is_logged_with_its_cause(tmp_path, caplog):
     group = b'{"zarr_format":3,"node_type":"group"}'
     first.create_group("/", group)
     first.commit("root")
-    rival, late = (repository.writable_session() for _ in range(2))
-    rival.create_group("/a", group)
-    late.create_group("/b", group)
-    tip = late._state.tip
-    real = tip.commits_since
-    tip.commits_since = lambda snapshot: (real(snapshot), rival.has_changes and rival.commit("a"))[
-        0
+    late = repository.writable_session()
+    late.create_group("/late", group)
+    tip, names = late._state.tip, iter("ab")
+    advance = tip.advance
+
+    def after_a_rival(info):
+        for name in itertools.islice(names, 1):
+            rival = repository.writable_session()
+            rival.create_group(f"/{name}", group)
+            rival.commit(f"rival {name}")
+        return advance(info)
+
+    tip.advance = after_a_rival
+    done = late.commit("late")
+    assert done.rebased == 2
+    lines = [record.getMessage() for record in caplog.records]
+    lost = [line for line in lines if " lost a race: " in line]
+    assert [line.startswith(f"attempt {n} to") for n, line in enumerate(lost, 1)] == [True, True]
+    rebased = [
+        line for line in lines if line.startswith("rebased on commits of other writers (1) ")
     ]
-    late.commit("b")
-    text = "\n".join(record.getMessage() for record in caplog.records)
-    assert "moved to" in text
-    assert "rebasing" in text
+    assert [line.rpartition(": ")[2] for line in rebased] == ["rival a", "rival b"]
+    assert lines[-1].startswith(f"committed {done.snapshot_id} to branch main of ")
+    assert lines[-1].endswith("late (2 lost races before)")

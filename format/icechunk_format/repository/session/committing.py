@@ -107,14 +107,10 @@ def commit(
         )
         moved = state.tip.advance(version.info)
         if moved is None:
-            return _landed(state, version)
+            return _landed(state, version, attempt)
         if on_conflict == "fail":
             raise conflict_errors.tip_moved(state.storage, moved, state.tree.base.id)
         attempt += 1
-        _log.info(
-            "branch %s of %s moved to %s meanwhile (attempt %d); rebasing",
-            *(state.tip.branch, state.storage.root_url, moved.tip, attempt),
-        )
         if attempt > rebase_tries:
             raise ConflictError(
                 f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by other "
@@ -123,6 +119,11 @@ def commit(
                 branch=state.tip.branch,
                 attempts=attempt,
             )
+        _log.info(
+            "attempt %d to commit to branch %s of %s lost a race: another writer moved the branch"
+            " to %s first; rebasing on it and trying again",
+            *(attempt, state.tip.branch, state.storage.root_url, moved.tip),
+        )
         pause_after_lost_race(attempt, time.monotonic() - began)
         rebase(state, resolve=resolve, when_moved=when_moved)
 
@@ -198,6 +199,12 @@ def rebase(
     conflict_rules.rebased(changes, tip=tip, conflicts=found, resolve=resolve)
     state.tree = WorkingTree(tip, changes)
     state.times_rebased += 1
+    if since.commits:
+        _log.info(
+            "rebased on commits of other writers (%d) to branch %s of %s, the newest %s: %s",
+            *(len(since.commits), state.tip.branch, state.storage.root_url),
+            *(since.tip, since.commits[-1].message),
+        )
     return len(since.commits)
 
 
@@ -253,14 +260,15 @@ def _store(
     )
 
 
-def _landed(state: SessionState, version: StoredVersion) -> CommitResult:
+def _landed(state: SessionState, version: StoredVersion, lost: int = 0) -> CommitResult:
     state.ended = f"committed as snapshot {version.info.id}"
     state.written.add("manifests", state.assembler.files_written, state.assembler.bytes_written)
     state.tree = WorkingTree(version.snapshot, ChangeSet())
     remember_snapshot(state.storage, version.snapshot)
+    races = f" ({lost} lost {'race' if lost == 1 else 'races'} before)" if lost else ""
     _log.info(
-        "committed %s to branch %s of %s: %s",
-        *(version.info.id, state.tip.branch, state.storage.root_url, version.info.message),
+        "committed %s to branch %s of %s: %s%s",
+        *(version.info.id, state.tip.branch, state.storage.root_url, version.info.message, races),
     )
     return version.landed(state.tip.branch, rebased=state.times_rebased)
 
