@@ -215,7 +215,7 @@ def test_variables_that_are_left_out_are_named_once(spark, tmp_path):
     both = pa.table({"t": [0, 0, 1, 1], "x": [0, 1, 0, 1], "v": [1.0, 2.0, 3.0, 4.0]})
     write_table(path, both, WriteOptions(dims=("t", "x")))
     mask = pa.table({"x": [0, 1], "mask": [1.0, 0.0]})
-    write_table(path, mask, WriteOptions(mode="append", dims=("x",)))
+    write_table(path, mask, WriteOptions(mode="append", merge_schema=True, dims=("x",)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(2):
