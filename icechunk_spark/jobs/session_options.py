@@ -38,7 +38,7 @@ def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None
 
 
 def with_session_options(
-    spark: SparkSession, options: Mapping[str, Any], path: object = ""
+    spark: SparkSession | None, options: Mapping[str, Any], path: object = ""
 ) -> dict[str, Any]:
     """Return options with the defaults of the session, and with what Spark knows of S3.
 
@@ -87,7 +87,7 @@ def _folded(name: str) -> str:
     return fold_name(name).replace(".", "").replace("_", "").replace("-", "")
 
 
-def _of_hadoop(spark: SparkSession) -> dict[str, str]:
+def _of_hadoop(spark: SparkSession | None) -> dict[str, str]:
     context = getattr(spark, "_jsc", None)
     if context is None:
         raise UnsupportedError(
@@ -105,7 +105,7 @@ def _of_hadoop(spark: SparkSession) -> dict[str, str]:
     return kept
 
 
-def _key(spark: SparkSession) -> str:
+def _key(spark: SparkSession | None) -> str:
     jvm_session = getattr(spark, "_jsparkSession", None)
     if jvm_session is not None:
         return str(jvm_session.sessionUUID())

@@ -130,9 +130,9 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    _check_frame(df)
-    given = with_session_options(df.sparkSession, given)
+    given = with_session_options(getattr(df, "sparkSession", None), given)
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
+    _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
