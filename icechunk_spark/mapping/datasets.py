@@ -10,11 +10,12 @@ Rules of this file
 from __future__ import annotations
 
 import base64
+import functools
 import inspect
 import struct
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -23,7 +24,7 @@ import xarray as xr
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.workflows.mapping.blocks import Block, StoredArray
-from icechunk_format.workflows.mapping.placing import Result
+from icechunk_format.workflows.mapping.placing import Layout, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,38 @@ class DatasetFunction:
 
     function: Callable[..., Any]
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    times: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Encoding of arrays of the result that may be times, by variable."""
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+    def like(self, arrays: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> DatasetFunction:
+        """Return the function that encodes times as in arrays of these types and attributes."""
+        times = {
+            name: {
+                "dtype": dtype,
+                **{key: attributes[key] for key in ("units", "calendar") if key in attributes},
+            }
+            for name, (dtype, attributes) in arrays.items()
+        }
+        return replace(self, times=times)
+
+    def layouts(self, template: xr.Dataset) -> tuple[list[Layout], dict[str, Any]]:
+        """Return the layouts and attributes of the whole result; values are not looked at."""
+        small = template.isel({dim: slice(0, 1) for dim in template.dims})
+        results, attributes = self._results(small)
+        sizes = {str(dim): size for dim, size in template.sizes.items()}
+        layouts = [
+            replace(result.layout, shape=tuple(sizes[dim] for dim in result.layout.dims))
+            for result in results
+        ]
+        return layouts, attributes
 
     def __call__(
         self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
@@ -53,9 +86,11 @@ class DatasetFunction:
                 f" {self.label(block, arrays)}; return an xarray Dataset or DataArray",
                 found=type(returned).__name__,
             )
-        trimmed = _trimmed(returned, block)
-        variables, attrs = xr.conventions.encode_dataset_coordinates(trimmed)
-        coordinates = set(map(str, trimmed.coords))
+        return self._results(_trimmed(returned, block))
+
+    def _results(self, dataset: xr.Dataset) -> tuple[list[Result], dict[str, Any]]:
+        variables, attrs = xr.conventions.encode_dataset_coordinates(dataset)
+        coordinates = set(map(str, dataset.coords))
         results = [
             self._encoded(variable, str(name), str(name) in coordinates)
             for name, variable in variables.items()
@@ -66,7 +101,7 @@ class DatasetFunction:
         self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
     ) -> Any:
         """Call the function with the dataset of a block, and the block if it takes two."""
-        dataset = dataset_of(arrays, attributes)
+        dataset = _around(dataset_of(arrays, attributes), block)
         try:
             if _takes_block(self.function):
                 return self.function(dataset, block)
@@ -104,8 +139,13 @@ class DatasetFunction:
     def _encoded(self, variable: xr.Variable, name: str, is_coordinate: bool) -> Result:
         variable = variable.copy(deep=False)
         given = {k: v for k, v in self.encoding.get(name, {}).items() if k != "codecs"}
+        is_time = variable.dtype.kind in "mM" or variable.dtype.hasobject
+        pinned = self.times.get(name, {}) if is_time else {}
+        pinned = pinned if "units" in pinned else {}
         variable.encoding = {
-            key: value for key, value in {**variable.encoding, **given}.items() if key in _ENCODING
+            key: value
+            for key, value in {**variable.encoding, **pinned, **given}.items()
+            if key in _ENCODING
         }
         encoded = xr.conventions.encode_cf_variable(variable, name=name)
         values = np.asarray(encoded.values)
@@ -117,14 +157,17 @@ class DatasetFunction:
             attributes["_FillValue"] = _stored_fill(fill)
         if fill is None and values.dtype.kind == "f":
             fill = values.dtype.type(np.nan)
-        return Result(
+        values = np.ascontiguousarray(values).reshape(values.shape)
+        layout = Layout(
             name=name,
             dims=tuple(map(str, encoded.dims)),
-            values=np.ascontiguousarray(values).reshape(values.shape),
+            shape=values.shape,
+            dtype=values.dtype,
             attributes={key: _json(value) for key, value in attributes.items()},
             fill_value=fill,
             is_coordinate=is_coordinate,
         )
+        return Result(layout, values)
 
 
 _ENCODING = frozenset(
@@ -175,6 +218,22 @@ def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:
             )
         chosen[dim] = slice(start - origin, block.stop[dim] - origin)
     return dataset.isel(chosen)
+
+
+def _around(dataset: xr.Dataset, block: Block) -> xr.Dataset:
+    """Let labels go on beyond the ends of a periodic dimension: -1, 0, 1 and not 359, 0, 1."""
+    for dim, period in block.periods.items():
+        if dim not in dataset.indexes:
+            continue
+        labels = np.array(dataset[dim].values)
+        below = max(0, -block.read_start[dim])
+        above = max(0, block.read_stop[dim] - block.sizes[dim])
+        inner = labels[below : len(labels) - above]
+        turn = -period if len(inner) > 1 and inner[1] < inner[0] else period
+        labels[:below] -= turn
+        labels[len(labels) - above :] += turn
+        dataset = dataset.assign_coords({dim: (dim, labels, dataset[dim].attrs)})
+    return dataset
 
 
 def _stored_fill(fill: Any) -> Any:

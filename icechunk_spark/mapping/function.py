@@ -34,10 +34,14 @@ def map_blocks(
     to: str,
     blocks: Sizes | None = None,
     overlap: Sizes | None = None,
+    periodic: Sequence[str] = (),
     variables: Sequence[str] | None = None,
     to_group: str | None = None,
     to_branch: str = "main",
     to_options: Mapping[str, str] | None = None,
+    template: Any = None,
+    follow: bool = False,
+    function_version: str | None = None,
     mode: Literal["errorifexists", "overwrite"] = "errorifexists",
     chunks: Sizes | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
@@ -50,6 +54,7 @@ def map_blocks(
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     create_branch: bool = False,
+    on_conflict: Literal["rebase", "fail"] = "rebase",
     txn_app_id: str | None = None,
     txn_version: int | None = None,
     **options: Any,
@@ -79,12 +84,26 @@ def map_blocks(
         Elements of a block by dimension, -1 for all; others are chunks of the largest variable.
     overlap
         Elements that a block gets on both sides, inside of the array; results are trimmed.
+    periodic
+        Dimensions with overlap whose ends are neighbours, as the longitudes of the whole globe:
+        the labels go on beyond the ends (-1, 0, 1; not 359, 0, 1).
     variables
         Data variables to read; None is all. Coordinates are always read.
+    template
+        An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
+        attributes and encoding; values are not looked at. None calls the function with the first
+        block to find out. A length of 1/k of the source is a coarser grid.
+    follow
+        True remembers the source, and computes only blocks that changed since the last run into
+        the same group: by new or written chunks, other labels, or attributes of arrays. Without
+        changes, nothing is committed. Each result that follows needs a group of its own.
+    function_version
+        With ``follow``, another text than in the last run computes all blocks.
     mode
         ``overwrite`` replaces arrays of the same names.
     chunks
-        Elements of a chunk by dimension; must divide blocks. None is one chunk for each block.
+        Elements of a chunk by dimension, -1 for a block; must divide blocks. None is one
+        chunk for each block.
     encoding
         Encoding by variable in xarray's words (``dtype``, ``scale_factor``, ``add_offset``,
         ``_FillValue``, ``units``, ``calendar``), and ``codecs``.
@@ -92,7 +111,7 @@ def map_blocks(
         ``skip`` leaves the blocks missing whose function failed, and reports them.
     group, branch, tag, snapshot, as_of
         What is read, as in reading.
-    message, metadata, create_branch, txn_app_id, txn_version
+    message, metadata, create_branch, on_conflict, txn_app_id, txn_version
         The commit, as in writing.
     **options
         ``storage_*`` and ``virtual_*``, as in reading.
@@ -100,7 +119,8 @@ def map_blocks(
     Returns
     -------
     MapBlocksResult
-        Paths of the arrays, number of blocks, skipped blocks, and the commit.
+        Paths of the arrays, number of blocks and of those that were computed, skipped blocks, and
+        the commit.
 
     Raises
     ------
@@ -122,40 +142,56 @@ def map_blocks(
     """
     choose("on_error", on_error, ("fail", "skip"))
     choose("mode", mode, ("errorifexists", "overwrite"))
+    choose("on_conflict", on_conflict, ("rebase", "fail"))
+    if function_version is not None and not follow:
+        raise InvalidInputError(
+            "function_version is of use with follow=True only; give both or none",
+            option="function_version",
+        )
     request = _parsed(path, options, group, branch, tag, snapshot, as_of)
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
-    from icechunk_format.workflows.mapping.map import map_over_blocks
+    from icechunk_format.workflows.mapping.map import MapRequest, map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.task_rows import on_executors
-    from icechunk_spark.jobs.totals import in_commit, totalled
 
     given = {} if to_options is None else dict(to_options)
     shared = {} if to_options is not None else _of_storage(options)
     target = location_of(parse_arguments(to, {**shared, **given}, "sample"))
-    encoding = encoding or {}
-    outcome = "Nothing was committed; the same call can be repeated"
-    with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}", outcome):
-        done = map_over_blocks(
-            _blocks(request, blocks, overlap, variables),
-            _dataset_function(function, encoding),
-            partial(on_executors, spark),
-            target=target,
-            options=WriteOptions(
-                mode=mode,
-                branch=to_branch,
-                group=to_group,
-                create_branch=create_branch,
-                message=message,
-                metadata=metadata,
-                txn_app_id=txn_app_id,
-                txn_version=txn_version,
-            ),
-            chunks=chunks or {},
-            codecs={n: given["codecs"] for n, given in encoding.items() if "codecs" in given},
-            skips_errors=on_error == "skip",
+    mapped = _dataset_function(function, encoding or {})
+    if template is not None and not hasattr(template, "data_vars"):
+        raise InvalidInputError(
+            f"template is a {type(template).__name__}; give an xarray.Dataset",
+            option="template",
         )
-    return in_commit(done, totals)
+    with raised_in_jobs(
+        f"mapping blocks into {target}", "Nothing was committed; the same call can be repeated"
+    ):
+        return map_over_blocks(
+            MapRequest(
+                source=_blocks(request, blocks, overlap, variables, periodic),
+                target=target,
+                options=WriteOptions(
+                    mode=mode,
+                    branch=to_branch,
+                    group=to_group,
+                    create_branch=create_branch,
+                    message=message,
+                    metadata=metadata,
+                    on_conflict=on_conflict,
+                    txn_app_id=txn_app_id,
+                    txn_version=txn_version,
+                ),
+                chunks=chunks or {},
+                encoding=encoding or {},
+                skips_errors=on_error == "skip",
+                follow=follow,
+                function_version=None if function_version is None else str(function_version),
+                template=None if template is None else mapped.layouts(template),
+            ),
+            mapped,
+            partial(on_executors, spark),
+        )
 
 
 def read_blocks(
@@ -166,6 +202,7 @@ def read_blocks(
     *,
     blocks: Sizes | None = None,
     overlap: Sizes | None = None,
+    periodic: Sequence[str] = (),
     variables: Sequence[str] | None = None,
     group: str | None = None,
     branch: str | None = None,
@@ -181,8 +218,8 @@ def read_blocks(
 
     Parameters
     ----------
-    spark, path, blocks, overlap, variables, group, branch, tag, snapshot, as_of, **options
-        As for ``map_blocks``.
+    spark, path, blocks, overlap, periodic, variables, group, branch, tag, snapshot, as_of
+        As for ``map_blocks``; so are ``**options``.
     function
         Takes an ``xarray.Dataset`` of one block (and the block, if it has a second parameter), and
         returns a pandas DataFrame or an Arrow table; None is no rows. With overlap, the dataset
@@ -204,7 +241,7 @@ def read_blocks(
 
     struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     columns = arrow_target(struct)
-    grid = _blocks(request, blocks, overlap, variables).grid()
+    grid = _blocks(request, blocks, overlap, variables, periodic).grid()
     mapped = _dataset_function(function, {})
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -250,6 +287,7 @@ def _blocks(
     blocks: Sizes | None,
     overlap: Sizes | None,
     variables: Sequence[str] | None,
+    periodic: Sequence[str],
 ) -> BlocksRequest:
     from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mapping.map import BlocksRequest
@@ -268,6 +306,7 @@ def _blocks(
         blocks=blocks,
         overlap=overlap,
         variables=None if variables is None else tuple(variables),
+        periodic=tuple(periodic),
     )
 
 

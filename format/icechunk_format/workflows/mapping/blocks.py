@@ -18,6 +18,8 @@ from icechunk_format.names import nearest
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.workflows.mapping.periodic import Turn, find_turns
+from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.rechunking.groups import Groups
 
 
@@ -42,9 +44,12 @@ class Block:
     start, stop
         First element and end along each dimension, without overlap.
     read_start, read_stop
-        The same with overlap.
+        The same with overlap. Along a periodic dimension, elements below 0 and beyond the length
+        are those of the other end.
     sizes
         Lengths of the dimensions.
+    periods
+        Of the labels of periodic dimensions: 360 for longitudes in degrees.
     """
 
     number: int
@@ -54,6 +59,7 @@ class Block:
     read_start: Mapping[str, int]
     read_stop: Mapping[str, int]
     sizes: Mapping[str, int]
+    periods: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_first(self) -> bool:
@@ -83,6 +89,8 @@ class BlockGrid:
     dims: Mapping[str, tuple[str, ...]]
     """Of each array, by name."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    """Of periodic dimensions."""
 
     @property
     def groups(self) -> Groups:
@@ -111,10 +119,43 @@ class BlockGrid:
             index={dim: start[dim] // self.steps[dim] for dim in self.sizes},
             start=start,
             stop=stop,
-            read_start={dim: max(0, start[dim] - more[dim]) for dim in self.sizes},
-            read_stop={d: min(size, stop[d] + more[d]) for d, size in self.sizes.items()},
+            read_start={
+                dim: start[dim] - more[dim] if dim in self.turns else max(0, start[dim] - more[dim])
+                for dim in self.sizes
+            },
+            read_stop={
+                dim: stop[dim] + more[dim]
+                if dim in self.turns
+                else min(size, stop[dim] + more[dim])
+                for dim, size in self.sizes.items()
+            },
             sizes=dict(self.sizes),
+            periods={d: t.period for d, t in self.turns.items() if t.period is not None},
         )
+
+    def near(self, dim: str, low: int, high: int) -> list[slice]:
+        """Return the ranges of blocks along a dimension that read any of some elements."""
+        size, step, more = self.sizes[dim], self.steps[dim], self.overlap.get(dim, 0)
+        spans = [(max(0, low - more), min(size, high + more))]
+        if more and dim in self.turns:
+            # The ends read each other; one element more, since a last label may repeat the first.
+            if low <= more:
+                spans.append((max(0, size - more), size))
+            if high >= size - more - 1:
+                spans.append((0, min(size, more)))
+        return [slice(first // step, -(-last // step)) for first, last in spans if first < last]
+
+    def _parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
+        """Return the ranges of elements that are read for one range of a block."""
+        size = self.sizes[dim]
+        parts = [(max(0, low), min(size, high))]
+        if dim in self.turns:
+            turn = self.turns[dim].elements
+            if low < 0:
+                parts.insert(0, (turn + low, turn))
+            if high > size:
+                parts.append((size - turn, high - turn))
+        return parts
 
     def read(self, block: Block) -> dict[str, StoredArray]:
         """Read the arrays of a block, with overlap."""
@@ -134,12 +175,26 @@ class BlockGrid:
                 variable=variable,
                 chunk_source=self.chunk_source,
             )
-            values = reader.read_box(
-                [block.read_start[dim] for dim in variable.dims],
-                [block.read_stop[dim] for dim in variable.dims],
-            )
+            ranges = [
+                self._parts(dim, block.read_start[dim], block.read_stop[dim])
+                for dim in variable.dims
+            ]
+            values = _joined(reader, ranges)
             found[name] = StoredArray(variable.dims, values, dict(variable.metadata.attributes))
         return found
+
+
+def _joined(
+    reader: ArrayReader,
+    ranges: Sequence[Sequence[tuple[int, int]]],
+    chosen: tuple[tuple[int, int], ...] = (),
+) -> NDArray[Any]:
+    """Read ranges along each axis, and join them."""
+    axis = len(chosen)
+    if axis == len(ranges):
+        return reader.read_box([low for low, _ in chosen], [high for _, high in chosen])
+    parts = [_joined(reader, ranges, (*chosen, part)) for part in ranges[axis]]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
 
 
 def cut_into_blocks(
@@ -150,6 +205,7 @@ def cut_into_blocks(
     blocks: Mapping[str, int] | None,
     overlap: Mapping[str, int] | None,
     variables: Sequence[str] | None,
+    periodic: Sequence[str] = (),
 ) -> BlockGrid:
     """Return the blocks of a group.
 
@@ -161,6 +217,8 @@ def cut_into_blocks(
         Elements at both sides, by dimension, inside of the array.
     variables
         Names of data variables; coordinates are always read. None is all.
+    periodic
+        Dimensions whose ends are neighbours.
 
     Raises
     ------
@@ -226,5 +284,7 @@ def cut_into_blocks(
         overlap=dict(overlap or {}),
         paths={name: variable.path for name, variable in arrays.items()},
         dims={name: variable.dims for name, variable in arrays.items()},
-        attributes=dataset.attributes,
+        # What a target remembers of its own source is not passed on.
+        attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
+        turns=find_turns(dataset, sizes, overlap or {}, periodic),
     )

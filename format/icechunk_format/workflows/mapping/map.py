@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
-from icechunk_format.dataset.dataset import open_dataset
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.zarr_json import parse_group_metadata
+from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.dataset.writing.part import Destination, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
-from icechunk_format.spec.node_path import parse_node_path
+from icechunk_format.spec.node_path import NodePath, parse_node_path
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray, cut_into_blocks
-from icechunk_format.workflows.mapping.placing import Placed, Result, check_like_first, place
+from icechunk_format.workflows.mapping.blocks import BlockGrid, cut_into_blocks
+from icechunk_format.workflows.mapping.follow import (
+    changed_blocks,
+    existing_arrays,
+    recorded,
+    settings_of,
+    why_other_results,
+)
+from icechunk_format.workflows.mapping.placing import (
+    Layout,
+    Placed,
+    place,
+)
+from icechunk_format.workflows.mapping.record import (
+    MOST_FAILED,
+    RECORD_KEY,
+    FollowRecord,
+    parse_record,
+)
+from icechunk_format.workflows.mapping.tasks import (
+    BlockFunction,
+    BlockMapping,
+    EachBlock,
+    Mapped,
+    first_layouts,
+)
 from icechunk_format.workflows.running import Run
-
-
-class BlockFunction(Protocol):
-    """Computes the results of a block; picklable."""
-
-    def __call__(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any], /
-    ) -> tuple[list[Result], dict[str, Any]]:
-        """Return variables and attributes of the group."""
-
-    def label(self, block: Block, arrays: Mapping[str, StoredArray], /) -> str:
-        """Return the labels of a block, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +63,14 @@ class BlocksRequest:
     blocks: Mapping[str, int] | None
     overlap: Mapping[str, int] | None
     variables: Sequence[str] | None
+    periodic: Sequence[str] = ()
 
     def grid(self) -> BlockGrid:
         """Return the blocks, pinned to a snapshot."""
+        return self.opened()[2]
+
+    def opened(self) -> tuple[Repository, Dataset, BlockGrid]:
+        """Return the repository, the group and its blocks."""
         repository = Repository.open(self.location)
         dataset = open_dataset(
             repository,
@@ -61,14 +82,37 @@ class BlocksRequest:
         source = repository.chunk_source(
             authorized=self.authorize, virtual_options=self.virtual_options
         )
-        return cut_into_blocks(
+        grid = cut_into_blocks(
             dataset,
             self.location,
             source,
             blocks=self.blocks,
             overlap=self.overlap,
             variables=self.variables,
+            periodic=self.periodic,
         )
+        return repository, dataset, grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapRequest:
+    """A mapping and its target; see ``icechunk_spark.map_blocks``.
+
+    Parameters
+    ----------
+    template
+        Layouts of the whole result, and attributes of the group; None takes them from a block.
+    """
+
+    source: BlocksRequest
+    target: Location
+    options: WriteOptions
+    chunks: Mapping[str, int]
+    encoding: Mapping[str, Mapping[str, Any]]
+    skips_errors: bool
+    follow: bool = False
+    function_version: str | None = None
+    template: tuple[list[Layout], dict[str, Any]] | None = None
 
 
 @shown_by("records.record")
@@ -79,9 +123,13 @@ class MapBlocksResult:
     Parameters
     ----------
     arrays
-        Paths of the new arrays.
+        Paths of the arrays.
     blocks
         Number of blocks.
+    computed
+        Number of blocks that this run computed.
+    full_run
+        Why a run with ``follow`` computed all blocks; None if only those that changed.
     failed
         Labels and errors of blocks that were skipped.
     commit
@@ -90,133 +138,232 @@ class MapBlocksResult:
 
     arrays: tuple[str, ...]
     blocks: int
-    failed: tuple[str, ...]
+    computed: int = 0
+    full_run: str | None = None
+    failed: tuple[str, ...] = ()
     commit: WriteResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BlockMapping:
-    """The context of all tasks; picklable."""
+class MapPlan:
+    """The blocks to compute, and the arrays that they go to."""
 
-    grid: BlockGrid
-    function: BlockFunction
-    destination: Destination
+    numbers: Sequence[int]
     arrays: Mapping[str, Placed]
-    """By name."""
-    skips_errors: bool
+    attributes: Mapping[str, Any]
+    """Of the group."""
+    full_run: str | None = None
+    deleted: tuple[str, ...] = ()
+    """Paths of arrays of the last run that this one does not make."""
 
 
-def first_results(
-    grid: BlockGrid, function: BlockFunction, number: int
-) -> tuple[list[Result], dict[str, Any]]:
-    """Return the results of one block."""
-    block = grid.block(number)
-    return function(block, grid.read(block), grid.attributes)
-
-
-def map_block(work: BlockMapping, number: int) -> tuple[TaskReceipt | None, str | None]:
-    """Compute and write one block; return its receipt, or its labels and error."""
-    block = work.grid.block(number)
-    arrays = work.grid.read(block)
-    try:
-        results, _ = work.function(block, arrays, work.grid.attributes)
-        found = {result.name: result for result in results}
-        label = work.function.label(block, arrays)
-        if found.keys() != work.arrays.keys():
-            raise InvalidInputError(
-                f"block {label} has the variables {', '.join(found)}, and the first block"
-                f" {', '.join(work.arrays)}; return the same for each block",
-                block=label,
-            )
-        for name, result in found.items():
-            check_like_first(work.arrays[name], block, result, label)
-    except InvalidInputError as error:
-        if not work.skips_errors:
-            raise
-        return None, error.message
-    blocks = ArrayBlocks(work.destination)
-    for name, result in found.items():
-        placed = work.arrays[name]
-        if placed.is_written_by(block):
-            blocks.write(placed.target, placed.start(block), result.values)
-    return blocks.receipt(), None
-
-
-def map_over_blocks(
-    request: BlocksRequest,
-    function: BlockFunction,
-    run: Run,
-    *,
-    target: Location,
-    options: WriteOptions,
-    chunks: Mapping[str, int],
-    codecs: Mapping[str, Sequence[Any]],
-    skips_errors: bool,
-) -> MapBlocksResult:
+def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> MapBlocksResult:
     """Map a function over blocks, in one commit; see ``icechunk_spark.map_blocks``."""
-    opened = open_destination(target, options, request.authorize, request.virtual_options)
+    source, options = request.source, request.options
+    opened = open_destination(request.target, options, source.authorize, source.virtual_options)
     if isinstance(opened, WriteResult):
-        return MapBlocksResult(arrays=(), blocks=0, failed=(), commit=opened)
+        return MapBlocksResult(arrays=(), blocks=0, commit=opened)
     destination, base = opened
-    grid = request.grid()
+    repository, dataset, grid = source.opened()
     if not len(grid):
         raise InvalidInputError(
-            f"{request.location} has no elements to map over: a dimension has length 0",
+            f"{source.location} has no elements to map over: a dimension has length 0",
             sizes=dict(grid.sizes),
         )
     group = parse_node_path(f"/{(options.group or '').strip('/')}")
-    taken = [] if base is None else [n.path for n in base.children(group) if n.array is not None]
-    if taken and options.mode == "errorifexists":
-        raise AlreadyExistsError(
-            f"group {group} of {target} has arrays already ({', '.join(taken)}); choose another"
-            " group, or mode='overwrite' to replace arrays of the same names",
-            kind="arrays",
-            group=str(group),
-        )
-    [(results, attributes)] = run(_First(grid, function), [0])
-    first = grid.block(0)
-    arrays = {
-        result.name: place(
-            grid, first, result, str(group), chunks=chunks, codecs=codecs.get(result.name)
-        )
-        for result in results
-    }
+    record = FollowRecord(
+        repository=str(source.location),
+        group=dataset.path,
+        snapshot_id=str(grid.snapshot_id),
+        function=function.name,
+        function_version=request.function_version,
+        settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),
+    )
+    known = _known(base, group) if request.follow else None
+    plan: MapPlan | str = "there was no result yet"
+    if known is not None and base is not None:
+        plan = _changes(repository, dataset, grid, base, group, known, record)
+    if isinstance(plan, str):
+        _check_free(base, group, request, known)
+        plan = _all_blocks(request, function, run, grid, group, known, plan)
+    if not len(plan.numbers):
+        return _unchanged(request, grid, destination, plan)
+    documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
+    targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
         grid=grid,
-        function=function,
+        function=function.like(targets),
         destination=destination,
-        arrays=arrays,
-        skips_errors=skips_errors,
+        arrays=plan.arrays,
+        skips_errors=request.skips_errors,
     )
-    done = list(run(_Each(work), range(len(grid))))
+    done: list[Mapped] = list(run(EachBlock(work), [(number, None) for number in plan.numbers]))
+    failed = sorted(one.number for one in done if one.failed is not None)
+    done += run(EachBlock(work), _once_more(plan, grid, failed)) if failed else []
+    attributes = dict(plan.attributes)
+    if request.follow:
+        skipped = [list(grid.block(number).index.values()) for number in failed[:MOST_FAILED]]
+        record = replace(
+            record,
+            arrays=recorded(plan.arrays),
+            failed=skipped if len(failed) <= MOST_FAILED else None,
+        )
+        attributes[RECORD_KEY] = record.to_json()
+    cleared: dict[str, list[NDArray[np.int64]]] = {}
+    for one in done:
+        for path, at in one.cleared.items():
+            cleared.setdefault(path, []).append(at)
+    names = ", ".join(plan.arrays)
     change = ArraysCommit(
         destination=destination,
         options=options,
-        arrays=[placed.target for placed in arrays.values()],
+        arrays=[placed.target for placed in plan.arrays.values()],
         groups={str(group): attributes},
-        message=f"Map blocks to {', '.join(arrays)}",
+        cleared={path: np.concatenate(found) for path, found in cleared.items()},
+        deleted=plan.deleted,
+        message=f"Map blocks to {names}"
+        if len(plan.numbers) == len(grid)
+        else f"Update {names}: {len(plan.numbers)} of {len(grid)} blocks",
     )
-    commit = commit_arrays(change, [receipt for receipt, _ in done if receipt is not None])
+    commit = commit_arrays(change, [one.receipt for one in done if one.receipt is not None])
     return MapBlocksResult(
-        arrays=tuple(placed.target.path for placed in arrays.values()),
+        arrays=tuple(placed.target.path for placed in plan.arrays.values()),
         blocks=len(grid),
-        failed=tuple(sorted(error for _, error in done if error is not None)),
+        computed=len(plan.numbers),
+        full_run=plan.full_run if request.follow else None,
+        failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _First:
-    grid: BlockGrid
-    function: BlockFunction
+def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
+    """Return the record of the last run."""
+    node = None if base is None else base.node(group)
+    if node is None or node.array is not None:
+        return None
+    attributes = parse_group_metadata(node.user_data, node_path=group).attributes
+    return parse_record(attributes.get(RECORD_KEY))
 
-    def __call__(self, number: int) -> tuple[list[Result], dict[str, Any]]:
-        return first_results(self.grid, self.function, number)
+
+def _check_free(
+    base: Snapshot | None, group: NodePath, request: MapRequest, known: FollowRecord | None
+) -> None:
+    """Refuse a group that has arrays, unless they may be replaced."""
+    nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
+    ours = set() if known is None else {path_in(group, name) for name in known.arrays}
+    taken = [node.path for node in nodes if node.path not in ours]
+    if taken and request.options.mode == "errorifexists":
+        raise AlreadyExistsError(
+            f"group {group} of {request.target} has arrays already ({', '.join(taken)}); choose"
+            " another group, or mode='overwrite' to replace arrays of the same names",
+            kind="arrays",
+            group=str(group),
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Each:
-    work: BlockMapping
+def _changes(
+    repository: Repository,
+    dataset: Dataset,
+    grid: BlockGrid,
+    base: Snapshot,
+    group: NodePath,
+    known: FollowRecord,
+    record: FollowRecord,
+) -> MapPlan | str:
+    """Return the plan of the blocks that changed, or why all have to be computed."""
+    reason = why_other_results(known, record)
+    if reason is not None:
+        return reason
+    arrays = existing_arrays(known, base, group, grid)
+    if isinstance(arrays, str):
+        return arrays
+    numbers = changed_blocks(repository, known, dataset, grid)
+    if isinstance(numbers, str):
+        return numbers
+    node = base.node(group)
+    assert node is not None  # It holds the record.
+    attributes = parse_group_metadata(node.user_data, node_path=group).attributes
+    return MapPlan(numbers=numbers.tolist(), arrays=arrays, attributes=attributes)
 
-    def __call__(self, number: int) -> tuple[TaskReceipt | None, str | None]:
-        return map_block(self.work, number)
+
+def _all_blocks(
+    request: MapRequest,
+    function: BlockFunction,
+    run: Run,
+    grid: BlockGrid,
+    group: NodePath,
+    known: FollowRecord | None,
+    reason: str,
+) -> MapPlan:
+    """Return the plan of all blocks; the arrays are those of the template or of one block."""
+    lengths: Mapping[str, int] = grid.sizes
+    if request.template is not None:
+        layouts, attributes = request.template
+    else:
+        number, layouts, attributes = first_layouts(grid, function, run, request.skips_errors)
+        block = grid.block(number)
+        lengths = {dim: block.stop[dim] - start for dim, start in block.start.items()}
+    dims = {dim for layout in layouts for dim in layout.dims}
+    names = {layout.name for layout in layouts}
+    for option, given, has in (
+        ("chunks", request.chunks, dims),
+        ("encoding", request.encoding, names),
+    ):
+        if unknown := sorted(set(given) - has):
+            raise InvalidInputError(
+                f"{option} names {unknown[0]!r}, which the result does not have; it has"
+                f" {', '.join(sorted(has))}",
+                option=option,
+                name=unknown[0],
+            )
+    arrays = {
+        layout.name: place(
+            grid,
+            layout,
+            lengths,
+            str(group),
+            chunks=request.chunks,
+            codecs=request.encoding.get(layout.name, {}).get("codecs"),
+        )
+        for layout in layouts
+    }
+    former = () if known is None else known.arrays.keys() - arrays.keys()
+    return MapPlan(
+        numbers=range(len(grid)),
+        arrays=arrays,
+        attributes=attributes,
+        full_run=reason,
+        deleted=tuple(path_in(group, name) for name in sorted(former)),
+    )
+
+
+def _once_more(
+    plan: MapPlan, grid: BlockGrid, failed: Sequence[int]
+) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the blocks that write what a failed block would have written for others, too."""
+    succeeded = [grid.block(number) for number in sorted(set(plan.numbers) - set(failed))]
+    again: dict[int, list[str]] = {}
+    for number in failed:
+        block = grid.block(number)
+        for name, placed in plan.arrays.items():
+            if placed.once and placed.is_written_by(block):
+                box = placed.box(block)
+                other = next((b for b in succeeded if placed.box(b) == box), None)
+                if other is not None:
+                    again.setdefault(other.number, []).append(name)
+    return [(number, tuple(names)) for number, names in again.items()]
+
+
+def _unchanged(
+    request: MapRequest, grid: BlockGrid, destination: Destination, plan: MapPlan
+) -> MapBlocksResult:
+    return MapBlocksResult(
+        arrays=tuple(placed.target.path for placed in plan.arrays.values()),
+        blocks=len(grid),
+        commit=WriteResult(
+            branch=request.options.branch,
+            snapshot_id=destination.base,
+            is_skipped=True,
+            reason=f"no block of {request.source.location} changed",
+        ),
+    )

@@ -18,8 +18,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
@@ -30,10 +31,15 @@ from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
 
+# Attributes that give stored values their meaning.
+_OF_VALUES: Final = (
+    "units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One variable that a function returned for a block, encoded.
+class Layout:
+    """One variable that a function returns, encoded, without its values.
 
     Parameters
     ----------
@@ -45,10 +51,18 @@ class Result:
 
     name: str
     dims: tuple[str, ...]
-    values: NDArray[Any]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     attributes: Mapping[str, Any]
     fill_value: Any = None
     is_coordinate: bool = False
+
+
+class Result(NamedTuple):
+    """One variable that a function returned for a block, encoded."""
+
+    layout: Layout
+    values: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +75,7 @@ class Placed:
         By dimension of the blocks: how many elements of the source are one of the array.
     once
         Dimensions that are divided into blocks and that the array does not have: the first block
-        along them writes it.
+        along them writes it, or the first whose function did not fail.
     """
 
     target: ArrayTarget
@@ -72,117 +86,147 @@ class Placed:
         """Return True if the task of a block writes its result."""
         return not any(block.index[dim] for dim in self.once)
 
-    def start(self, block: Block) -> tuple[int, ...]:
-        """Return where the result of a block begins."""
-        return tuple(
-            block.start[dim] // self.factors[dim] if dim in self.factors else 0
-            for dim in self.target.dims
-        )
+    def box(self, block: Block) -> tuple[list[int], list[int]]:
+        """Return the elements of the array that belong to a block."""
+        shape = self.target.metadata.shape
+        lower, upper = [], []
+        for dim, size in zip(self.target.dims, shape, strict=True):
+            factor = self.factors.get(dim)
+            lower.append(0 if factor is None else block.start[dim] // factor)
+            upper.append(size if factor is None else block.stop[dim] // factor)
+        return lower, upper
 
 
 def place(
     grid: BlockGrid,
-    block: Block,
-    result: Result,
+    layout: Layout,
+    lengths: Mapping[str, int],
     group: str,
     *,
     chunks: Mapping[str, int],
     codecs: Sequence[Any] | None,
 ) -> Placed:
-    """Return the array of which this is the result for the first block."""
+    """Return the array of a variable.
+
+    Parameters
+    ----------
+    layout
+        Of the result for one block, or for the whole group.
+    lengths
+        Of the dimensions of that block, or of the group.
+    """
     shape, steps, factors = [], [], {}
-    for dim, size in zip(result.dims, result.values.shape, strict=True):
-        length = block.stop[dim] - block.start[dim] if dim in grid.sizes else size
+    for dim, size in zip(layout.dims, layout.shape, strict=True):
+        length = lengths.get(dim, size)
         if dim not in grid.sizes or not grid.is_split(dim):
             shape.append(size)
             steps.append(size)
         elif size and length % size == 0:
-            factor = length // size
-            if grid.sizes[dim] % factor or grid.steps[dim] % factor:
-                raise _refused(
-                    result,
-                    dim,
-                    f"is {factor} times shorter, which does not divide the"
-                    f" {grid.sizes[dim]} elements in blocks of {grid.steps[dim]}",
-                )
-            factors[dim] = factor
-            shape.append(grid.sizes[dim] // factor)
+            factors[dim] = factor = length // size
+            shape.append(shortened(grid, layout.name, dim, factor))
             steps.append(grid.steps[dim] // factor)
         else:
             raise _refused(
-                result,
+                layout.name,
                 dim,
                 f"has {size} elements in a block of {length}; give the block's, or k"
                 " times fewer, or all of the dimension in one block",
             )
-    once = tuple(dim for dim in grid.sizes if grid.is_split(dim) and dim not in result.dims)
-    passed_on = grid.dims.get(result.name) == result.dims
-    if once and not result.is_coordinate and not passed_on:
+    once = tuple(dim for dim in grid.sizes if grid.is_split(dim) and dim not in layout.dims)
+    passed_on = grid.dims.get(layout.name) == layout.dims
+    if once and not layout.is_coordinate and not passed_on:
         raise _refused(
-            result,
+            layout.name,
             once[0],
             "is divided into blocks and is gone in the result, so each block would"
             f" have its own value; take all of it in one block: blocks={{{once[0]!r}: -1}}",
         )
     chunk_shape = []
-    for dim, step in zip(result.dims, steps, strict=True):
+    for dim, step in zip(layout.dims, steps, strict=True):
         chunk = chunks.get(dim, step)
-        chunk = max(1, step) if chunk == -1 else max(1, min(chunk, step))
+        chunk = step if chunk == -1 else chunk
         if dim in factors and step % chunk:
             raise InvalidInputError(
-                f"chunks: {dim} is {chunk}, which does not divide the {step} elements of a block;"
-                " choose other blocks, or rechunk the result",
+                f"chunks: {dim} is {chunk}, which does not divide the {step} elements that a"
+                f" block has in {layout.name!r}; choose blocks of a multiple of {chunk}, other"
+                " chunks, or rechunk the result",
                 option="chunks",
                 dimension=dim,
+                chunk=chunk,
+                block=step,
             )
-        chunk_shape.append(chunk)
-    dtype = result.values.dtype
-    path = path_in(NodePath(group), result.name)
+        chunk_shape.append(max(1, min(chunk, step)))
+    dtype = layout.dtype
+    path = path_in(NodePath(group), layout.name)
     metadata = build_array_metadata(
         shape=shape,
         data_type=parse_data_type("string") if dtype.hasobject else data_type_from_numpy(dtype),
         chunk_shape=chunk_shape,
-        fill_value=result.fill_value,
+        fill_value=layout.fill_value,
         codecs=codecs,
-        dimension_names=result.dims,
-        attributes=result.attributes,
+        dimension_names=layout.dims,
+        attributes=layout.attributes,
         node_path=path,
     )
     target = ArrayTarget(
-        name=result.name,
+        name=layout.name,
         path=path,
         node_id=NodeId.from_random(secrets.token_bytes(NodeId.SIZE)),
-        dims=result.dims,
+        dims=layout.dims,
         metadata=metadata,
     )
     return Placed(target=target, factors=factors, once=once)
 
 
-def check_like_first(placed: Placed, block: Block, result: Result, label: str) -> None:
-    """Raise InvalidInputError if the result of a block differs from that of the first."""
+def shortened(grid: BlockGrid, name: str, dim: str, factor: int) -> int:
+    """Return the length of an array along a dimension that is `factor` times shorter."""
+    if grid.sizes[dim] % factor or grid.steps[dim] % factor:
+        raise _refused(
+            name,
+            dim,
+            f"is {factor} times shorter, which does not divide the"
+            f" {grid.sizes[dim]} elements in blocks of {grid.steps[dim]}",
+        )
+    return grid.sizes[dim] // factor
+
+
+def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -> None:
+    """Raise InvalidInputError if the result of a block does not fit its array."""
     target = placed.target
     expected = tuple(
         (block.stop[dim] - block.start[dim]) // placed.factors[dim] if dim in placed.factors else n
         for dim, n in zip(target.dims, target.metadata.shape, strict=True)
     )
     dtype = target.metadata.data_type.numpy
+    stored = target.metadata.attributes
     for what, found, wanted in (
-        ("dimensions", result.dims, target.dims),
-        ("a shape", result.values.shape, expected),
-        ("the data type", str(result.values.dtype), str(dtype)),
+        ("the dimensions", layout.dims, target.dims),
+        ("the shape", layout.shape, expected),
+        ("the data type", str(layout.dtype), str(dtype)),
+        *(
+            # Text, since NaN differs from itself.
+            (f"the attribute {key}", _text(layout.attributes.get(key)), _text(stored.get(key)))
+            for key in _OF_VALUES
+        ),
     ):
         if found != wanted and not (what == "the data type" and dtype.hasobject):
             raise InvalidInputError(
-                f"variable {result.name!r} of block {label} has {what} {found}, and {wanted} was"
-                " expected from the first block; return the same for each block",
-                variable=result.name,
+                f"variable {layout.name!r} of block {label} has {what} {found}, and its array"
+                f" {wanted}; return the same for each block"
+                + (", or give it in encoding" if what.startswith("the attribute") else ""),
+                variable=layout.name,
                 block=label,
             )
 
 
-def _refused(result: Result, dim: str, problem: str) -> InvalidInputError:
+def _text(value: Any) -> str:
+    """Return an attribute as text to compare: NaN equals itself, and midnight may be left out."""
+    return repr(value).replace(" 00:00:00", "")
+
+
+def _refused(name: str, dim: str, problem: str) -> InvalidInputError:
     return InvalidInputError(
-        f"variable {result.name!r} that the function returned: dimension {dim!r} {problem}",
-        variable=result.name,
+        f"variable {name!r} that the function returned: dimension {dim!r} {problem}",
+        variable=name,
         dimension=dim,
     )

@@ -50,6 +50,8 @@ class ArraysCommit:
         replace those of an existing group; None leaves them.
     cleared
         By path of an array, coordinates of chunks to delete, ``int64 (n, ndim)``.
+    deleted
+        Paths of arrays to delete; those that are missing are ignored.
     message
         Used if the options have none.
     """
@@ -59,6 +61,7 @@ class ArraysCommit:
     arrays: Sequence[ArrayTarget]
     groups: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    deleted: Sequence[str] = ()
     message: str
 
 
@@ -87,6 +90,9 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     repository, base = made_destination(repository, change.destination, options)
     session = repository.writable_session(options.branch, base=base)
     _make_groups(session, change)
+    for path in change.deleted:
+        if session.node(path) is not None:
+            session.delete(path)
     for array in change.arrays:
         _put_array(session, array)
     for path, coords in change.cleared.items():

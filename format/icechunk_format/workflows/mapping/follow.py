@@ -1,0 +1,194 @@
+"""Finds the blocks of a followed source that changed since the last run.
+
+Rules of this file
+------------------
+1. Changes come from transaction logs, so whole chunks count as changed. Coordinates and others
+   without some dimension that were written again are compared by value: an append with xarray
+   writes all of them anew.
+2. A block has changed if any element that it reads, overlap included, may have changed, or the
+   attributes of an array. Attributes of the group do not count.
+3. In doubt, all blocks have changed, and the reason is reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.part import ArrayTarget, path_in
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.node_path import NodePath
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.workflows.changes.axis_changes import slabs
+from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
+from icechunk_format.workflows.changes.steps import steps_to, touched_nodes
+from icechunk_format.workflows.mapping.blocks import BlockGrid
+from icechunk_format.workflows.mapping.placing import Placed, shortened
+from icechunk_format.workflows.mapping.record import FollowRecord
+
+# Arrays of more elements are not compared by value.
+_MOST_ELEMENTS: Final = 1 << 23
+
+
+def changed_blocks(
+    repository: RepositoryReader, record: FollowRecord, new: Dataset, grid: BlockGrid
+) -> NDArray[np.int64] | str:
+    """Return the numbers of blocks that may differ from the recorded source, or why all do."""
+    try:
+        old_id = SnapshotId.parse(record.snapshot_id)
+        # A snapshot that has expired cannot be resolved.
+        repository.resolve(snapshot=old_id)
+        old = open_dataset(repository, old_id, record.group)
+        info = repository.snapshot_info(new.snapshot_id)
+        steps = steps_to(repository, info, old_id, any_history=True)
+        nodes = {new.variables[name].node.id for name in grid.paths}
+        logs = [log for step in steps for log in step.logs]
+        touched = touched_nodes(repository, logs, nodes)
+    except (NotFoundError, InvalidInputError) as error:
+        return f"the changes since snapshot {record.snapshot_id} are not known: {error.message}"
+    mask = np.zeros(grid.groups.counts, dtype=bool)
+    for name in grid.paths:
+        now, before = new.variables[name], old.variables.get(name)
+        reason = why_another_array(now, before) or _why_in_another_way(now, before, grid)
+        if reason is not None:
+            return reason
+        boxes = changed_boxes(now, before, touched)
+        if len(boxes) and _is_compared(now, grid):
+            boxes = _different(new, old, name)
+        for box in boxes:
+            _mark(mask, grid, now.dims, box)
+    if record.failed is None:
+        return "many blocks failed in the last run"
+    for at in record.failed:
+        if len(at) == mask.ndim and all(0 <= i < n for i, n in zip(at, mask.shape, strict=True)):
+            mask[tuple(at)] = True
+    return np.flatnonzero(mask)
+
+
+def existing_arrays(
+    record: FollowRecord, snapshot: Snapshot, group: NodePath, grid: BlockGrid
+) -> dict[str, Placed] | str:
+    """Return the arrays of the last run, with the shape that they must have now, or why not."""
+    found = {}
+    for name, placed in record.arrays.items():
+        path = path_in(group, name)
+        node = snapshot.node(path)
+        if node is None or node.array is None or str(node.id) != placed["node"]:
+            return f"{path} was deleted or replaced since the last run"
+        variable, factors = Variable(node), placed["factors"]
+        if not factors.keys() <= set(variable.dims) or not factors.keys() <= grid.sizes.keys():
+            return f"{path} has other dimensions than after the last run"
+        shape = [
+            shortened(grid, name, dim, factors[dim]) if dim in factors else size
+            for dim, size in zip(variable.dims, variable.shape, strict=True)
+        ]
+        if any(now < was for now, was in zip(shape, variable.shape, strict=True)):
+            return f"{path} would become shorter"
+        target = ArrayTarget.of_existing(variable, variable.metadata.with_shape(shape))
+        found[name] = Placed(target=target, factors=factors, once=tuple(placed["once"]))
+    return found
+
+
+def why_other_results(known: FollowRecord, now: FollowRecord) -> str | None:
+    """Return why a run computes other results than the last one did; None if it does not."""
+    for what in ("repository", "group", "function", "function_version"):
+        was, given = getattr(known, what), getattr(now, what)
+        if was != given:
+            return f"{what} was {was!r} and is {given!r}"
+    for what in sorted({*known.settings, *now.settings}):
+        was, given = known.settings.get(what), now.settings.get(what)
+        if was != given:
+            return f"{what} was {was!r} and is {given!r}"
+    return None
+
+
+def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
+    """Return all that results depend on beside the function and the source, as JSON values."""
+    settings = {
+        # Lengths of whole dimensions are part of it: a result may have any length along them.
+        "blocks": {d: s if grid.is_split(d) else [grid.sizes[d]] for d, s in grid.steps.items()},
+        "dims": list(grid.sizes),
+        "overlap": {dim: number for dim, number in grid.overlap.items() if number},
+        "periodic": sorted(grid.turns),
+        "variables": sorted(grid.paths),
+        **given,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+    return plain
+
+
+def _why_in_another_way(now: Variable, before: Variable | None, grid: BlockGrid) -> str | None:
+    """Return why all values of an array may have another meaning, or it became shorter."""
+    assert before is not None
+    # As text, since NaN differs from itself.
+    mine, former = (json.dumps(v.attributes, sort_keys=True) for v in (now, before))
+    if mine != former:
+        return f"the attributes of {now.path} changed"
+    if any(size < was for size, was in zip(now.shape, before.shape, strict=True)):
+        return f"{now.path} became shorter"
+    return None
+
+
+def _is_compared(variable: Variable, grid: BlockGrid) -> bool:
+    """Return True if an array has not all dimensions, as coordinates and masks."""
+    is_part = set(variable.dims) < grid.sizes.keys() or len(variable.dims) < 2
+    return is_part and float(np.prod(variable.shape, dtype=float)) <= _MOST_ELEMENTS
+
+
+def _different(new: Dataset, old: Dataset, name: str) -> Boxes:
+    """Return boxes of the elements of an array that differ by value, or are new."""
+    sizes, former = new.variables[name].shape, old.variables[name].shape
+    beyond = [
+        np.array([(was, size)] if was < size else [], dtype=np.int64).reshape(-1, 2)
+        for was, size in zip(former, sizes, strict=True)
+    ]
+    now = new.read(name, [0] * len(sizes), former)
+    was = old.read(name)
+    if now.dtype.hasobject:
+        differs = np.asarray(now != was, dtype=bool).reshape(former)
+    else:
+        # By bits: NaN equals itself.
+        bits = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (now, was))
+        different = np.not_equal(*bits).reshape(-1, now.dtype.itemsize)
+        differs = different.any(axis=1).reshape(former)
+    if differs.ndim == 1:
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], differs, [False]]).astype(np.int8)))
+        boxes = edges.reshape(-1, 1, 2).astype(np.int64)
+    elif differs.any():
+        at = np.argwhere(differs)
+        boxes = np.stack([at.min(axis=0), at.max(axis=0) + 1], axis=-1)[None].astype(np.int64)
+    else:
+        boxes = np.empty((0, differs.ndim, 2), dtype=np.int64)
+    return np.concatenate([boxes, slabs(beyond, sizes)])
+
+
+def _mark(mask: NDArray[np.bool_], grid: BlockGrid, dims: Sequence[str], box: Boxes) -> None:
+    """Mark the blocks that read any element of a box of an array."""
+    ranges = [
+        grid.near(dim, *map(int, box[dims.index(dim)])) if dim in dims else [slice(None)]
+        for dim in grid.sizes
+    ]
+    for at in itertools.product(*ranges):
+        mask[at] = True
+
+
+def recorded(arrays: Mapping[str, Placed]) -> dict[str, dict[str, Any]]:
+    """Return the entries of arrays in a record."""
+    return {
+        name: {
+            "node": str(placed.target.node_id),
+            "factors": dict(placed.factors),
+            "once": list(placed.once),
+        }
+        for name, placed in arrays.items()
+    }

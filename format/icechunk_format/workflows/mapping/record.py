@@ -1,0 +1,96 @@
+"""The record of a followed source: JSON in an attribute of the group of the result.
+
+Rules of this file
+------------------
+1. The record is committed with the arrays, so that a reset branch goes back with it.
+2. A record holds no credential: the URL of the repository is the one for messages.
+3. A repository is untrusted: a record that cannot be used counts as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+RECORD_KEY: Final = "icechunk_spark_map_blocks"
+"""The attribute of the group."""
+MOST_FAILED: Final = 1_000
+"""More failed blocks are not recorded; the next run computes all."""
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowRecord:
+    """The source that a result was computed from.
+
+    Parameters
+    ----------
+    repository, group, snapshot_id
+        Of the source.
+    function, function_version
+        The name of the function, and the version that the user gave.
+    settings
+        All else that results depend on.
+    arrays
+        By name of an array: ``node`` (its id), ``factors`` and ``once`` of `Placed`.
+    failed
+        Indices of blocks that were skipped; None for too many.
+    """
+
+    repository: str
+    group: str
+    snapshot_id: str
+    function: str
+    function_version: str | None
+    settings: Mapping[str, Any]
+    arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    failed: Sequence[Sequence[int]] | None = ()
+
+    def to_json(self) -> str:
+        """Return the record as JSON."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, sort_keys=True)
+
+
+def parse_record(text: object) -> FollowRecord | None:
+    """Return the record, or None if there is none or it cannot be used."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+        return None
+    kinds: dict[str, Any] = {
+        "repository": str,
+        "group": str,
+        "snapshot_id": str,
+        "function": str,
+        "function_version": (str, type(None)),
+        "settings": dict,
+        "arrays": dict,
+        "failed": (list, type(None)),
+    }
+    if found.keys() != kinds.keys():
+        return None
+    if not all(isinstance(found[name], kind) for name, kind in kinds.items()):
+        return None
+    is_usable = all(_is_placement(placed) for placed in found["arrays"].values()) and all(
+        isinstance(at, list) and all(type(index) is int for index in at)
+        for at in found["failed"] or ()
+    )
+    return FollowRecord(**found) if is_usable else None
+
+
+def _is_placement(found: object) -> bool:
+    """Return True if an entry of ``arrays`` has the fields that it must have."""
+    if not isinstance(found, dict) or found.keys() != {"node", "factors", "once"}:
+        return False
+    factors, once = found["factors"], found["once"]
+    return (
+        isinstance(found["node"], str)
+        and isinstance(factors, dict)
+        and all(type(factor) is int and factor > 0 for factor in factors.values())
+        and isinstance(once, list)
+        and all(isinstance(dim, str) for dim in once)
+    )

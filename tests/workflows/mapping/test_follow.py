@@ -1,0 +1,409 @@
+"""A result that follows its source equals one that is computed anew, with fewer blocks computed."""
+
+from __future__ import annotations
+
+import icechunk
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mapping.map import BlocksRequest, MapRequest, map_over_blocks
+from icechunk_format.workflows.running import in_process
+from icechunk_spark.mapping.datasets import DatasetFunction
+
+icechunk.set_logs_filter("off")
+pytestmark = pytest.mark.filterwarnings("ignore")
+DAY = np.timedelta64(1, "D")
+
+
+def days(first, count, seed=0, y=6, x=4):
+    rng = np.random.default_rng([seed, first])
+    return xr.Dataset(
+        {
+            "t2m": (("time", "y", "x"), rng.normal(280, 10, (count, y, x)), {"units": "K"}),
+            "mask": (("y", "x"), np.arange(y * x).reshape(y, x) % 2),
+        },
+        coords={
+            "time": np.datetime64("2024-01-01", "ns") + np.arange(first, first + count) * DAY,
+            "y": np.arange(y) * 1.0,
+            "x": np.arange(x) * 1.0,
+        },
+    )
+
+
+class Source:
+    """A repository that the reference changes."""
+
+    def __init__(self, path, dataset, chunks=(1, 6, 4)):
+        self.path = str(path)
+        self.repository = icechunk.Repository.create(icechunk.local_filesystem_storage(self.path))
+        encoding = {"t2m": {"chunks": chunks}, "time": {"units": "days since 2000-01-01"}}
+        self.write(dataset, encoding=encoding)
+
+    def write(self, dataset, **options):
+        session = self.repository.writable_session("main")
+        dataset.to_zarr(session.store, zarr_format=3, consolidated=False, **options)
+        session.commit("change")
+
+    def append(self, dataset):
+        self.write(dataset, append_dim="time")
+
+    def put(self, name, at, value):
+        import zarr
+
+        session = self.repository.writable_session("main")
+        zarr.open_group(session.store)[name][at] = value
+        session.commit("put")
+
+
+def opened(path, group=None):
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
+    store = repository.readonly_session("main").store
+    return xr.open_zarr(store, group=group, consolidated=False).load()
+
+
+def mapped(source, function, to, *, blocks=None, run=in_process, **given):
+    options = {
+        name: given.pop(name) for name in ("mode", "group", "txn_app_id", "txn_version", "branch")
+        if name in given
+    }  # fmt: skip
+    encoding = given.pop("encoding", {})
+    read = {name: given.pop(name, None) for name in ("overlap", "variables")}
+    periodic = given.pop("periodic", ())
+    function = DatasetFunction(function=function, encoding=encoding)
+    template = given.pop("template", None)
+    request = MapRequest(
+        source=BlocksRequest(
+            location=Location.of(source.path),
+            version={"branch": "main"},
+            group=None,
+            authorize=(),
+            virtual_options={},
+            blocks=blocks,
+            periodic=periodic,
+            **read,
+        ),
+        target=Location.of(str(to)),
+        options=WriteOptions(**options),
+        chunks=given.pop("chunks", {}),
+        encoding=encoding,
+        skips_errors=given.pop("skips_errors", False),
+        template=None if template is None else function.layouts(template),
+        **given,
+    )
+    return map_over_blocks(request, function, run)
+
+
+def celsius(ds):
+    return (ds[["t2m"]] - 273.15).assign(masked=ds["t2m"].where(ds["mask"] == 1))
+
+
+@pytest.fixture
+def source(tmp_path):
+    return Source(tmp_path / "source", days(0, 10))
+
+
+def check(source, to, function=celsius):
+    xr.testing.assert_equal(opened(to), function(opened(source.path)))
+
+
+def test_only_changed_blocks_are_computed(source, tmp_path):
+    to = tmp_path / "to"
+    first = mapped(source, celsius, to, follow=True)
+    assert (first.blocks, first.computed) == (10, 10)
+    again = mapped(source, celsius, to, follow=True)
+    assert again.computed == 0
+    assert again.commit.is_skipped
+    assert again.commit.snapshot_id == first.commit.snapshot_id
+    assert set(again.arrays) == set(first.arrays)
+    source.put("t2m", (3, 2), 1.0)
+    done = mapped(source, celsius, to, follow=True)
+    assert (done.computed, done.full_run) == (1, None)
+    check(source, to)
+    # All labels are written again, and three days are new.
+    source.append(days(10, 3))
+    done = mapped(source, celsius, to, follow=True)
+    assert (done.blocks, done.computed) == (13, 3)
+    check(source, to)
+    assert len(list(Repository.open(str(to)).ancestry(branch="main"))) == 4
+
+
+def test_overlap_widens_changes(source, tmp_path):
+    def smooth(ds):
+        return ds[["t2m"]].rolling(time=3, center=True, min_periods=1).mean()
+
+    to, given = tmp_path / "to", {"overlap": {"time": 1}, "follow": True}
+    mapped(source, smooth, to, **given)
+    source.put("t2m", (5, 0, 0), 1.0)
+    assert mapped(source, smooth, to, **given).computed == 3
+    source.append(days(10, 1))
+    assert mapped(source, smooth, to, **given).computed == 2
+    xr.testing.assert_allclose(opened(to), smooth(opened(source.path))[["t2m"]])
+
+
+def test_labels_and_other_arrays_are_compared_by_value(source, tmp_path):
+    to = tmp_path / "to"
+
+    def shifted(ds):
+        return ds[["t2m"]] + ds["y"]
+
+    mapped(source, shifted, to, blocks={"time": 5, "y": 2}, follow=True)
+    source.put("y", 3, 3.5)
+    done = mapped(source, shifted, to, blocks={"time": 5, "y": 2}, follow=True)
+    assert done.computed == 2
+    check(source, to, shifted)
+    # A data variable without the divided dimension is compared, too.
+    source.put("mask", (0, 0), 1)
+    assert mapped(source, shifted, to, blocks={"time": 5, "y": 2}, follow=True).computed == 2
+
+
+def test_chunks_that_hold_nothing_now_are_deleted(source, tmp_path):
+    to = tmp_path / "to"
+
+    def warm(ds):
+        return ds[["t2m"]].where(ds["t2m"] > 0)
+
+    mapped(source, warm, to, follow=True)
+    source.put("t2m", 4, -1.0)
+    assert mapped(source, warm, to, follow=True).computed == 1
+    check(source, to, warm)
+    assert opened(to)["t2m"][4].isnull().all()
+
+
+@pytest.mark.parametrize(
+    "change", ["version", "rewritten", "blocks", "function", "target", "attributes", "shorter"]
+)
+def test_all_blocks_are_computed_in_doubt(source, tmp_path, change):
+    to, given, function = tmp_path / "to", {"function_version": "1"}, celsius
+    mapped(source, celsius, to, follow=True, **given)
+    if change == "version":
+        given = {"function_version": "2"}
+    elif change == "rewritten":
+        source.write(days(0, 10, seed=1), mode="w")
+    elif change == "blocks":
+        given["blocks"] = {"time": 2}
+    elif change == "function":
+
+        def function(ds):
+            return ds[["t2m"]] - 1
+
+    elif change == "target":
+        rival = icechunk.Repository.open(icechunk.local_filesystem_storage(str(to)))
+        session = rival.writable_session("main")
+        import zarr
+
+        group = zarr.open_group(session.store)
+        del group["masked"]
+        session.commit("rival")
+    elif change == "attributes":
+        import zarr
+
+        session = source.repository.writable_session("main")
+        zarr.open_group(session.store)["t2m"].attrs["units"] = "degC"
+        session.commit("units")
+    else:
+        source.write(days(0, 6, seed=1), mode="w")
+    done = mapped(source, function, to, follow=True, **given)
+    assert done.computed == done.blocks
+    assert done.full_run
+    check(source, to, function)
+
+
+def test_an_expired_snapshot_and_another_repository(source, tmp_path):
+    to = tmp_path / "to"
+    mapped(source, celsius, to, follow=True)
+    source.put("t2m", 0, 1.0)
+    source.put("t2m", 1, 1.0)
+    from datetime import UTC, datetime
+
+    source.repository.expire_snapshots(datetime.now(UTC))
+    done = mapped(source, celsius, to, follow=True)
+    assert done.computed == 10
+    check(source, to)
+    other = Source(tmp_path / "other", days(0, 4, seed=5))
+    done = mapped(other, celsius, to, follow=True)
+    assert "repository" in done.full_run
+    check(other, to)
+
+
+def test_arrays_of_others_are_not_replaced(source, tmp_path):
+    to = tmp_path / "to"
+    mapped(source, celsius, to)
+    with pytest.raises(AlreadyExistsError):
+        mapped(source, celsius, to, follow=True)
+
+
+def test_failed_blocks_are_computed_again(source, tmp_path):
+    to, bad = tmp_path / "to", {0, 4}
+
+    def fails(ds, block):
+        if block.number in bad:
+            raise ValueError("no")
+        return celsius(ds)
+
+    done = mapped(source, fails, to, follow=True, skips_errors=True)
+    assert len(done.failed) == 2
+    # The first block would have written the labels of y and x.
+    expected = celsius(opened(source.path))
+    found = opened(to)
+    xr.testing.assert_equal(found.isel(time=slice(5, None)), expected.isel(time=slice(5, None)))
+    np.testing.assert_array_equal(found["y"], expected["y"])
+    assert found["t2m"][[0, 4]].isnull().all()
+    bad.clear()
+    done = mapped(source, fails, to, follow=True, skips_errors=True)
+    assert done.computed == 2
+    check(source, to)
+    bad.add(7)
+    source.put("t2m", 7, 1.0)
+    mapped(source, fails, to, follow=True, skips_errors=True)
+    assert opened(to)["t2m"][7].isnull().all()
+
+
+def test_all_blocks_fail(source, tmp_path):
+    def fails(ds):
+        raise ValueError("no")
+
+    with pytest.raises(InvalidInputError) as caught:
+        mapped(source, fails, tmp_path / "to", skips_errors=True)
+    assert caught.value.facts["blocks"] == 10
+
+
+def test_a_template_needs_no_first_block(source, tmp_path):
+    calls = []
+
+    def recorded(ds):
+        calls.append(1)
+        return ds[["t2m"]].coarsen(y=2).mean()
+
+    template = opened(source.path)[["t2m"]].coarsen(y=2).mean()
+    to = tmp_path / "to"
+    mapped(source, recorded, to, blocks={"y": 2}, template=template)
+    assert len(calls) == 30
+    xr.testing.assert_allclose(opened(to), template)
+    other = template.astype("f4").chunk()
+    with pytest.raises(InvalidInputError) as caught:
+        mapped(source, recorded, tmp_path / "other", blocks={"y": 2}, template=other)
+    assert caught.value.facts["variable"] == "t2m"
+
+
+def test_periodic_overlap(tmp_path):
+    def globe(first, count, x):
+        ds = days(first, count, x=x).rename(x="longitude", y="latitude")
+        ds["longitude"] = ("longitude", np.arange(x) * 360.0 / x, {"units": "degrees_east"})
+        return ds
+
+    source = Source(tmp_path / "globe", globe(0, 2, 12), chunks=(1, 6, 3))
+
+    def smooth(ds):
+        assert (np.diff(ds["longitude"]) == 30).all()
+        return ds[["t2m"]].rolling(longitude=5, center=True).mean()
+
+    given = {"overlap": {"longitude": 2}, "periodic": ("longitude",), "follow": True}
+    to = tmp_path / "to"
+    mapped(source, smooth, to, **given)
+    whole = opened(source.path)[["t2m"]]
+    around = whole.pad(longitude=2, mode="wrap").rolling(longitude=5, center=True).mean()
+    expected = around.isel(longitude=slice(2, -2))
+    np.testing.assert_allclose(opened(to)["t2m"], expected["t2m"])
+    np.testing.assert_array_equal(opened(to)["longitude"], whole["longitude"])
+    # The last block reads the first longitude.
+    source.put("t2m", (0, slice(None), slice(0, 3)), 1.0)
+    assert mapped(source, smooth, to, **given).computed == 3
+    with pytest.raises(InvalidInputError) as caught:
+        mapped(source, smooth, tmp_path / "x", periodic=("longitude",))
+    assert caught.value.facts["option"] == "periodic"
+    region = Source(tmp_path / "region", globe(0, 2, 12).isel(longitude=slice(0, 6)))
+    with pytest.raises(InvalidInputError) as caught:
+        mapped(region, smooth, tmp_path / "x", **given)
+    assert caught.value.facts["option"] == "periodic"
+
+
+def test_times_of_all_blocks_have_one_encoding(source, tmp_path):
+    def late(ds):
+        return ds[["t2m"]].assign(seen=ds["time"] + np.timedelta64(3, "D"))
+
+    to = tmp_path / "to"
+    mapped(source, late, to)
+    np.testing.assert_array_equal(opened(to)["seen"], opened(source.path)["time"] + 3 * DAY)
+
+
+def test_chunks_that_do_not_divide_blocks(source, tmp_path):
+    for chunks in ({"time": 3}, {"time": 10}):
+        with pytest.raises(InvalidInputError) as caught:
+            mapped(source, celsius, tmp_path / "to", blocks={"time": 4}, chunks=chunks)
+        assert caught.value.facts["chunk"] == chunks["time"]
+        assert caught.value.facts["block"] == 4
+    with pytest.raises(InvalidInputError) as caught:
+        mapped(source, celsius, tmp_path / "to", blocks={"time": 4}, chunks={"tim": 2})
+    assert caught.value.facts["name"] == "tim"
+    mapped(source, celsius, tmp_path / "to", blocks={"time": 4}, chunks={"time": 2, "y": 5})
+    check(source, tmp_path / "to")
+
+
+def test_two_jobs_at_once_and_a_repeated_job(source, tmp_path):
+    to = tmp_path / "to"
+    mapped(source, celsius, to, follow=True)
+    source.put("t2m", 0, 1.0)
+
+    def raced(function, tasks):
+        found = list(in_process(function, tasks))
+        if not beaten:
+            beaten.append(mapped(source, celsius, to, follow=True))
+        return found
+
+    beaten = []
+    with pytest.raises(ConflictError):
+        mapped(source, celsius, to, follow=True, run=raced)
+    assert beaten[0].computed == 1
+    assert mapped(source, celsius, to, follow=True).computed == 0
+    check(source, to)
+    given = {"txn_app_id": "job", "txn_version": 1, "group": "once"}
+    done = mapped(source, celsius, to, **given)
+    again = mapped(source, celsius, to, **given)
+    assert again.commit.is_skipped
+    assert again.commit.snapshot_id == done.commit.snapshot_id
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_following_equals_computing_anew(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("law")
+    source = Source(folder / "source", days(0, 5), chunks=(2, 3, 4))
+    blocks = {"time": data.draw(st.integers(1, 4)), "y": data.draw(st.sampled_from([2, 3, -1]))}
+    overlap = {"time": data.draw(st.integers(0, 2)), "y": data.draw(st.integers(0, 1))}
+
+    def function(ds):
+        padded = ds["t2m"].rolling(time=3, center=True, min_periods=1).max()
+        found = (padded + ds["y"]).transpose("time", "y", "x").to_dataset(name="t")
+        return found.where(found > 250)
+
+    def plain(ds, block):
+        return ds[["t2m"]].where(ds["t2m"] > 270) + ds["mask"]
+
+    used = function if overlap["time"] else plain
+    size = 5
+    for step in range(3):
+        mapped(source, used, folder / "to", blocks=blocks, overlap=overlap, follow=True)
+        mapped(source, used, folder / f"new{step}", blocks=blocks, overlap=overlap)
+        xr.testing.assert_identical(
+            opened(folder / "to").drop_attrs(), opened(folder / f"new{step}").drop_attrs()
+        )
+        for _ in range(data.draw(st.integers(0, 2))):
+            match data.draw(st.sampled_from(["append", "cell", "label", "fill"])):
+                case "append":
+                    count = data.draw(st.integers(1, 3))
+                    source.append(days(size, count))
+                    size += count
+                case "cell":
+                    at = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 5))
+                    source.put("t2m", at, data.draw(st.sampled_from([200.0, 300.0, np.nan])))
+                case "label":
+                    source.put("y", data.draw(st.integers(0, 5)), data.draw(st.floats(0, 9)))
+                case "fill":
+                    source.put("t2m", slice(0, data.draw(st.integers(1, size))), np.nan)
