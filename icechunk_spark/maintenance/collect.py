@@ -25,6 +25,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import partial, reduce
@@ -44,6 +45,7 @@ from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.task_rows import collected, grouped_rows
@@ -155,7 +157,8 @@ class SparkCollector:
         rows = self._frame([(part, b"") for part in parts])
         tasks = min(len(parts), cores_of(self.spark))
         found = rows.repartition(tasks, "part").mapInArrow(task, _PART_IDS)
-        old = b"".join(bytes(row["ids"]) for row in found.collect())
+        with self._doing("ages of snapshots"):
+            old = b"".join(bytes(row["ids"]) for row in found.collect())
         by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
         return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
 
@@ -182,7 +185,8 @@ class SparkCollector:
         sums = manifests.groupBy("part").agg(
             F.sum(F.length("ids")), F.count("*"), F.sum("size"), F.sum("refs")
         )
-        numbers = [tuple(map(int, row)) for row in sums.collect()]
+        with self._doing("manifests of kept snapshots"):
+            numbers = [tuple(map(int, row)) for row in sums.collect()]
         self._count(Phase.MANIFESTS, ((part, ids) for part, ids, *_ in numbers))
         rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
         if Phase.CHUNKS not in self._marks:
@@ -193,7 +197,8 @@ class SparkCollector:
         spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
         read = partial(collect_tasks.referenced_chunks, self.location, depth)
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PART_IDS))
-        found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
+        with self._doing("chunks in kept manifests"):
+            found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
         self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
 
     def sweep(self, phase: Phase, kept: frozenset[Any] | None) -> DeleteReport:
@@ -217,7 +222,12 @@ class SparkCollector:
             dry_run=self.dry_run,
         )
         by_part = self._by_part(rows, count, sum(sent.values()))
-        return sum(collected(by_part, partial(collect_tasks.sweep, task)), DeleteReport())
+        verb = "counting" if self.dry_run else "deleting"
+        with self._doing(f"{verb} old {phase.value}".replace("_", " ")):
+            return sum(collected(by_part, partial(collect_tasks.sweep, task)), DeleteReport())
+
+    def _doing(self, step: str) -> AbstractContextManager[None]:
+        return described(f"collecting garbage of {self.location}: {step}")
 
     def _by_part(self, rows: DataFrame, count: int, ids: int) -> DataFrame:
         """Return the rows grouped by part."""

@@ -66,6 +66,14 @@ from icechunk_spark.writing.coordinates import (
 
 Write = Callable[[WritePart, Iterable[pa.RecordBatch]], TaskReceipt]
 
+# A mode in the description of a job, before the branch.
+_VERBS: Final = {
+    "append": "append to",
+    "overwrite": "overwrite arrays of",
+    "errorifexists": "create arrays in",
+    "ignore": "create arrays in",
+}
+
 #: Most tasks of a write; with more units than this, a task gets several.
 MAX_TASKS: Final = 10_000
 
@@ -108,7 +116,7 @@ def run_planned_write(
             with computed_once(frame, request.compute_once) as kept:
                 plan, receipts = _write_cells(kept, schema, prepared, request)
             if request.replace_where is not None:
-                with described(f"{request.mode} to {prepared.place}: region"):
+                with described(f"{_VERBS[request.mode]} {prepared.place}: region"):
                     run = partial(on_executors, frame.sparkSession)
                     arrays = plan.arrays.values()
                     more, cleared = clear_region(arrays, prepared.destination, receipts, run)
@@ -126,7 +134,7 @@ def _planned_write(
         plan, rows = _plan_cells(frame, schema, prepared, request)
         return planned_result(plan, rows)
     plan = plan_layout_write(prepared)
-    with described(f"{request.mode} to {prepared.place}: counting rows"):
+    with described(f"{_VERBS[request.mode]} {prepared.place}: counting rows"):
         return planned_result(plan, frame.count())
 
 
@@ -134,7 +142,7 @@ def _plan_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, int]:
     """Plan the cells of the rows, and count the rows."""
-    with described(f"{request.mode} to {prepared.place}: coordinates"):
+    with described(f"{_VERBS[request.mode]} {prepared.place}: coordinates"):
         labels, rows = collect_coordinates(frame, prepared.dims, schema)
     plan = plan_write(
         _for_rows(prepared, frame, rows),
@@ -156,7 +164,7 @@ def _write_cells(
         assert part.numbers is not None, "cells are numbered"
         unit = F.expr(f"{CELL} div {part.numbers.cells_per_unit}")
         rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
-        what = f"{request.mode} to {prepared.place}: {_units(part)} of"
+        what = f"{_VERBS[request.mode]} {prepared.place}: {_units(part)} of"
         with described(f"{what} {', '.join(part.variables)}"):
             receipts += _receipts(rows, write_batches, part)
     return plan, receipts
@@ -246,7 +254,7 @@ def _write_layout(
     )
     order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
     rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
-    with described(f"{request.mode} to {prepared.place}: {_units(part)} of chunks"):
+    with described(f"{_VERBS[request.mode]} {prepared.place}: {_units(part)} of chunks"):
         return plan, _receipts(rows, write_layout_batches, part)
 
 
