@@ -2,8 +2,8 @@
 
 The changes of the source become one commit on the tip of the target, as if a session that began
 at the common ancestor had made them: conflicts are those of a rebase, except that chunks of an
-array may change on one side while the other appends to it. If the target moves while the merge is
-committed, the commit is rebased as any other.
+array may change on one side while the other appends to it or edits its attributes. If the target
+moves while the merge is committed, the commit is rebased as any other.
 
 Rules of this file
 ------------------
@@ -20,10 +20,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import le
-from typing import Any
+from typing import Any, Final
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes import conflicts as conflict_rules
+from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import (
     Conflict,
     ConflictDetector,
@@ -46,6 +47,18 @@ from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
+
+# Attributes of CF and Zarr that decide what stored values mean.
+_DECODING: Final = (
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+    "units",
+    "calendar",
+    "dtype",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +141,7 @@ class Merge:
         detector = ConflictDetector(
             changes=changes, base=base, tip=target, theirs=self._theirs(base, target)
         )
-        detected = (c for c in detector.conflicts() if not _only_grew(c, base, target))
+        detected = (c for c in detector.conflicts() if not _keeps_chunks(c, changes, base, target))
         found = [*taken, *detected]
         result = MergeResult(
             branch=branch,
@@ -177,25 +190,31 @@ class Merge:
         return commits
 
 
-def _only_grew(conflict: Conflict, base: Snapshot, target: Snapshot) -> bool:
-    """Return True if a conflict is about an array that the target only made longer.
+def _keeps_chunks(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
+    """Return True if a conflict is about an array whose chunks mean the same in the target.
 
-    Chunks stay where they are then; those that both wrote are a conflict of their own.
+    An append makes it longer, and chunks stay where they are; most attributes only describe it.
+    Chunks that both wrote are a conflict of their own.
     """
-    if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or conflict.node_id is None:
+    node_id = conflict.node_id
+    if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or node_id is None:
         return False
-    nodes = [snapshot.nodes.with_id(conflict.node_id) for snapshot in (base, target)]
+    if changes.chunks[node_id].replaces_all:
+        return False
     shapes, documents = [], []
-    for node in nodes:
+    for snapshot in (base, target):
+        node = snapshot.nodes.with_id(node_id)
         if node is None or node.array is None:
             return False
-        shapes.append(node.array.shape)
         try:
             document = json.loads(node.user_data)
+            attributes = document.pop("attributes", None) or {}
+            decoding = {name: attributes.get(name) for name in _DECODING}
             del document["shape"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             return False
-        documents.append(document)
+        shapes.append(node.array.shape)
+        documents.append((document, decoding))
     grew = len(shapes[0]) == len(shapes[1]) and all(map(le, *shapes))
     return grew and documents[0] == documents[1]
 
