@@ -1,12 +1,16 @@
 """Functions over blocks give what xarray gives over the whole array."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import icechunk
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import icechunk_spark
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.repository.repository import Repository
 
 icechunk.set_logs_filter("off")
@@ -189,3 +193,61 @@ def test_rows_of_blocks(spark, weather):
     with pytest.raises(InvalidInputError) as caught:
         icechunk_spark.read_blocks(spark, weather, patches, "a int", blocks={"lat": 2})
     assert caught.value.facts["dimension"] == "lat"
+
+
+def _scaled(ds, factor):
+    return ds[["t2m"]] * factor
+
+
+@pytest.mark.each_spark
+def test_functions_that_capture_much(spark, weather, tmp_path):
+    # 50 MB go with the function, to all of its tasks.
+    field = np.random.default_rng(1).random((50 * 2**17,))
+
+    def looked_up(ds, block):
+        return ds[["t2m"]] + field[block.number * 1000]
+
+    cases = {
+        "closure": (looked_up, None),
+        "lambda": (lambda ds: ds[["t2m"]] * 2, lambda ds: ds[["t2m"]] * 2),
+        "partial": (partial(_scaled, factor=3), lambda ds: ds[["t2m"]] * 3),
+    }
+    whole, unpacked = opened(weather), {"dtype": "f8", "scale_factor": 1.0, "add_offset": 0.0}
+    for group, (function, expected) in cases.items():
+        icechunk_spark.map_blocks(
+            spark, weather, function, to=str(tmp_path / "to"), to_group=group,
+            blocks={"time": 4}, encoding={"t2m": unpacked},
+        )  # fmt: skip
+        found = opened(str(tmp_path / "to"), group)["t2m"]
+        if expected is None:
+            steps = np.repeat(field[[0, 1000, 2000]], 4)[:, None, None]
+            np.testing.assert_allclose(found, whole["t2m"] + steps)
+        else:
+            np.testing.assert_allclose(found, expected(whole)["t2m"])
+
+
+@pytest.mark.each_spark
+def test_follow_and_two_jobs_at_once(spark, weather, tmp_path):
+    to = str(tmp_path / "to")
+
+    def warm(ds):
+        return ds[["t2m"]].where(ds["mask"])
+
+    def run(_):
+        return icechunk_spark.map_blocks(
+            spark, weather, warm, to=to, blocks={"time": 4}, follow=True, function_version="1"
+        )
+
+    assert run(0).computed == 3
+    assert run(0).commit.is_skipped
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(weather))
+    session = repository.writable_session("main")
+    zarr.open_group(session.store)["t2m"][5] = 100
+    session.commit("change")
+    with ThreadPoolExecutor(2) as threads:
+        outcomes = [threads.submit(run, number) for number in range(2)]
+    errors = [o.exception() for o in outcomes if o.exception() is not None]
+    assert all(isinstance(error, ConflictError) for error in errors)
+    assert len(errors) < 2
+    assert {o.result().computed for o in outcomes if o.exception() is None} <= {0, 1}
+    xr.testing.assert_equal(opened(to), warm(opened(weather)).drop_attrs(deep=False))
