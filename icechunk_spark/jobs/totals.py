@@ -41,6 +41,13 @@ def note_job(measures: Measures) -> None:
         totals.measures += measures
 
 
+def with_totals(result: _R, totals: Totals) -> _R:
+    """Return a result with the totals of its jobs, unless it ran none."""
+    if not totals.measures.tasks:
+        return result
+    return replace(result, totals=totals.measures)  # type: ignore[type-var]
+
+
 def in_commit(result: _R, totals: Totals) -> _R:
     """Return a result whose ``commit``, if there is one, has the totals of its jobs."""
     commit = getattr(result, "commit", None)

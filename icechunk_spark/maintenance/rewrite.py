@@ -23,6 +23,7 @@ from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFES
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.task_rows import on_executors
+from icechunk_spark.jobs.totals import totalled, with_totals
 
 # Fewer references than this are not worth a task.
 _LEAST_REFS_PER_TASK: Final = 50_000
@@ -69,11 +70,15 @@ def rewrite_manifests(
     share = plan.references // (_WAVES * cores_of(spark))
     if share < MAX_REFS_PER_MANIFEST:
         plan = one_process.regrouped(plan, max(share, _LEAST_REFS_PER_TASK))
-    with raised_in_jobs(
-        f"rewriting manifests of {location}",
-        "Nothing was committed; rewriting again starts afresh",
+    with (
+        totalled() as totals,
+        raised_in_jobs(
+            f"rewriting manifests of {location}",
+            "Nothing was committed; rewriting again starts afresh",
+        ),
     ):
         receipts = on_executors(spark, partial(run_rewrite, plan.context), plan.tasks)
-    return one_process.finish_rewrite(
+    done = one_process.finish_rewrite(
         plan, receipts, message=message, metadata=metadata, amend=amend
     )
+    return with_totals(done, totals)

@@ -113,6 +113,7 @@ def mirror(
     from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
+    from icechunk_spark.jobs.totals import totalled, with_totals
 
     texts = given_options(path, options)
     parsed = parse_read_options(texts, "mirror")
@@ -140,4 +141,6 @@ def mirror(
             with raised_in_jobs(f"copying {request.location} to {request.target}", _AFTER_FAILURE):
                 return on_executors(spark, function, tasks, parts)
 
-        return bring_up_to_date(request, run)
+        with totalled() as totals:
+            done = bring_up_to_date(request, run)
+        return with_totals(done, totals)

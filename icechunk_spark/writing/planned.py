@@ -55,7 +55,7 @@ from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.partitions import cores_of, together
 from icechunk_spark.jobs.task_rows import collected, on_executors
 from icechunk_spark.jobs.time_zone import session_time_zone
-from icechunk_spark.jobs.totals import totalled
+from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.schema import quoted, write_schema
 from icechunk_spark.writing.computed_once import computed_once
 from icechunk_spark.writing.coordinates import (
@@ -124,7 +124,7 @@ def run_planned_write(
         else:
             plan, receipts = _write_layout(frame, prepared, request)
     done = finish_write(plan, receipts, cleared)
-    return done if done.is_skipped else replace(done, totals=totals.measures)
+    return done if done.is_skipped else with_totals(done, totals)
 
 
 def _planned_write(

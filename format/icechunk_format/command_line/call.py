@@ -60,6 +60,8 @@ class Call:
 
     def document(self, **keys: Any) -> None:
         """Print the JSON document if ``--json`` was given."""
+        if keys.get("totals", ...) is None:  # of Spark's tasks alone
+            del keys["totals"]
         self.screen.document({"repository": str(self.location), **keys})
 
     def carry_out(

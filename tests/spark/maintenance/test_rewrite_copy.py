@@ -49,6 +49,8 @@ def test_copies_and_rewrites_what_one_process_would(spark, built, tmp_path):
     assert contents(copy) == contents(built)
     info = next(iter(copy.ancestry()))
     assert (info.message, info.metadata["by"]) == ("fewer", "spark")
+    assert planned.totals is None
+    assert done.totals.bytes_written > 0
     assert maintenance.rewrite_manifests(spark, str(tmp_path / "copy")).commit is None
     splitting = [["any_array", [{"condition": {"Axis": 0}, "num_chunks": 5}]]]
     split = maintenance.rewrite_manifests(

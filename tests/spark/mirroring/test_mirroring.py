@@ -27,6 +27,7 @@ def rows(frame):
 def test_a_copy_follows_and_older_versions_stay(spark, grid):
     done = icechunk_spark.mirror(spark, grid.place, grid.target, rowsPerPartition=16)
     assert (done.files_added, done.rows, done.snapshot_id) == (3, 48, grid.first)
+    assert done.totals.chunks_decoded > 0
     before = grid.rows()
     grid.change("wind", (1, 1))
     newest = grid.append(2)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +45,7 @@ from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.splitting import SplittingRule, rules_tree
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
+from icechunk_format.storage.measures import Measures
 
 _TRIES: Final = 1000
 
@@ -99,6 +100,8 @@ class RewriteResult:
         again for these arrays.
     dry_run
         Whether nothing was written.
+    totals
+        What Spark's tasks have read and written; None for a call in this process.
     """
 
     commit: CommitResult | None
@@ -109,6 +112,7 @@ class RewriteResult:
     bytes_after: int | None
     left_out: tuple[str, ...] = ()
     dry_run: bool = False
+    totals: Measures | None = field(default=None, compare=False)
 
 
 def commit_rewrite(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -43,6 +43,7 @@ from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.measures import Measures
 from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (
     Groups,
@@ -121,6 +122,8 @@ class MirrorResult:
         Why all cells were written; None if only changes were, or nothing.
     dry_run
         True if the run was only planned; the other values are then those of the version to come.
+    totals
+        What Spark's tasks have read and written; None for a call in this process.
     """
 
     version: int
@@ -131,6 +134,7 @@ class MirrorResult:
     bytes: int = 0
     full_copy: str | None = None
     dry_run: bool = False
+    totals: Measures | None = field(default=None, compare=False)
 
 
 def mirror(request: MirrorRequest, run: Run, progress: ProgressOption = None) -> MirrorResult:
