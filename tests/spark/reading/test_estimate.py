@@ -41,6 +41,7 @@ def served(tmp_path_factory):
         yield server
 
 
+@pytest.mark.each_spark
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_job_does_what_was_estimated(spark, served, options):
     path = f"{served.url}/grid"
