@@ -17,6 +17,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 from icechunk_format.grid.axes import RunAxis
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.deleting import labels
 from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
@@ -355,3 +356,48 @@ def test_spec_version_1(tmp_path):
     session.commit("made")
     delete(place, isel="i=2:4")
     assert read(place).tolist() == [0, 1, 4, 5, 6, 7]
+
+
+class PowerCutError(BaseException):
+    """Ends a process as a kill does: no handler for errors sees it."""
+
+
+@pytest.mark.parametrize("where", ["time BETWEEN 20 AND 30", "time >= 50", "time < 20 AND x < 2"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_deletion_that_ends_at_any_write_is_whole_or_did_not_happen(
+    tmp_path, where, after, monkeypatch
+):
+    outcomes = set()
+    for number in range(40):
+        place = str(tmp_path / str(number))
+        weather(place)
+        before = (read(place), read(place, "time"))
+        left = itertools.count(-number)
+        put = LocalStorage.put
+
+        def cut(storage, *given, put=put, left=left, **named):
+            ends = next(left) == 0
+            if ends and not after:
+                raise PowerCutError
+            done = put(storage, *given, **named)
+            if ends:
+                raise PowerCutError
+            return done
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "put", cut)
+            try:
+                delete(place, where=where)
+                ended = False
+            except PowerCutError:
+                ended = True
+        found = (read(place), read(place, "time"))
+        is_same = all(a.tobytes() == b.tobytes() for a, b in zip(before, found, strict=True))
+        outcomes.add((ended, is_same))
+        if not ended:
+            break
+        # The same call finishes it, or finds nothing left to delete.
+        delete(place, where=where)
+        assert read(place).tobytes() != before[0].tobytes()
+    assert (False, False) in outcomes
+    assert (True, True) in outcomes
