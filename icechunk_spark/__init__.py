@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from icechunk_spark.mapping.function import map_blocks, read_blocks
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
+    from icechunk_spark.reading.combine import combine_summaries
     from icechunk_spark.reading.estimate import estimate
     from icechunk_spark.reading.metrics import last_read_metrics
     from icechunk_spark.reading.to_xarray import to_xarray
@@ -45,6 +46,7 @@ _HOME: Final = {
     "Estimate": "icechunk_format.workflows.estimate",
     "Measures": "icechunk_format.storage.measures",
     "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
+    "combine_summaries": "icechunk_spark.reading.combine",
     "delete": "icechunk_spark.deleting.function",
     "estimate": "icechunk_spark.reading.estimate",
     "freshness": "icechunk_spark.mirroring.read",
@@ -68,6 +70,7 @@ __all__ = [
     "IcechunkDataSource",
     "Measures",
     "VirtualizeResult",
+    "combine_summaries",
     "delete",
     "estimate",
     "freshness",

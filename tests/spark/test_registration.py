@@ -45,6 +45,7 @@ def test_public_names():
         "last_read_metrics",
         "estimate",
         "VirtualizeResult",
+        "combine_summaries",
         "delete",
         "freshness",
         "map_blocks",
