@@ -1,5 +1,7 @@
 """Arrays to arrays: maps become series, and a function runs over blocks, beside dask.
 
+An identity runs beside a loop by hand, and a copy follows a source of which one map changed.
+
 The plan of a very large array is measured by itself: 866 GB, from maps of a day to series.
 """
 
@@ -8,7 +10,9 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,16 +35,24 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     if options.scale < 0.02:
         shape = (shape[0], 37, 72)
     series = (shape[0], math.ceil(shape[1] / 19), math.ceil(shape[2] / 20))
-    path = build(folder / "maps", shape)
+    days = math.ceil(shape[0] / 100)
+    path, growing = build(folder / "maps", shape), build(folder / "growing", shape)
     cases: dict[str, Any] = {
         "rechunk": partial(rechunk, spark, path, folder / "ours", series),
         "rechunk, dask threads": partial(rechunk_with_dask, path, folder / "dask", series),
         "map_blocks": partial(anomalies, spark, path, folder / "ours-mapped"),
         "map_blocks, dask threads": partial(anomalies_with_dask, path, folder / "dask-mapped"),
+        "identity": partial(identity, spark, path, folder / "same", days),
+        "identity, by hand": partial(identity_by_hand, path, folder / "by-hand", days),
+        "follow": partial(follow, spark, growing, folder / "followed", days),
         "nothing": partial(nothing, spark),
     }
+    follow(spark, growing, folder / "followed", days)
     timings = interleaved(cases, rounds=options.rounds, warm_up=True)
     expected = read(path)
+    for case in ("identity", "identity, by hand"):
+        np.testing.assert_array_equal(read(timings[case].value), expected)
+    np.testing.assert_array_equal(read(timings["follow"].value), read(growing))
     for case in ("rechunk", "rechunk, dask threads"):
         np.testing.assert_array_equal(read(timings[case].value), expected)
     ours, theirs = (read(timings[f"map_blocks{end}"].value) for end in ("", ", dask threads"))
@@ -53,8 +65,18 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
             for case in ("rechunk", "map_blocks")
         ),
         *(row(BENCHMARK, f"{case}, dask threads", timings) for case in ("rechunk", "map_blocks")),
+        row(
+            BENCHMARK, "identity", timings, versus="identity, by hand",
+            goal="beyond Spark's fixed cost >= 0.9", figures=figures,
+        ),
+        row(BENCHMARK, "identity, by hand", timings),
+        row(
+            BENCHMARK, "follow", timings, versus="identity",
+            goal="1 of 100 blocks: <= 0.05 of all + Spark's fixed cost",
+            figures={**figures, "share": timings["follow"].wall_s / timings["identity"].wall_s},
+        ),
         plan_of_866_gb(),
-    ]
+    ]  # fmt: skip
 
 
 def build(path: Path, shape: tuple[int, int, int]) -> str:
@@ -128,6 +150,68 @@ def anomalies_with_dask(path: str, folder: Path) -> str:
         anomaly = dataset - dataset.mean(["latitude", "longitude"])
         anomaly.to_zarr(session.store, zarr_format=3, consolidated=False, mode="a")
     session.commit("anomalies")
+    return str(folder)
+
+
+def identity(spark: SparkSession, path: str, folder: Path, days: int) -> str:
+    import icechunk_spark
+
+    shutil.rmtree(folder, ignore_errors=True)
+    icechunk_spark.map_blocks(spark, path, lambda ds: ds, to=str(folder), blocks={"time": days})
+    return str(folder)
+
+
+def identity_by_hand(path: str, folder: Path, days: int) -> str:
+    """Copy block by block with zarr and the reference, in two processes."""
+    import zarr
+
+    shutil.rmtree(folder, ignore_errors=True)
+    source = zarr.open_group(reference_store(path), mode="r")["t2m"]
+    session = new_repository(folder).writable_session("main")
+    zarr.open_group(session.store, mode="a").create_array(
+        "t2m", shape=source.shape, dtype=source.dtype, chunks=(days, *source.shape[1:]),
+        dimension_names=DIMS, fill_value=0.0,
+    )  # fmt: skip
+    # Only a session without changes can be forked.
+    session.commit("array")
+    session = reopened(folder).writable_session("main")
+    parts = [range(first * days, source.shape[0], 2 * days) for first in range(2)]
+    fork = session.fork()
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        jobs = [processes.submit(copy_blocks, path, fork, part, days) for part in parts]
+        session.merge(*(job.result() for job in jobs))
+    session.commit("copy")
+    return str(folder)
+
+
+def copy_blocks(path: str, fork: Any, starts: range, days: int) -> Any:
+    import zarr
+
+    source = zarr.open_group(reference_store(path), mode="r")["t2m"]
+    target = zarr.open_group(fork.store, mode="a")["t2m"]
+    for start in starts:
+        target[start : start + days] = source[start : start + days]
+    return fork
+
+
+def reopened(folder: Path | str) -> Any:
+    import icechunk
+
+    return icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder)))
+
+
+def follow(spark: SparkSession, path: str, folder: Path, days: int) -> str:
+    """Change a map of the source, and let a copy follow."""
+    import zarr
+
+    import icechunk_spark
+
+    session = reopened(path).writable_session("main")
+    zarr.open_group(session.store)["t2m"][3] = np.float32(time.time() % 1000)
+    session.commit("one map")
+    icechunk_spark.map_blocks(
+        spark, path, lambda ds: ds, to=str(folder), blocks={"time": days}, follow=True
+    )
     return str(folder)
 
 
