@@ -153,6 +153,7 @@ def map_blocks(
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.mapping.map import MapRequest, map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
+    from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
 
     given = {} if to_options is None else dict(to_options)
@@ -185,6 +186,7 @@ def map_blocks(
                 chunks=chunks or {},
                 encoding=encoding or {},
                 skips_errors=on_error == "skip",
+                cores=cores_of(spark),
                 follow=follow,
                 function_version=None if function_version is None else str(function_version),
                 template=None if template is None else mapped.layouts(template),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, path_in
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display.lazily import shown_by
@@ -44,11 +45,15 @@ from icechunk_format.workflows.mapping.record import (
 from icechunk_format.workflows.mapping.tasks import (
     BlockFunction,
     BlockMapping,
-    EachBlock,
+    EachBlocks,
     Mapped,
     first_layouts,
 )
 from icechunk_format.workflows.running import Run
+
+_TASK_BYTES: Final = 64 * 2**20
+# Enough to keep all cores busy until the end.
+_TASKS_OF_A_CORE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,8 @@ class MapRequest:
     follow: bool = False
     function_version: str | None = None
     template: tuple[list[Layout], dict[str, Any]] | None = None
+    cores: int = 1
+    """Tasks that run at once."""
 
 
 @shown_by("records.record")
@@ -197,9 +204,17 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         arrays=plan.arrays,
         skips_errors=request.skips_errors,
     )
-    done: list[Mapped] = list(run(EachBlock(work), [(number, None) for number in plan.numbers]))
+    at_once = _blocks_at_once(dataset, grid, len(plan.numbers), request.cores)
+    tasks = [
+        [(number, None) for number in plan.numbers[first : first + at_once]]
+        for first in range(0, len(plan.numbers), at_once)
+    ]
+    receipts, done = _collected(run(EachBlocks(work), tasks))
     failed = sorted(one.number for one in done if one.failed is not None)
-    done += run(EachBlock(work), _once_more(plan, grid, failed)) if failed else []
+    if failed:
+        again = [[one] for one in _once_more(plan, grid, failed)]
+        more, others = _collected(run(EachBlocks(work), again))
+        receipts, done = receipts + more, done + others
     attributes = dict(plan.attributes)
     if request.follow:
         skipped = [list(grid.block(number).index.values()) for number in failed[:MOST_FAILED]]
@@ -225,7 +240,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         if len(plan.numbers) == len(grid)
         else f"Update {names}: {len(plan.numbers)} of {len(grid)} blocks",
     )
-    commit = commit_arrays(change, [one.receipt for one in done if one.receipt is not None])
+    commit = commit_arrays(change, receipts)
     return MapBlocksResult(
         arrays=tuple(placed.target.path for placed in plan.arrays.values()),
         blocks=len(grid),
@@ -234,6 +249,26 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit,
     )
+
+
+def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
+    """Return how many blocks a task computes: several if they are small, as tasks cost time."""
+    nbytes = sum(
+        dataset.variables[name].metadata.data_type.numpy.itemsize
+        * math.prod(grid.steps[dim] for dim in dims)
+        for name, dims in grid.dims.items()
+    )
+    return max(1, min(_TASK_BYTES // max(1, nbytes), blocks // (_TASKS_OF_A_CORE * cores)))
+
+
+def _collected(
+    done: Iterable[tuple[TaskReceipt, list[Mapped]]],
+) -> tuple[list[TaskReceipt], list[Mapped]]:
+    receipts, found = [], []
+    for receipt, blocks in done:
+        receipts.append(receipt)
+        found += blocks
+    return receipts, found
 
 
 def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol
@@ -67,12 +67,13 @@ class Mapped:
     """
 
     number: int
-    receipt: TaskReceipt | None
     failed: str | None = None
     cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
-def map_block(work: BlockMapping, number: int, names: Collection[str] | None = None) -> Mapped:
+def map_block(
+    work: BlockMapping, blocks: ArrayBlocks, number: int, names: Collection[str] | None = None
+) -> Mapped:
     """Compute and write one block; of the arrays `names`, or those that the block has to write."""
     block = work.grid.block(number)
     arrays = work.grid.read(block)
@@ -98,8 +99,8 @@ def map_block(work: BlockMapping, number: int, names: Collection[str] | None = N
             raise
         gone = ((one.target, _chunks_of(one, block)) for one in placed.values())
         cleared = {target.path: at for target, at in gone if target.old_shape is not None}
-        return Mapped(number, None, error.message, cleared)
-    blocks, cleared = ArrayBlocks(work.destination), {}
+        return Mapped(number, error.message, cleared)
+    cleared = {}
     for name, one in placed.items():
         stored = blocks.write(one.target, one.box(block)[0], found[name].values)
         if one.target.old_shape is not None:
@@ -107,7 +108,7 @@ def map_block(work: BlockMapping, number: int, names: Collection[str] | None = N
             empty = [at for at in _chunks_of(one, block).tolist() if tuple(at) not in held]
             if empty:
                 cleared[one.target.path] = np.array(empty, dtype=np.int64)
-    return Mapped(number, blocks.receipt(), None, cleared)
+    return Mapped(number, None, cleared)
 
 
 def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
@@ -159,11 +160,15 @@ class _First:
 
 
 @dataclass(frozen=True, slots=True)
-class EachBlock:
-    """Computes the blocks of tasks: a number, and the names of arrays or None."""
+class EachBlocks:
+    """Computes the blocks of a task: their numbers, each with names of arrays or None."""
 
     work: BlockMapping
 
-    def __call__(self, task: tuple[int, Collection[str] | None]) -> Mapped:
-        """Compute and write one block."""
-        return map_block(self.work, *task)
+    def __call__(
+        self, task: Sequence[tuple[int, Collection[str] | None]]
+    ) -> tuple[TaskReceipt, list[Mapped]]:
+        """Compute and write one block after another; their chunks share manifests."""
+        blocks = ArrayBlocks(self.work.destination)
+        done = [map_block(self.work, blocks, *block) for block in task]
+        return blocks.receipt(), done
