@@ -50,6 +50,7 @@ def test_a_region_of_a_day(spark, hours):
 
 
 def test_a_condition_on_values_in_the_session_time_zone(spark, hours):
+    before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         condition = "t2m > 100 AND hour(time) = 6"
@@ -60,7 +61,7 @@ def test_a_condition_on_values_in_the_session_time_zone(spark, hours):
         assert table.where("t2m IS NULL AND hour(time) <> 6").count() == 0
         assert table.where("t2m IS NULL").count() > 0
     finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_a_feed_shows_deleted_rows(spark, hours):

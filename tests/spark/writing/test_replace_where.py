@@ -53,6 +53,7 @@ def test_rows_outside_are_refused(spark, hours):
 
 
 def test_the_time_zone_of_the_session(spark, hours):
+    before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         region = "time >= timestamp '2024-07-04 00:00:00'"
@@ -62,4 +63,4 @@ def test_the_time_zone_of_the_session(spark, hours):
         assert table.where(f"({region}) AND t2m IS NOT NULL AND t2m <> -1").count() == 0
         assert table.where("t2m = -1").count() == late.count()
     finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        spark.conf.set("spark.sql.session.timeZone", before)
