@@ -1,6 +1,7 @@
 """Merges: the changes of one branch since the common ancestor, on top of another branch."""
 
 import itertools
+import json
 import random
 
 import pytest
@@ -333,3 +334,16 @@ def test_a_merge_that_fails_leaves_the_branch(monkeypatch):
     assert repository.resolve() == tip
     repository.merge("dev")
     assert contents(repository)["a/c/1"] == b"dev"
+
+
+def test_a_commit_is_picked_again_after_a_restore():
+    repository = begun()
+    good = repository.resolve()
+    commit(repository, "main", chunk("/a", 1, b"bad"))
+    edited = repository.set_attributes("/a", {"long_name": "count"})
+    repository.restore("main", good)
+    picked = repository.cherry_pick(edited.snapshot_id, onto="main")
+    assert not picked.conflicts
+    found = json.loads(contents(repository)["a/zarr.json"])
+    assert found["attributes"]["long_name"] == "count"
+    assert contents(repository).get("a/c/1") != b"bad"

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes import conflicts as conflict_rules
-from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of
 from icechunk_format.repository.changes.conflicts import (
     Conflict,
     ConflictDetector,
@@ -141,7 +141,7 @@ class Merge:
         detector = ConflictDetector(
             changes=changes, base=base, tip=target, theirs=self._theirs(base, target)
         )
-        detected = (c for c in detector.conflicts() if not _keeps_chunks(c, changes, base, target))
+        detected = (c for c in detector.conflicts() if not _is_settled(c, changes, base, target))
         found = [*taken, *detected]
         result = MergeResult(
             branch=branch,
@@ -190,13 +190,17 @@ class Merge:
         return commits
 
 
-def _keeps_chunks(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
-    """Return True if a conflict is about an array whose chunks mean the same in the target.
+def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
+    """Return True if the target's change of a node leaves those of the source valid.
 
     An append makes it longer, and chunks stay where they are; most attributes only describe it.
     Chunks that both wrote are a conflict of their own.
     """
     node_id = conflict.node_id
+    if conflict.kind is ConflictKind.METADATA_UPDATED_TWICE and node_id is not None:
+        was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
+        # As after a restore: changed, and changed back.
+        return was is not None and now is not None and metadata_of(was) == metadata_of(now)
     if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or node_id is None:
         return False
     if changes.chunks[node_id].replaces_all:
