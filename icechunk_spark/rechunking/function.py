@@ -117,7 +117,8 @@ def rechunk(
     Raises
     ------
     ConflictError
-        Other writers changed the same arrays meanwhile; nothing was committed.
+        Other writers changed the same arrays meanwhile; nothing was committed. Appends are
+        included instead, unless ``on_conflict="fail"``: all is planned and run again.
     InvalidInputError
         A size, name or option cannot be used.
     AlreadyExistsError

@@ -226,6 +226,57 @@ def test_a_rival_that_changes_the_array_conflicts(place):
     assert read(place)[1].metadata.grid.chunk_shape == (2,)
 
 
+def append(repository, values, at):
+    """Make the array of 7 elements one of 12, and write its chunks from number `at` on."""
+    session = repository.writable_session()
+    metadata = read(str(repository.location.url), "t")[1].metadata.with_shape((12,))
+    session.update_metadata("/t", metadata.to_bytes(), shape=(12,), num_chunks=(6,))
+    for number in range(at, 6):
+        part = values[2 * number : 2 * number + 2]
+        session.set_chunk("/t", [number], metadata.chunk_codecs().encode(part))
+    return session.commit("append")
+
+
+@pytest.mark.parametrize("rival", ["append", "append twice", "append and fix", "attributes"])
+@pytest.mark.parametrize("on_conflict", ["rebase", "fail"])
+def test_an_append_beside_it_is_included(place, rival, on_conflict):
+    repository = make(place, np.arange(7.0), (2,))
+    after = np.arange(12.0)
+    if rival == "append and fix":
+        after[6] = -1  # its chunk held an element before
+    runs = []
+
+    def rivalled(work):
+        receipts = list(one_process(work))
+        if not runs and rival == "attributes":
+            session = repository.writable_session()
+            metadata = read(place)[1].metadata.with_attributes({"units": "degC"})
+            session.update_metadata("/t", metadata.to_bytes(), shape=(7,), num_chunks=(4,))
+            session.commit("rival")
+        elif not runs:
+            append(repository, after, 3)
+        elif len(runs) == 1 and rival == "append twice":
+            longer = read(place)[1].metadata.with_shape((13,))
+            session = repository.writable_session()
+            session.update_metadata("/t", longer.to_bytes(), shape=(13,), num_chunks=(7,))
+            session.commit("append")
+        runs.append(work.snapshot_id)
+        return receipts
+
+    wanted = request(place, {"d0": 4}, options=WriteOptions(mode="append", on_conflict=on_conflict))
+    if on_conflict == "fail" or rival in ("append and fix", "attributes"):
+        with pytest.raises(ConflictError):
+            rechunk_arrays(wanted, rivalled, cores=None, dry_run=False)
+        assert len(runs) == 1
+        assert read(place)[1].metadata.grid.chunk_shape == (2,)
+        return
+    rechunk_arrays(wanted, rivalled, cores=None, dry_run=False)
+    values, variable = read(place)
+    assert variable.metadata.grid.chunk_shape == (4,)
+    assert len(set(runs)) == len(runs) == (3 if rival == "append twice" else 2)
+    np.testing.assert_array_equal(values, [*after, 0] if rival == "append twice" else after)
+
+
 def test_a_plan_of_a_large_array_costs_no_more_than_its_axes():
     shape, old, new = (394_488, 778, 706), (24, 778, 706), (43_800, 5, 5)
     source, target = (

@@ -3,7 +3,8 @@
 Rules of this file
 ------------------
 1. One snapshot is read. In place, it is the base of the commit: other writers that change the same
-   arrays meanwhile conflict, and nothing is committed.
+   arrays meanwhile conflict, and nothing is committed. If they only appended, all is planned and
+   run again on their commit.
 2. The runner decides where tasks run: in this process, or on Spark's executors with a shuffle.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from icechunk_format.dataset.dataset import Dataset, open_dataset
 from icechunk_format.dataset.table.variable import Variable
@@ -21,19 +22,27 @@ from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display.lazily import shown_by
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
 from icechunk_format.names import nearest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.rechunking.beside import is_append
 from icechunk_format.workflows.rechunking.documents import Sizes, rechunked_document
 from icechunk_format.workflows.rechunking.plan import ArrayPlan, plan_array
 from icechunk_format.workflows.rechunking.run import Rechunking, copy_group
 from icechunk_format.workflows.running import in_process
 
 Runner = Callable[[Rechunking], Iterable[TaskReceipt]]
+
+_MOST_APPENDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +127,46 @@ def rechunk_arrays(
         Runs all tasks, and returns the receipts.
     cores
         Tasks that run at once; None for one process.
+
+    Raises
+    ------
+    ConflictError
+        Other writers changed elements of the same arrays, or appended too often, or at all with
+        ``on_conflict="fail"``; nothing was committed.
     """
+    for lost in range(_MOST_APPENDS + 1):
+        try:
+            return _rechunk_once(request, run, cores=cores, dry_run=dry_run)
+        except _LostRaceError as race:
+            is_last = lost == _MOST_APPENDS or request.options.on_conflict != "rebase"
+            if is_last or not _is_beside_append(request, race):
+                raise race.conflict from None
+    raise AssertionError("the last race raises")
+
+
+class _LostRaceError(Exception):
+    """Other writers changed arrays that were rechunked in place."""
+
+    def __init__(self, conflict: ConflictError, dataset: Dataset, names: list[str]) -> None:
+        super().__init__(conflict.message)
+        self.conflict, self.dataset, self.names = conflict, dataset, names
+
+
+def _is_beside_append(request: RechunkRequest, race: _LostRaceError) -> bool:
+    """Return True if the other writers only appended to the arrays."""
+    repository = Repository.open(request.location)
+    try:
+        tip = repository.resolve(branch=request.options.branch)
+        now = open_dataset(repository, tip, request.group)
+    except NotFoundError:
+        return False
+    return is_append(repository, race.dataset, now, race.names)
+
+
+def _rechunk_once(
+    request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool
+) -> RechunkResult:
+    """Plan, run and commit on the current state of the repository."""
     place = request.target or request.location
     opened = open_destination(place, request.options, request.authorize, request.virtual_options)
     if isinstance(opened, WriteResult):
@@ -181,7 +229,15 @@ def rechunk_arrays(
         groups={str(group): None if replaces else dataset.attributes},
         message=f"Rechunk {', '.join(plan.target.name for plan in plans.values())}",
     )
-    return _result(list(plans.values()), commit_arrays(change, run(work)))
+    receipts = run(work)
+    try:
+        done = commit_arrays(change, receipts)
+    except ConflictError as error:
+        # Elsewhere, appends to the source are no rivals.
+        if replaces and snapshot_id == destination.base:
+            raise _LostRaceError(error, dataset, [p.target.name for p in plans.values()]) from error
+        raise
+    return _result(list(plans.values()), done)
 
 
 def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> list[Variable]:
