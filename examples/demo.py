@@ -205,6 +205,7 @@ def main(output: Path, master: str, below: str | None) -> None:
         anomalies,
         path,
         mode="append",
+        merge_schema=True,
         branch="anomalies",
         createBranch=True,
         chunks={"time": 24},
