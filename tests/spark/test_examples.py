@@ -40,6 +40,7 @@ SHOWN = {
     ],
     "city_stripes": ["7,326 cities, 1,758,240 temperatures", "city_stripes.png"],
     "county_warming": ["3,109 counties, 746,160 yearly means", "North Dakota warms most: by 7.7"],
+    "demo": ["recomputed by xarray; largest difference", "map.png"],
     "operations": [
         "left out: 2024-07-03T06.nc: its first bytes",
         "Take out 04 July: up to 379 K",
