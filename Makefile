@@ -48,7 +48,7 @@ lower-bounds:  ## the format's tests with the oldest packages that pyproject.tom
 	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/spec tests/arrays tests/storage tests/repository tests/dataset
 
 soak: $(VENV)/.ready java  ## two streams of BATCHES=1000 batches that die and are killed
-	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_soak.py
+	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_changes_soak.py
 
 newest-releases: $(VENV)/.ready java  ## the tests with the newest release of every package, also of those that are pinned
 	$(call PIP,$(VENV)) install --upgrade --upgrade-strategy eager "pyspark[connect]" icechunk zarr xarray obstore pyarrow numpy

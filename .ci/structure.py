@@ -1,7 +1,8 @@
-"""Count the code (lines, files in each folder, the longest modules) and check docstrings.
+"""Count the code (lines, files in each folder, the longest modules) and check docstrings and tests.
 
-Fails above the ceilings, and for a docstring that begins with a word such as What or Tell, a
-function of a bool without "True if", or a name in backticks that does not exist.
+Fails above the ceilings, for a docstring that begins with a word such as What or Tell, a function
+of a bool without "True if", a name in backticks that does not exist, and for a test file that is
+not at the path of a module or room.
 
 A line counts when it holds code: blank lines, comments and docstrings do not. Import circles are
 checked by import-linter, whose contracts are in ``pyproject.toml``. Run by ``make check``.
@@ -28,6 +29,11 @@ MOST_CODE_LINES = 59_000
 MOST_FILES_IN_A_FOLDER = 12
 MOST_LINES_IN_A_MODULE = 499
 MOST_FILES_WITH_ONE_FIRST_WORD = 2
+# Folders of tests that each cross many rooms; all others have the folders of the packages.
+CROSS_CUTTING_TESTS = {
+    *("benchmarks", "cloud", "cluster", "conformance", "fuzz"),
+    *("helpers", "manual", "public", "s3", "torture"),
+}
 FRAGMENT_KINDS = {"added", "changed", "deprecated", "fixed", "removed"}
 
 _BAD_START = re.compile(r"(What|Which|Where|Whose|Who|Whether|Tells?|Says?|Answers?|Knows?|See)\b")
@@ -88,6 +94,22 @@ def bad_docstrings(text: str, words: set[str]) -> Iterator[str]:
                     yield f"{node.lineno}: begin with 'Return True if', found {about!r}"
 
 
+def misplaced_tests(modules: list[Path]) -> Iterator[Path]:
+    """Yield the test files that are not named after a module or room at their own path."""
+    named = {ROOT / "tests" / "spark", ROOT / "tests"}
+    for module in modules:
+        package = PACKAGES[1] if PACKAGES[1] in module.parents else PACKAGES[0]
+        tests = ROOT / "tests" / ("spark" if package == PACKAGES[1] else "")
+        path = tests / module.relative_to(package).with_suffix("")
+        named.add(path.parent if path.name == "__init__" else path)
+    for test in sorted((ROOT / "tests").rglob("test_*.py")):
+        words = test.stem.split("_")[1:]
+        names = ["_".join(words[: count + 1]) for count in range(len(words))]
+        of_room = test.parent in named and test.parent.name in names
+        if not of_room and named.isdisjoint(test.parent / name for name in names):
+            yield test.relative_to(ROOT)
+
+
 def main() -> int:
     """Print the figures; return 1 when one is above its ceiling."""
     files = sorted(file for package in PACKAGES for file in package.rglob("*.py"))
@@ -132,6 +154,12 @@ def main() -> int:
         f"{file.relative_to(ROOT)}:{problem}"
         for file in files
         for problem in bad_docstrings(file.read_text(), words)
+    ]
+    wrong += [
+        f"{test} is named after no module or room at its path: move it to the folder of the module "
+        "that it tests, as test_MODULE.py or test_MODULE_ASPECT.py"
+        for test in misplaced_tests(files)
+        if test.parts[1] not in CROSS_CUTTING_TESTS
     ]
     wrong += [
         f"changelog.d/{file.name} has no kind: name it +WORDS.{'|'.join(sorted(FRAGMENT_KINDS))}.md"

@@ -1,6 +1,6 @@
 """Rewriting and copying as Spark jobs do what the functions of one process do; secrets stay secret.
 
-The same work on Spark Connect is in ``tests/spark/test_connect.py``.
+The same work on Spark Connect is in ``tests/spark/test_spark_connect.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One repository with many damages at once is verified in both ways, so that findings of every stage
 of the job are compared at the price of few jobs; a sound one shows that the stages add up.
-Spark Connect is in ``tests/spark/test_connect.py``.
+Spark Connect is in ``tests/spark/test_spark_connect.py``.
 """
 
 from __future__ import annotations

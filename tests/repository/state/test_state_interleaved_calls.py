@@ -5,7 +5,7 @@ included, and a call that raised nothing has had its effect.
 
 All interleavings, rather than some of each pair::
 
-    INTERLEAVINGS=all python -m pytest tests/repository/state/test_interleaved_calls.py
+    INTERLEAVINGS=all python -m pytest tests/repository/state/test_state_interleaved_calls.py
 """
 
 from __future__ import annotations

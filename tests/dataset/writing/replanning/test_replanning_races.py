@@ -6,8 +6,8 @@ after those of the other writers must give the same cells, or the same error. Wi
 
 More races, or one of them::
 
-    RACES=5000 python -m pytest tests/dataset/writing/replanning/test_raced_cells.py -s
-    RACE_SEED=123 RACES=1 python -m pytest tests/dataset/writing/replanning/test_raced_cells.py
+    RACES=5000 python -m pytest tests/dataset/writing/replanning/test_replanning_races.py -s
+    RACE_SEED=123 RACES=1 python -m pytest tests/dataset/writing/replanning/test_replanning_races.py
 """
 
 import itertools
