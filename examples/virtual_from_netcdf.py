@@ -126,7 +126,7 @@ def main() -> None:
     done = icechunk_spark.virtualize(spark, f"{folder}/*.nc", path, concat_dim="time")
     print(f"the next run added {done.files_added} file and knew {done.files_skipped}")
 
-    # Reads outside of the repository must be authorised.
+    # Reads outside of the repository must be authorized.
     sea = icechunk_spark.read(spark, path, virtual_authorize=done.places)
     sea.groupBy(F.year("time").alias("year")).agg(
         F.count("*").alias("cells"), F.round(F.avg("surface_temperature"), 2).alias("kelvin")

@@ -52,7 +52,7 @@ def estimate(
     ------
     IcechunkError
         As `read`; also UnauthorizedVirtualChunkError if a virtual chunk is outside of every
-        authorised prefix.
+        authorized prefix.
 
     Examples
     --------

@@ -103,7 +103,7 @@ def test_nothing_is_fetched_from_places_that_nobody_named(tmp_path, location):
             fetched(repository, authorized)
 
 
-def test_a_link_in_an_authorised_folder_does_not_lead_out_of_it(tmp_path):
+def test_a_link_in_an_authorized_folder_does_not_lead_out_of_it(tmp_path):
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
@@ -157,7 +157,7 @@ class Web:
             server.server_close()
 
 
-def test_an_authorised_server_cannot_send_the_reader_to_a_metadata_service(tmp_path):
+def test_an_authorized_server_cannot_send_the_reader_to_a_metadata_service(tmp_path):
     web = Web()
     try:
         repository = repository_with(tmp_path, refs=virtual(f"{web.url}x.nc"))

@@ -87,8 +87,8 @@ def requested_scan(
     InvalidInputError
         A column, condition or number cannot be used.
     UnauthorizedVirtualChunkError
-        A virtual chunk of the first tasks is outside of every authorised prefix. Manifests are
-        read for that only if a container is not authorised.
+        A virtual chunk of the first tasks is outside of every authorized prefix. Manifests are
+        read for that only if a container is not authorized.
     """
     plan = dataset.plan(
         table,

@@ -5,7 +5,7 @@ Rules of this file
 1. Python values are spelled as a user of `option()` would spell them; what has no such spelling
    is refused rather than passed on as its ``repr``.
 2. Dictionaries of ``sel`` and ``isel`` stay as they are: the selection reads their values.
-3. Values of NumPy, pandas and xarray are recognised by an abstract number type, by the name of
+3. Values of NumPy, pandas and xarray are recognized by an abstract number type, by the name of
    their type or by their methods, so that this package need not import those libraries.
 """
 

@@ -201,7 +201,7 @@ class ReadRequest:
         parse=parse_sizes,
         default_text="the chunk grid",
         help="With `layout=summary`: the block, in elements per dimension, that one row"
-        " summarises.",
+        " summarizes.",
         layouts=("summary",),
     )
     where: str | None = option(

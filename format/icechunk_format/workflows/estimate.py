@@ -93,7 +93,7 @@ def estimate_read(
     InvalidInputError
         The options name a metadata table or changes, which are not estimated, or cannot be used.
     UnauthorizedVirtualChunkError
-        A virtual chunk is outside of every authorised prefix.
+        A virtual chunk is outside of every authorized prefix.
     NotFoundError
         The repository, the version, the group or a variable does not exist.
     """

@@ -415,7 +415,7 @@ def test_arrays_of_reference_repositories_read_as_zarr_reads_them(built, name, s
         assert_same_rows(found, frame, list(table.dims))
 
 
-def test_virtual_references_are_listed_without_authorisation_but_not_fetched(built):
+def test_virtual_references_are_listed_without_authorization_but_not_fetched(built):
     reference = built("virtual_chunks", 2)
     repository = Repository.open(str(reference.path))
     snapshot_id = repository.resolve(branch="main")

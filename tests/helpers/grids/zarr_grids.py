@@ -85,7 +85,7 @@ def grids_of(store: Any) -> Iterator[Grid]:
 def load(
     spark: SparkSession, reference: ReferenceRepository, layout: str = "cells", **options: Any
 ) -> DataFrame:
-    """Read one layout of a repository with Spark, its virtual chunks authorised."""
+    """Read one layout of a repository with Spark, its virtual chunks authorized."""
     if layout != "refs" and reference.virtual_prefixes:
         options["virtual.authorize"] = ",".join(reference.virtual_prefixes)
     return by_source(spark).load(reference.url, layout=layout, **options)

@@ -30,7 +30,7 @@ class ReferenceRepository:
     """A repository on the local file system that the reference library wrote.
 
     ``snapshots`` maps labels to snapshot ids in the order of their commits. ``virtual_prefixes``
-    are the URL prefixes that a reader has to authorise.
+    are the URL prefixes that a reader has to authorize.
     """
 
     path: Path

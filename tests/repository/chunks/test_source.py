@@ -126,7 +126,7 @@ def test_a_missing_chunk_object_is_named(source):
     assert caught.value.facts["key"] == chunk_key(chunk_id(9))
 
 
-def test_nothing_is_fetched_when_one_chunk_of_many_is_not_authorised(source, mixed_refs):
+def test_nothing_is_fetched_when_one_chunk_of_many_is_not_authorized(source, mixed_refs):
     refs = ChunkRefs.concat([mixed_refs, virtual_refs([[5]], ["memory://other/x"], [0], [1])])
     with pytest.raises(UnauthorizedVirtualChunkError, match="memory://other/x"):
         source.fetch(refs, np.arange(6))

@@ -33,7 +33,7 @@ def test_a_bucket_is_the_storage_and_the_decoded_path_the_key():
     )
 
 
-def test_the_storage_of_a_file_is_the_authorised_folder(tmp_path):
+def test_the_storage_of_a_file_is_the_authorized_folder(tmp_path):
     url = (tmp_path / "in" / "x y.nc").as_uri()
     folder = tmp_path.as_uri()
     assert resolved(url, [folder])[:2] == (str(tmp_path), "in/x y.nc")
@@ -88,7 +88,7 @@ def test_a_container_is_found_for_encoded_and_for_plain_spellings():
         )
 
 
-def test_a_container_authorises_nothing():
+def test_a_container_authorizes_nothing():
     containers = [container("file:///etc/", "local_file_system", name="etc")]
     for location in ("file:///etc/passwd", "vcc://etc/passwd"):
         with pytest.raises(UnauthorizedVirtualChunkError) as caught:
@@ -126,7 +126,7 @@ def test_other_places_are_never_covered_by_a_bucket(location):
 @pytest.mark.parametrize(
     "prefix", ["s3://", "s3", "/data", "https://", "*", "", "file:///a/../b", "https://u:p@host/"]
 )
-def test_an_authorised_prefix_must_name_a_place(prefix):
+def test_an_authorized_prefix_must_name_a_place(prefix):
     with pytest.raises(InvalidInputError, match=r"virtual\.authorize"):
         parse_authorized([prefix])
 

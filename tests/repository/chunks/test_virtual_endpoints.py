@@ -1,4 +1,4 @@
-"""No secret reaches a host that only a repository names: endpoints x credentials x authorisations.
+"""No secret reaches a host that only a repository names: endpoints x credentials x authorizations.
 
 Two servers record every request. The repository names the stranger's, in the words of each store;
 the user has credentials and may name an endpoint, or the stranger's.
@@ -193,7 +193,7 @@ def test_a_host_in_other_letters_is_connected_to(url):
         assert len(sent) == 1
 
 
-def test_no_encoding_of_dots_leaves_an_authorised_folder_of_a_web_server():
+def test_no_encoding_of_dots_leaves_an_authorized_folder_of_a_web_server():
     with recording_server() as (server, sent):
         resolver = VirtualResolver([], [f"{server}/data/"], {})
         for end in ("%252e%252e/secret", "%252E./secret", "a%3Fb", "a%23b", "a%2520b", "a b"):

@@ -86,7 +86,7 @@ def test_a_refused_virtual_chunk_is_found_when_a_read_is_planned(spark, tmp_path
         icechunk_spark.read(spark, str(built.path), **options)
     [prefix] = built.virtual_prefixes
     assert caught.value.facts["url_prefix"] == prefix
-    # What needs no virtual chunk needs no authorisation.
+    # What needs no virtual chunk needs no authorization.
     icechunk_spark.read(spark, str(built.path), layout="refs").count()
     icechunk_spark.read(spark, str(built.path), isel="dim_0=45:50", **options).count()
     icechunk_spark.read(spark, str(built.path), virtual_authorize=prefix, **options).count()

@@ -94,7 +94,7 @@ def task_cost(context: ScanContext, task: ScanTask) -> ReadCost:
     Raises
     ------
     IcechunkError
-        As when the task runs: a virtual chunk is not authorised, or a manifest cannot be read.
+        As when the task runs: a virtual chunk is not authorized, or a manifest cannot be read.
     """
     counter = CostCounter()
     _COUNT_BY_LAYOUT[context.table.layout](context, task, counter)
@@ -107,7 +107,7 @@ def check_access(context: ScanContext, tasks: Sequence[ScanTask]) -> None:
     Raises
     ------
     UnauthorizedVirtualChunkError
-        A virtual chunk is outside of every authorised prefix.
+        A virtual chunk is outside of every authorized prefix.
     """
     if context.table.layout == "refs":
         return

@@ -41,7 +41,7 @@ class ScanTask:
         ``refs``).
     rows
         Rows of the task before any condition on values; for ``refs`` an upper bound, for
-        ``summary`` the cells that are summarised.
+        ``summary`` the cells that are summarized.
     """
 
     parts: tuple[tuple[int, ...], ...]

@@ -6,7 +6,7 @@ that plans can intersect selections and cut them at chunk edges.
 Rules of this file
 ------------------
 1. A selection is a set: positions are ascending and distinct, whatever order or step users wrote.
-2. Selections are normalised: positions without a gap are a span, and the empty selection is the
+2. Selections are normalized: positions without a gap are a span, and the empty selection is the
    span from 0 to 0. Equal sets are therefore equal values.
 3. Selections are picklable; the size of a span does not depend on the length of the dimension.
 """

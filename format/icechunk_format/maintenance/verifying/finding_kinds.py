@@ -128,7 +128,7 @@ _NOTES: Final = {
     "manifest-unused": "nothing; rewrite_manifests leaves it out",
     # Nothing wrong.
     "verified": "nothing",
-    "virtual-unchecked": "authorise the places to have the files looked at, too",
+    "virtual-unchecked": "authorize the places to have the files looked at, too",
     "unreferenced": "nothing; garbage collection deletes them if no writer is using them",
     "foreign-objects": "nothing; move them to a place of their own",
     "v1-leftovers": "delete refs/ and config.yaml once no old client is in use",

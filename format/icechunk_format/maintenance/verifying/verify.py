@@ -79,7 +79,7 @@ def verify(
         At most one of them: check that snapshot alone. By default all snapshots that the
         repository retains are checked, with its history, and unreferenced objects are counted.
     deep
-        Whether to fetch and decode every chunk. Virtual chunks are decoded if authorised.
+        Whether to fetch and decode every chunk. Virtual chunks are decoded if authorized.
     max_findings
         The most rows to return; one more row counts the findings that are left out.
     authorized

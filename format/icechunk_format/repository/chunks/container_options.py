@@ -1,7 +1,7 @@
 """Merges storage options for virtual chunks: those of the container, and over them the user's.
 
 Containers are part of a repository, which may come from a stranger. A container can bring no
-credential, read no file and switch no check off. Its endpoint is used only if the user authorises
+credential, read no file and switch no check off. Its endpoint is used only if the user authorizes
 it, too (see ``virtual.py``).
 
 =====================  ==========================  ================================================

@@ -131,7 +131,7 @@ class ChunkSource:
         NotFoundError
             The object of a chunk is missing.
         UnauthorizedVirtualChunkError
-            A virtual chunk is outside of every authorised prefix. Nothing is fetched.
+            A virtual chunk is outside of every authorized prefix. Nothing is fetched.
         ChunkModifiedError
             The object of a virtual chunk changed after the reference was made.
         StorageError
@@ -140,7 +140,7 @@ class ChunkSource:
         rows = np.asarray(rows, dtype=np.int64)
         starts, ends = _payload_ranges(refs, rows, ranges)
         result: list[bytes] = [b""] * len(rows)
-        # Everything is checked and authorised before the first byte is requested.
+        # Everything is checked and authorized before the first byte is requested.
         batches = self._requests(refs, rows, starts, ends)
         for position in np.flatnonzero(refs.kind[rows] == KIND_INLINE).tolist():
             payload = refs.inline(int(rows[position]))

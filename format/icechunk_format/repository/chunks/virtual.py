@@ -1,4 +1,4 @@
-"""Resolves the location of a virtual chunk to a storage and key that the user authorised.
+"""Resolves the location of a virtual chunk to a storage and key that the user authorized.
 
 Algorithm
 ---------
@@ -6,13 +6,13 @@ Algorithm
    other location belongs to the container with the longest URL prefix that it begins with, as it
    is written or percent-decoded, if there is one.
 2. The URL is taken apart (``virtual_url``). One of the prefixes that the *user* gave must cover
-   it. Containers are part of the repository and authorise nothing.
-3. The storage is the bucket or host, or for files the authorised folder itself. Its options are
+   it. Containers are part of the repository and authorize nothing.
+3. The storage is the bucket or host, or for files the authorized folder itself. Its options are
    those of the container (region, endpoint, anonymous access: never credentials), then the
    user's on top.
 
 A container may also name an endpoint, which would receive the credentials and decide on the bytes.
-The user must authorise it, too: by ``virtual.authorize`` or
+The user must authorize it, too: by ``virtual.authorize`` or
 ``virtual.storage.endpoint_url``. Redirects of web servers to this machine or to a metadata service
 are not followed.
 
@@ -59,7 +59,7 @@ class VirtualObject:
 
 
 def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
-    """Return the parts of URL prefixes that a user authorises; ``s3://`` alone is refused."""
+    """Return the parts of URL prefixes that a user authorizes; ``s3://`` alone is refused."""
     authorized = {}
     for text in prefixes:
         try:
@@ -105,7 +105,7 @@ class VirtualResolver:
         Raises
         ------
         UnauthorizedVirtualChunkError
-            When no authorised prefix covers it, or it could leave its prefix.
+            When no authorized prefix covers it, or it could leave its prefix.
         NotFoundError
             When it names a container that the repository does not have.
         FormatError
@@ -123,7 +123,7 @@ class VirtualResolver:
         except MalformedUrlError as error:
             raise UnauthorizedVirtualChunkError(
                 f"the virtual chunk at {shown(location)!r} was not fetched: {error}\n"
-                "locations must be plain absolute URLs that stay below an authorised prefix",
+                "locations must be plain absolute URLs that stay below an authorized prefix",
                 location=shown(location),
                 problem=str(error),
             ) from None
@@ -168,7 +168,7 @@ class VirtualResolver:
             suggestion = shown(container.url_prefix)
             belongs = f"its container{named} has the prefix {suggestion!r}"
         prefixes = ", ".join(self._authorized)
-        allowed = f"only {prefixes} is authorised" if prefixes else "no prefix is authorised"
+        allowed = f"only {prefixes} is authorized" if prefixes else "no prefix is authorized"
         return UnauthorizedVirtualChunkError(
             f"the virtual chunk at {shown(location)!r} was not fetched: {belongs}, "
             f"and {allowed}\n"
@@ -229,7 +229,7 @@ class VirtualResolver:
         if self._covering(parts) is None:
             raise UnauthorizedVirtualChunkError(
                 f"the virtual chunk at {shown(location)!r} was not fetched: its container names "
-                f"the endpoint {shown(endpoint)!r}, which is not authorised\n"
+                f"the endpoint {shown(endpoint)!r}, which is not authorized\n"
                 f"to send requests and credentials there, add {shown(endpoint)} to "
                 f"virtual.authorize, or set virtual.storage.endpoint_url={shown(endpoint)}",
                 location=shown(location),

@@ -5,7 +5,7 @@ Rules of this file
 1. What both sides changed alike is no change: equal metadata, equal references, equal paths.
 2. Chunks are references: no chunk is read. Manifests that hold nothing but changed chunks are
    taken over as files; references of others are set one by one.
-3. Nodes keep their ids, so that later merges recognise them.
+3. Nodes keep their ids, so that later merges recognize them.
 """
 
 from __future__ import annotations

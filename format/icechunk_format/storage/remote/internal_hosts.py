@@ -1,4 +1,4 @@
-"""Recognises loopback, link-local and cloud-metadata hosts, and refuses redirects to them.
+"""Recognizes loopback, link-local and cloud-metadata hosts, and refuses redirects to them.
 
 A repository or a redirecting server must never make a reader contact such a host.
 
@@ -6,7 +6,7 @@ Rules of this file
 ------------------
 1. The address that is connected to is checked, whatever name or spelling led to it: the host as
    written before the connection, the address of the peer before the request.
-2. The host and port of the URL that the user authorised are not checked.
+2. The host and port of the URL that the user authorized are not checked.
 """
 
 from __future__ import annotations

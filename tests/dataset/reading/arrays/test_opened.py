@@ -25,7 +25,7 @@ DOCUMENT = {
 }
 
 
-def test_kept_labels_of_virtual_chunks_need_the_authorisation_again(tmp_path):
+def test_kept_labels_of_virtual_chunks_need_the_authorization_again(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     (source / "x").write_bytes(bytes(range(4)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icechunk_format.dataset.reading.layouts import statistics as block_statistics
-from icechunk_format.dataset.reading.layouts.statistics import Statistics, summarise
+from icechunk_format.dataset.reading.layouts.statistics import Statistics, summarize
 
 SHAPE = (3, 70, 400)
 STARTS = [np.array([0, 1]), np.array([0, 40]), np.array([0, 130, 390])]
@@ -18,7 +18,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, values: Any, **options: Any) -> l
     found = []
     for least in (1, 10**9):
         monkeypatch.setattr(block_statistics, "_LARGE_SEGMENT_CELLS", least)
-        found.append(summarise(values, starts=STARTS, **options))
+        found.append(summarize(values, starts=STARTS, **options))
     return found
 
 

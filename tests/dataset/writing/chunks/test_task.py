@@ -404,7 +404,7 @@ def test_containers_hold_settings_and_no_credentials(place):
     assert "AKIA" not in str(found)
 
 
-def test_beside_other_containers_a_place_has_to_be_authorised(place):
+def test_beside_other_containers_a_place_has_to_be_authorized(place):
     containers_after(place, "s3://one/a.nc")
     with pytest.raises(InvalidInputError, match=r"virtual\.authorize"):
         containers_after(place, "s3://two/deep/a.nc")

@@ -1,6 +1,6 @@
 """Yields the layout ``refs``: one row for each chunk reference, from the manifests alone.
 
-No chunk is fetched, so virtual references can be listed without authorisation. All work is on whole
+No chunk is fetched, so virtual references can be listed without authorization. All work is on whole
 columns, except for the strings of virtual references.
 """
 

@@ -93,7 +93,7 @@ def _chosen(best: np.ufunc, one: Statistics, two: Statistics, name: str) -> NDAr
     return np.asarray(np.where(one.count == 0, second, both))
 
 
-def summarise(
+def summarize(
     values: NDArray[Any],
     *,
     valid: NDArray[np.bool_] | None,
@@ -119,10 +119,10 @@ def summarise(
     shape = values.shape
     lengths = segment_lengths(starts, shape)
     present = _both(valid, keep)
-    cells = summarised_cells(lengths) if keep is None else count_kept(keep, starts)
+    cells = summarized_cells(lengths) if keep is None else count_kept(keep, starts)
     count = cells if present is None else count_kept(present, starts)
     if values.size >= _LARGE_SEGMENT_CELLS * count.size:
-        return _summarise_large(values, present, starts, cells, exact_sum)
+        return _summarize_large(values, present, starts, cells, exact_sum)
     kind = values.dtype.kind
     if present is None:
         lows = highs = added = values
@@ -156,14 +156,14 @@ def summarise(
     )
 
 
-def _summarise_large(
+def _summarize_large(
     values: NDArray[Any],
     present: NDArray[np.bool_] | None,
     starts: Sequence[NDArray[np.int64]],
     cells: NDArray[np.int64],
     exact_sum: bool,
 ) -> Statistics:
-    """Summarise segment by segment; ``cells`` counts the cells of each."""
+    """Summarize segment by segment; ``cells`` counts the cells of each."""
     grid = cells.shape
     count = np.zeros(grid, dtype=np.int64)
     low, high = np.zeros(grid, dtype=values.dtype), np.zeros(grid, dtype=values.dtype)
@@ -216,7 +216,7 @@ def segment_lengths(
     return [np.diff(np.append(first, size)) for first, size in zip(starts, shape, strict=True)]
 
 
-def summarised_cells(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def summarized_cells(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return the number of cells of each segment, ``int64`` in the shape of the segments."""
     cells = np.ones((1,) * len(lengths), dtype=np.int64)
     for axis, length in enumerate(lengths):

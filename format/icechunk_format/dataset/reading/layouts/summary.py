@@ -38,8 +38,8 @@ from icechunk_format.dataset.reading.layouts.statistics import (
     Statistics,
     count_kept,
     segment_lengths,
-    summarise,
-    summarised_cells,
+    summarize,
+    summarized_cells,
 )
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.columns import sums_to_integer
@@ -115,13 +115,13 @@ class _SummaryRun:
         self._context = context
         self._task = task
         by_source = {column.source: column for column in context.table.value_columns}
-        self._summarised = [
+        self._summarized = [
             by_source[source]
             for source in dict.fromkeys(c.source for c in context.table.columns)
             if by_source[source].role != "dimension"
         ]
         self._conditional = set(context.residual.columns if context.residual else ())
-        needed = {column.source for column in self._summarised} | self._conditional
+        needed = {column.source for column in self._summarized} | self._conditional
         arrays = ScanArrays(context)
         self._reads = BlockReads(
             context,
@@ -132,7 +132,7 @@ class _SummaryRun:
         shown = {column.source for column in context.table.columns} | self._conditional
         dimensions = [c for c in by_source.values() if c.role == "dimension" and c.source in shown]
         self._labels = TaskLabels(arrays, context.table, dimensions, self._reads, task)
-        self._sources = {column.source: column for column in self._summarised}
+        self._sources = {column.source: column for column in self._summarized}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         waiting: _Segments | None = None
@@ -151,7 +151,7 @@ class _SummaryRun:
         assert decoder is not None
         if column.source in self._conditional:
             converted.arrow = cell_column(column, values, shape)
-        if not any(column.source == c.source for c in self._summarised):
+        if not any(column.source == c.source for c in self._summarized):
             return converted
         if decoder.is_numeric:
             numbers, valid = decoder.decode_numeric(values)
@@ -170,14 +170,14 @@ class _SummaryRun:
         at, starts = segments.located(block.block)
         keep = self._keep(block, shape)
         segments.cells[at] += (
-            summarised_cells(segment_lengths(starts, shape))
+            summarized_cells(segment_lengths(starts, shape))
             if keep is None
             else count_kept(keep, starts)
         )
         for source, column in self._sources.items():
             converted: _Converted = block.values[source]
             assert converted.values is not None
-            found = summarise(
+            found = summarize(
                 converted.values,
                 valid=converted.valid,
                 keep=keep,

@@ -3,7 +3,7 @@
 Other libraries fetch a virtual chunk only from a container of the configuration, so a write of
 virtual references adds missing containers. If the repository has no container, one is added for
 each bucket or host, and one for the common folder of local files; otherwise, the prefixes that the
-write authorises are added. A container authorises nothing: each reader must authorise it.
+write authorizes are added. A container authorizes nothing: each reader must authorize it.
 
 Readers compare the location of a local file percent-decoded with the prefixes of containers, as the
 reference library does: the container of ``file:///a%20b/c`` is ``file:///a b/``.
@@ -83,7 +83,7 @@ def check_prefix(prefix: str) -> None:
 def authorized_prefixes(
     locations: pa.Array, authorized: Sequence[str]
 ) -> tuple[set[str], pa.Array]:
-    """Return the authorised prefixes that some locations lie below, and the other locations."""
+    """Return the authorized prefixes that some locations lie below, and the other locations."""
     found: set[str] = set()
     for text in authorized:
         prefix = _plain(text.rstrip("/") + "/")

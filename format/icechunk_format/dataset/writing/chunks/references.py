@@ -8,7 +8,7 @@ Rules of this file
    and this one has the references.
 3. Locations that no reader would fetch are refused: malformed URLs, ``.`` and ``..`` segments, and,
    if the repository has virtual chunk containers, locations outside of them and of the prefixes
-   that the write authorises (as in the reference library). Schemes are stored in lower case.
+   that the write authorizes (as in the reference library). Schemes are stored in lower case.
 """
 
 from __future__ import annotations

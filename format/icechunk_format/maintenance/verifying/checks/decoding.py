@@ -47,7 +47,7 @@ _DECODING_MEMBERS: Final = ("data_type", "chunk_grid", "codecs", "fill_value")
 def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
     """Decode every chunk of an array's references in one manifest.
 
-    Virtual chunks are decoded if the source is authorised to fetch them.
+    Virtual chunks are decoded if the source is authorized to fetch them.
     """
     for codecs, grid in _decoders(used):
         if used.refs.ndim != grid.ndim:

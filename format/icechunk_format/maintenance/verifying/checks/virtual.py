@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Each distinct location is checked once: one regular expression accepts plain ones, and only the
    others are parsed one by one.
-2. Files are requested (one HEAD each) only below prefixes that the user authorised.
+2. Files are requested (one HEAD each) only below prefixes that the user authorized.
 3. A location that no container covers is one finding for an array, not one for each chunk.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
