@@ -1,5 +1,6 @@
 """Rechunked arrays hold the same bits, whatever the grids, in one process and by pieces."""
 
+import math
 import pickle
 import random
 
@@ -11,13 +12,14 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.measures import measured
 from icechunk_format.workflows.rechunking.groups import Groups, join, windows
 from icechunk_format.workflows.rechunking.rechunk import (
     RechunkRequest,
     one_process,
     rechunk_arrays,
 )
-from icechunk_format.workflows.rechunking.run import cut_group, write_groups
+from icechunk_format.workflows.rechunking.run import _packed, _unpacked, cut_group, write_groups
 
 from helpers.sessions.model import group_document  # isort: skip
 from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
@@ -119,13 +121,23 @@ def test_random_grids_hold_the_same_bits(place, seed):
     sizes = {f"d{axis}": size for axis, size in enumerate(new)}
     cores = 2 if seed % 2 else None
     wanted = request(place, sizes, memory=int(rng.integers(4, 400)))
+    began = measured()
     if old != new:
         with_pieces(wanted, run, cores)
+        done = measured() - began
+        if cores is not None:
+            assert done.chunks_decoded == math.prod(count) - len(drop)
+            assert done.chunks_encoded == len(stored_chunks(repository))
     after, now = read(place)
     assert after.tobytes() == before.tobytes()
     assert now.metadata.grid.chunk_shape == new
     assert now.metadata.attributes == {"units": "K"}
     assert read(place, snapshot_id=base)[1].metadata.grid == variable.metadata.grid
+
+
+def stored_chunks(repository):
+    counts = read(str(repository.location.url))[1].metadata.grid.num_chunks
+    return repository.writable_session().chunk_refs("/t", [0] * len(counts), counts).coords
 
 
 def with_pieces(wanted, run, cores):
@@ -145,6 +157,18 @@ def with_pieces(wanted, run, cores):
             return by_pieces(work) if kinds == {"shuffled"} else one_process(work)
 
         return rechunk.rechunk_arrays(wanted, either, cores=cores, dry_run=False)
+
+
+@pytest.mark.parametrize("dtype", ["?", "f4", "c16", "M8[s]", "U100", "r300", "O"])
+def test_pieces_are_small_and_hold_any_type(dtype):
+    values = np.zeros((30, 40), "V300" if dtype == "r300" else dtype)
+    values[3] = values.dtype.type(b"a") if dtype == "r300" else ("a" if dtype in "OU100" else 1)
+    piece = values[2:20, ::-3]
+    data = _packed(np.ascontiguousarray(piece))
+    after = _unpacked(data, values.dtype, piece.shape)
+    assert after.dtype == values.dtype
+    assert after.tolist() == piece.tolist()
+    assert len(data) < max(piece.nbytes / 3, 60)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 Rules of this file
 ------------------
 1. Values are stored values, bit for bit: no CF decoding.
-2. A piece that holds nothing but the bits of the fill value is not sent.
+2. A piece that holds nothing but the bits of the fill value is not sent. Others are compressed
+   fast, since each byte that Spark moves is copied several times.
 3. Memory of a task is one group of values, its chunks, and the references of the task.
 """
 
@@ -17,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numcodecs import blosc
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.codecs.compressors import Blosc
 from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
@@ -124,29 +127,37 @@ def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskRe
 
 
 def _bounded(box: Box, item: int) -> Iterator[Box]:
-    """Yield a box in parts of bounded size, cut along its longest axis."""
+    """Yield a box in parts of bounded size, cut along the longest axes."""
     lower, upper = box
     shape = [high - low for low, high in zip(lower, upper, strict=True)]
     nbytes = item * math.prod(shape)
-    if nbytes <= _PIECE_BYTES:
+    if nbytes <= _PIECE_BYTES or max(shape, default=1) == 1:
         yield box
         return
     axis = max(range(len(shape)), key=shape.__getitem__)
     step = max(1, shape[axis] * _PIECE_BYTES // nbytes)
     for start in range(lower[axis], upper[axis], step):
         stop = min(start + step, upper[axis])
-        yield (
+        part = (
             (*lower[:axis], start, *lower[axis + 1 :]),
             (*upper[:axis], stop, *upper[axis + 1 :]),
         )
+        yield from _bounded(part, item)
 
 
 def _packed(values: NDArray[Any]) -> bytes:
     # Objects are strings and bytes that this job has decoded.
-    return pickle.dumps(values) if values.dtype.hasobject else values.tobytes()
+    if values.dtype.hasobject:
+        return pickle.dumps(values)
+    return bytes(_compressor(values.dtype).encode(values.reshape(-1).view(np.uint8).data))
 
 
 def _unpacked(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if dtype.hasobject:
         return np.asarray(pickle.loads(data)).reshape(shape)
-    return np.frombuffer(data, dtype).reshape(shape)
+    nbytes = dtype.itemsize * math.prod(shape)
+    return np.frombuffer(_compressor(dtype).decode(data, nbytes, True), dtype).reshape(shape)
+
+
+def _compressor(dtype: np.dtype[Any]) -> Blosc:
+    return Blosc("pieces", "lz4", 5, blosc.SHUFFLE, 0, min(dtype.itemsize, blosc.MAX_TYPESIZE))
