@@ -35,6 +35,8 @@ _ROWS: Final = StructType([StructField("number", LongType()), StructField("task"
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 # Serialized ids are large, and Spark holds a whole batch.
 _ROWS_AT_ONCE: Final = 64
+#: The part of rows that hold the counts of a task, of `counted`.
+COUNTS: Final = -1
 #: Each task gets a partition of its own, up to this number.
 MAX_PARTITIONS: Final = 10_000
 
@@ -58,7 +60,12 @@ def on_executors(
 def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
     """Run a step on the rows of each partition, on executors; return all that steps yield."""
     receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS).collect()
-    found = [pickle.loads(bytes(receipt[0])) for receipt in receipts]
+    return noted(receipt[0] for receipt in receipts)
+
+
+def noted(receipts: Iterable[bytes]) -> list[Any]:
+    """Add the counts among pickled receipts to the totals of the call; return the others."""
+    found = [pickle.loads(bytes(receipt)) for receipt in receipts]
     measures = sum((one for one in found if isinstance(one, Measures)), Measures())
     note_job(measures)
     log_totals(measures)
@@ -77,6 +84,19 @@ def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
             for receipt in step(batches):
                 yield _sent(receipt)
             yield _sent(replace(measured() - before, tasks=1))
+
+    return run
+
+
+def counted(step: Step, schema: pa.Schema, column: str) -> Step:
+    """Return the step that yields a last row, of part `COUNTS`, with its counts in a column."""
+
+    def run(batches: Batches) -> Batches:
+        with errors_on_one_line():
+            before = measured()
+            yield from step(batches)
+            receipt = pickle.dumps(replace(measured() - before, tasks=1))
+            yield pa.RecordBatch.from_pylist([{"part": COUNTS, column: receipt}], schema=schema)
 
     return run
 

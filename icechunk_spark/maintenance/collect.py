@@ -32,7 +32,7 @@ from functools import partial, reduce
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
@@ -48,13 +48,15 @@ from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
-from icechunk_spark.jobs.task_rows import collected, grouped_rows
+from icechunk_spark.jobs.task_rows import COUNTS, Step, collected, counted, grouped_rows, noted
+from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.maintenance import collect_tasks
 from icechunk_spark.schema import spark_struct
 
 _PART_IDS: Final = spark_struct(collect_tasks.PART_IDS)
 _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
 _ID_SIZE: Final = 12
+_HAS_IDS: Final = f"part <> {COUNTS}"
 _AFTER_FAILURE: Final = (
     "Only garbage was deleted, and every version is whole; collect again to finish the work"
 )
@@ -114,8 +116,11 @@ def collect_garbage(
     repository = Repository.open(location)
     collector = SparkCollector(spark, location, older_than, dry_run=dry_run)
     try:
-        with raised_in_jobs(f"collecting garbage of {location}", _AFTER_FAILURE):
-            return collect_from(
+        with (
+            totalled() as totals,
+            raised_in_jobs(f"collecting garbage of {location}", _AFTER_FAILURE),
+        ):
+            done = collect_from(
                 repository.storage,
                 collector,
                 spec_version=repository.spec_version,
@@ -124,6 +129,7 @@ def collect_garbage(
                 trim_overwritten_older_than=trim_overwritten_older_than,
                 extra_roots=extra_roots,
             )
+        return with_totals(done, totals)
     finally:
         collector.close()
 
@@ -156,9 +162,11 @@ class SparkCollector:
         task = partial(collect_tasks.old_snapshots, self.location, self.older_than, raw)
         rows = self._frame([(part, b"") for part in parts])
         tasks = min(len(parts), cores_of(self.spark))
-        found = rows.repartition(tasks, "part").mapInArrow(task, _PART_IDS)
+        found = rows.repartition(tasks, "part").mapInArrow(_counted(task), _PART_IDS)
         with self._doing("ages of snapshots"):
-            old = b"".join(bytes(row["ids"]) for row in found.collect())
+            ids = found.collect()
+            noted(row["ids"] for row in ids if row["part"] == COUNTS)
+        old = b"".join(bytes(row["ids"]) for row in ids if row["part"] != COUNTS)
         by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
         return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
 
@@ -174,7 +182,7 @@ class SparkCollector:
         packed = collect_parts.snapshot_rows(added, tasks)
         snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
         listed = snapshots.mapInArrow(
-            partial(collect_tasks.listed_manifests, self.location), _PART_IDS
+            _counted(partial(collect_tasks.listed_manifests, self.location)), _PART_IDS
         )
         manifests = self._stored(
             Phase.MANIFESTS,
@@ -183,10 +191,10 @@ class SparkCollector:
             ),
         )
         sums = manifests.groupBy("part").agg(
-            F.sum(F.length("ids")), F.count("*"), F.sum("size"), F.sum("refs")
+            F.sum(F.length("ids")), F.count("*"), F.sum("size"), F.sum("refs"), _receipts()
         )
         with self._doing("manifests of kept snapshots"):
-            numbers = [tuple(map(int, row)) for row in sums.collect()]
+            numbers = [tuple(map(int, row[:-1])) for row in _parts_of(sums)]
         self._count(Phase.MANIFESTS, ((part, ids) for part, ids, *_ in numbers))
         rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
         if Phase.CHUNKS not in self._marks:
@@ -194,18 +202,20 @@ class SparkCollector:
         depth = self._depth
         tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
         # Spread by content and sorted, so that a repeated task gets and returns the same rows.
-        spread = manifests.repartition(min(tasks, _MAX_TASKS), "ids").sortWithinPartitions("ids")
-        read = partial(collect_tasks.referenced_chunks, self.location, depth)
+        spread = manifests.where(_HAS_IDS).repartition(min(tasks, _MAX_TASKS), "ids")
+        spread = spread.sortWithinPartitions("ids")
+        read = _counted(partial(collect_tasks.referenced_chunks, self.location, depth))
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PART_IDS))
         with self._doing("chunks in kept manifests"):
-            found = chunks.groupBy("part").agg(F.sum(F.length("ids"))).collect()
-        self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids in found))
+            found = _parts_of(chunks.groupBy("part").agg(F.sum(F.length("ids")), _receipts()))
+        self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids, _ in found))
 
     def sweep(self, phase: Phase, kept: frozenset[Any] | None) -> DeleteReport:
         """Delete the objects of a phase that are older than the cutoff and not marked."""
         depth = self._depth if phase is Phase.CHUNKS else 1
         if kept is None:
-            stored = [marks.select("part", "ids") for marks in self._marks[phase]]
+            marked = self._marks[phase]
+            stored = [marks.where(_HAS_IDS).select("part", "ids") for marks in marked]
             marks, sent = reduce(lambda one, more: one.unionByName(more), stored), self._sent[phase]
         else:
             raw = collect_parts.ids_in(collect_parts.snapshot_rows(kept, 1)[0])
@@ -259,6 +269,21 @@ class SparkCollector:
             columns["number"] = pa.array([number.get(part, 0) for part, _ in rows], pa.int64())
             fields.append(StructField("number", LongType()))
         return self.spark.createDataFrame(pa.table(columns), schema=StructType(fields))
+
+
+def _counted(step: Step) -> Step:
+    return counted(step, collect_tasks.PART_IDS, "ids")
+
+
+def _receipts() -> Column:
+    return F.collect_list(F.when(F.col("part") == COUNTS, F.col("ids")))
+
+
+def _parts_of(sums: DataFrame) -> list[Row]:
+    """Collect the sums of parts; add the counts of tasks, in the last column, to the totals."""
+    rows = sums.collect()
+    noted(receipt for row in rows for receipt in row[-1])
+    return [row for row in rows if row["part"] != COUNTS]
 
 
 def _depth(references: int) -> int:

@@ -21,7 +21,7 @@ from icechunk_format.maintenance.garbage import parts as collect_parts
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import DeleteReport
 from icechunk_format.storage.location import Location
-from icechunk_spark.jobs.task_rows import batches_of, rows_of
+from icechunk_spark.jobs.task_rows import COUNTS, batches_of, rows_of
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -52,8 +52,12 @@ def listed_manifests(location: Location, batches: Batches) -> Batches:
 
 
 def distinct_manifests(batches: Batches) -> Batches:
-    """Yield each of the listed manifests once, part by part."""
+    """Yield each of the listed manifests once, part by part, and the counts of tasks."""
     for part, rows in groupby(rows_of(batches), key=itemgetter(0)):
+        if part == COUNTS:
+            counts = ((part, receipt, None, 0, 0) for _, receipt in rows)
+            yield from batches_of(counts, MANIFESTS)
+            continue
         found = collect_parts.distinct_manifest_rows(part, (listed for _, listed in rows))
         yield from batches_of(found, MANIFESTS)
 

@@ -44,13 +44,17 @@ from icechunk_format.options.location import maintenance_location
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.task_rows import (
+    COUNTS,
     batches_of,
     collected,
+    counted,
     grouped_rows,
+    noted,
     over_tasks,
     rows_of,
     work_rows,
 )
+from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.schema import spark_struct
 
 _FOUND: Final = pa.schema(
@@ -63,7 +67,6 @@ _FOUND: Final = pa.schema(
 # A part of more chunks than this is cut finer; 20 bytes each, several times.
 _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
-_REPORTED: Final = -1
 
 
 def copy(
@@ -113,23 +116,27 @@ def copy(
     if not plan.manifests:
         return finish_copy(plan, Copied(), Copied())
     depth = 1 if plan.references <= _CHUNKS_PER_PART * part_count(1) else 2
-    with raised_in_jobs(
-        f"copying {plan.context.source} to {plan.context.target}",
-        "The target shows nothing of the copy; copy again to go on where this one stopped",
+    with (
+        totalled() as totals,
+        raised_in_jobs(
+            f"copying {plan.context.source} to {plan.context.target}",
+            "The target shows nothing of the copy; copy again to go on where this one stopped",
+        ),
     ):
-        copy_task = over_tasks(partial(_copy_manifests, plan.context, depth))
+        step = over_tasks(partial(_copy_manifests, plan.context, depth))
+        copy_task = counted(step, _FOUND, "copied")
         found = work_rows(spark, plan.manifests).mapInArrow(copy_task, spark_struct(_FOUND))
         found = found.persist()
         try:
-            done = found.where(F.col("part") == _REPORTED).select("copied").collect()
-            manifests = sum((pickle.loads(bytes(row["copied"])) for row in done), Copied())
+            done = found.where(F.col("part") == COUNTS).select("copied").collect()
+            manifests = sum(noted(row["copied"] for row in done), Copied())
             hold_copy(plan)
             tasks = min(part_count(depth), _WAVES * cores_of(spark))
-            chunks = grouped_rows(found.where(F.col("part") != _REPORTED), "part", tasks)
+            chunks = grouped_rows(found.where(F.col("part") != COUNTS), "part", tasks)
             copied = collected(chunks, partial(_copy_chunks, plan.context, depth))
         finally:
             found.unpersist()
-    return finish_copy(plan, manifests, sum(copied, Copied()))
+    return with_totals(finish_copy(plan, manifests, sum(copied, Copied())), totals)
 
 
 def _copy_manifests(
@@ -137,7 +144,7 @@ def _copy_manifests(
 ) -> Iterator[pa.RecordBatch]:
     copied, packed = copy_manifests(context, listed)
     found = ((part, chunks, None) for part, chunks in chunks_by_part(packed, depth))
-    yield from batches_of([*found, (_REPORTED, None, pickle.dumps(copied))], _FOUND)
+    yield from batches_of([*found, (COUNTS, None, pickle.dumps(copied))], _FOUND)
 
 
 def _copy_chunks(

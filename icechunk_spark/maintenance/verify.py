@@ -17,6 +17,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -29,13 +30,23 @@ from icechunk_format.maintenance.verifying.findings import (
     DEFAULT_MAX_FINDINGS,
     FINDINGS_SCHEMA,
     REPORT_SCHEMA,
+    Report,
 )
 from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.location import location_of
+from icechunk_format.storage.measures import measured
+from icechunk_spark.jobs.descriptions import log_totals
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.partitions import cores_of
-from icechunk_spark.jobs.task_rows import MAX_PARTITIONS, over_rows, over_tasks, work_rows
+from icechunk_spark.jobs.task_rows import (
+    MAX_PARTITIONS,
+    Batches,
+    Step,
+    over_rows,
+    over_tasks,
+    work_rows,
+)
 from icechunk_spark.schema import spark_struct
 
 _WAVES: Final = 4
@@ -104,11 +115,11 @@ def verify(
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
     tasks = work_rows(spark, parts.verify_tasks(plan.state, partitions), partitions)
     work = tasks.mapInArrow(
-        over_tasks(partial(parts.run_verify, context)), spark_struct(parts.WORK_SCHEMA)
+        _counted(over_tasks(partial(parts.run_verify, context))), spark_struct(parts.WORK_SCHEMA)
     )
     work = work.repartition(partitions, "id").sortWithinPartitions("id")
     work = work.mapInArrow(
-        over_rows(partial(parts.check_manifest_rows, context), parts.WORK_SCHEMA),
+        _counted(over_rows(partial(parts.check_manifest_rows, context), parts.WORK_SCHEMA)),
         spark_struct(parts.WORK_SCHEMA),
     )
     prefixes = work_rows(spark, parts.id_prefixes(), partitions)
@@ -125,4 +136,17 @@ def verify(
     )
     with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
         plan.report.absorb(row.asDict() for row in found.collect())
+        log_totals(plan.report.measures)
     return spark.createDataFrame(finish_verify(plan), schema=spark_struct(FINDINGS_SCHEMA))
+
+
+def _counted(step: Step) -> Step:
+    """Return the step that also yields what its tasks have read, as totals of a report."""
+
+    def run(batches: Batches) -> Batches:
+        before, report = measured(), Report()
+        yield from step(batches)
+        report.count_task(replace(measured() - before, tasks=1))
+        yield parts.as_work(report)
+
+    return run

@@ -26,9 +26,12 @@ class Measures:
     rows
         Rows that a read delivered.
     requests
-        Requests to stores that read or wrote objects, metadata among them; repeats not counted.
+        Requests to stores: reads, writes, listings and deletions, of metadata too. Repeats after a
+        failure do not count.
     bytes_read, bytes_written
-        Bytes of these objects and ranges.
+        Bytes of objects, and of ranges of objects.
+    cache_hits
+        Snapshots, manifests, indexes of shards and decoded chunks that a cache of the process had.
     chunks_decoded, chunks_encoded
         Chunks; of sharded arrays, inner chunks are decoded, and whole shards encoded.
     decode_seconds, encode_seconds
@@ -40,6 +43,7 @@ class Measures:
     requests: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    cache_hits: int = 0
     chunks_decoded: int = 0
     chunks_encoded: int = 0
     decode_seconds: float = 0.0
@@ -67,6 +71,8 @@ class Measures:
         ):
             if chunks:
                 parts.append(f"{counted(chunks, 'chunk')} {verb} in {seconds:.1f} s")
+        if self.cache_hits:
+            parts.append(counted(self.cache_hits, "cache hit"))
         return ", ".join(parts)
 
 
@@ -75,18 +81,13 @@ _lock = threading.Lock()
 _counts: dict[str, Any] = dict.fromkeys(_NAMES, 0)
 
 
-def count_read(nbytes: int) -> None:
-    """Count a request that has read some bytes."""
+def count(requests: int = 0, *, read: int = 0, written: int = 0, hits: int = 0) -> None:
+    """Count requests, the bytes that they have read or written, and requests that caches saved."""
     with _lock:
-        _counts["requests"] += 1
-        _counts["bytes_read"] += nbytes
-
-
-def count_written(nbytes: int) -> None:
-    """Count a request that has written some bytes."""
-    with _lock:
-        _counts["requests"] += 1
-        _counts["bytes_written"] += nbytes
+        _counts["requests"] += requests
+        _counts["bytes_read"] += read
+        _counts["bytes_written"] += written
+        _counts["cache_hits"] += hits
 
 
 def timed(kind: Literal["decode", "encode"], function: Callable[..., _T], *arguments: Any) -> _T:

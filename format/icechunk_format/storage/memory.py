@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from icechunk_format.storage.measures import count_read, count_written
+from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,
@@ -86,11 +86,12 @@ class MemoryStorage(Storage):
         else:
             data = found.data[read.start : read.end]
         check_length(read, len(data), self.root_url)
-        count_read(len(data))
+        count(1, read=len(data))
         return Fetched(data=data, version=found.version, last_modified=found.last_modified)
 
     def head(self, key: str) -> ObjectInfo | None:
         found = self._space.objects.get(self._base + check_key(key))
+        count(1)
         return None if found is None else _info(key, found)
 
     def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
@@ -105,18 +106,20 @@ class MemoryStorage(Storage):
                 ):
                     return None
             version = ObjectVersion(etag=f"m{next(self._space.counter)}")
-            count_written(len(data))
+            count(1, written=len(data))
             self._space.objects[path] = _Object(bytes(data), version, datetime.now(UTC))
         return version
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         with self._space.lock:
             for key in keys:
+                count(1)
                 self._space.objects.pop(self._base + check_key(key), None)
         return []
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         split_prefix(prefix)
+        count(1)
         start = self._base + prefix
         with self._space.lock:
             matching = sorted(

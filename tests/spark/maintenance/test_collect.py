@@ -49,6 +49,10 @@ def files_of(place):
     return {found.key for found in storage.list() if not found.key.startswith("overwritten/")}
 
 
+def sizes_of(place):
+    return {found.key: found.size for found in Repository.open(place).storage.list()}
+
+
 def soon():
     return datetime.now(UTC) + timedelta(seconds=5)
 
@@ -63,9 +67,17 @@ def test_spark_leaves_what_one_process_leaves(spark, untidy, version, tmp_path):
     assert expired.released_snapshots
     # A cutoff within history, so that some of what nothing reaches is new.
     cutoff = built.instants["gone"]
-    assert jobs.collect_garbage(spark, with_spark, cutoff) == one_process.collect_garbage(
-        alone, cutoff
-    )
+    done = jobs.collect_garbage(spark, with_spark, cutoff)
+    assert done == one_process.collect_garbage(alone, cutoff)
+    kept = sizes_of(with_spark).items()
+    marked = [
+        size
+        for key, size in kept
+        if key.startswith(("snapshots/", "manifests/")) and size > len(b"foreign")
+    ]
+    # Tasks read what they mark, list the kinds of objects, and delete some.
+    assert done.totals.bytes_read == sum(marked)
+    assert done.totals.requests >= len(marked) + done.chunks_deleted + 4
     assert files_of(with_spark) == files_of(alone)
     assert set(FOREIGN) <= files_of(with_spark)
     for age in ("0min", timedelta(0)):

@@ -33,6 +33,10 @@ def test_copies_and_rewrites_what_one_process_would(spark, built, tmp_path):
     expected = one_process.copy(built.location, str(tmp_path / "expected"))
     assert copied == expected
     assert copied.chunks == STEPS * WIDTH
+    # The driver stores snapshots and transaction logs, tasks all else, and read what they store.
+    files = Repository.open(str(tmp_path / "copy")).storage.list
+    moved = sum(file.size for name in ("chunks/", "manifests/") for file in files(name))
+    assert copied.totals.bytes_read == copied.totals.bytes_written == moved
     copy = Repository.open(str(tmp_path / "copy"))
     assert contents(copy) == contents(built)
     assert [i.id for i in copy.ancestry()] == [i.id for i in built.ancestry()]

@@ -7,6 +7,8 @@ Spark Connect is in ``tests/spark/test_spark_connect.py``.
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from helpers.damage.repository import LINES, REMOTE, SMALL, Damaged, build_sound
 from helpers.sessions.model import Model, OurDriver, RandomChanges
@@ -32,8 +34,14 @@ def prefixes(path):
     return [c.url_prefix for c in Repository.open(str(path)).config.virtual_chunk_containers]
 
 
-def test_a_sound_repository(spark, sound):
+def test_a_sound_repository(spark, sound, caplog):
+    caplog.set_level(logging.INFO, logger="icechunk_spark")
     found = verify(spark, str(sound))
+    begun, done = (record.getMessage() for record in caplog.records)
+    assert done.startswith(f"{begun}: done, ")
+    manifests = list(Repository.open(str(sound)).storage.list("manifests/"))
+    # One listing of each first character; each manifest and snapshot is read once.
+    assert int(done.split()[-6 if "hit" in done else -5].replace(",", "")) > len(manifests)
     assert rows(found) == maintenance.verify(str(sound)).to_pylist()
     assert {row.severity for row in found.collect()} == {"info"}
 

@@ -9,7 +9,7 @@ Specification: "Repo Info File".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from icechunk_format.maintenance.copying.publish import hold_copy, publish_copy,
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Place
+from icechunk_format.storage.measures import Measures
 
 
 @shown_by("records.record")
@@ -49,6 +50,8 @@ class CopyResult:
     dry_run
         True if nothing was stored. Manifests and chunks are then those of the new snapshots,
         whether or not the target has them, and the bytes are those of manifests.
+    totals
+        What Spark's tasks have read and written; None for a call in this process.
     """
 
     branch: str
@@ -59,6 +62,7 @@ class CopyResult:
     skipped_chunks: int
     snapshot_id: SnapshotId
     dry_run: bool = False
+    totals: Measures | None = field(default=None, compare=False)
 
 
 def copy(

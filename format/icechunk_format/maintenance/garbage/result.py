@@ -9,6 +9,7 @@ from typing import Final
 
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icechunk_format.storage.measures import Measures
 
 MAX_SHOWN_ERRORS: Final = 10
 
@@ -105,6 +106,8 @@ class CollectResult:
         Kinds that were skipped because objects that may refer to them could not be deleted.
     dry_run
         Whether nothing was changed.
+    totals
+        What Spark's tasks have read, listed and deleted; None for a call in this process.
     """
 
     bytes_deleted: int = 0
@@ -119,6 +122,7 @@ class CollectResult:
     delete_errors: tuple[str, ...] = ()
     skipped_phases: tuple[str, ...] = field(default=())
     dry_run: bool = False
+    totals: Measures | None = field(default=None, compare=False)
 
     def with_phase(self, phase: Phase, report: DeleteReport) -> CollectResult:
         """Add the counts of one phase."""

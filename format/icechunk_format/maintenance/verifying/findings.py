@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.verifying.finding_kinds import KINDS, SEVERITIES
+from icechunk_format.storage.measures import Measures
 
 _FINDING: Final = (
     pa.field("kind", pa.string()),
@@ -54,6 +55,9 @@ LEFT_OUT: Final = "left out"
 TOTAL: Final = "total"
 
 DEFAULT_MAX_FINDINGS: Final = 10_000
+_OF_TASKS: Final = "tasks: "
+# Totals are integers, and counts of tasks hold seconds.
+_PARTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +185,19 @@ class Report:
                 self.left_out[row["kind"]] += row["amount"]
             else:
                 self.count(row["kind"], row["amount"], row["nbytes"])
+
+    def count_task(self, measures: Measures) -> None:
+        """Add what a task has read to the totals."""
+        for name, value in asdict(measures).items():
+            self.count(_OF_TASKS + name, round(value * _PARTS))
+
+    @property
+    def measures(self) -> Measures:
+        """The counts of tasks, as `count_task` added them."""
+        none = asdict(Measures()).items()
+        return Measures(
+            **{name: type(zero)(self.totals[_OF_TASKS + name] / _PARTS) for name, zero in none}
+        )
 
     def to_table(self) -> pa.Table:
         """Return at most ``max_findings`` rows for users, and one that counts the rest."""

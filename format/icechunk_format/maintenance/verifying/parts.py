@@ -157,7 +157,7 @@ def run_verify(
                 id=_binary(page.ids),
                 size=pa.array(page.sizes),
             )
-    yield _as_work(report)
+    yield as_work(report)
 
 
 # -- stage 2 --------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def check_manifest_rows(
 
     for used in check_manifests(context, claims(), report):
         yield from _reference_rows(used)
-    yield _as_work(report)
+    yield as_work(report)
 
 
 def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
@@ -306,7 +306,8 @@ def merge_reports(
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def _as_work(report: Report) -> pa.RecordBatch:
+def as_work(report: Report) -> pa.RecordBatch:
+    """Return a report as rows of ``WORK_SCHEMA``."""
     batch = report.to_batch()
     return _columns(
         batch.num_rows,

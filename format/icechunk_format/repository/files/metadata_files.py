@@ -40,6 +40,7 @@ from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import NODE_LISTS, TransactionLog
 from icechunk_format.storage.concurrency import PerProcess
+from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
 CACHE_BYTES_VARIABLE = "ICECHUNK_SPARK_METADATA_CACHE_BYTES"
@@ -107,6 +108,7 @@ class ObjectCache:
             returns them in that order. What it raises reaches the caller.
         """
         values: dict[Hashable, V] = {}
+        hits = 0
         while len(values) < len(set(keys)):
             mine: dict[Hashable, Future[Any]] = {}
             theirs: dict[Hashable, Future[Any]] = {}
@@ -118,6 +120,7 @@ class ObjectCache:
                     if (kept := self._kept.get(key)) is not None:
                         self._kept.move_to_end(key)
                         values[key] = kept.value
+                        hits += 1
                     elif (under_way := self._loading.get(key)) is not None:
                         theirs[key] = under_way
                     else:
@@ -131,6 +134,7 @@ class ObjectCache:
                 # concerns that thread only.
                 if under_way.exception() is None:
                     values[key] = under_way.result()
+        count(hits=hits)
         return [values[key] for key in keys]
 
     def _load_own(

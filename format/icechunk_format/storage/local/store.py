@@ -49,7 +49,7 @@ from icechunk_format.storage.local.files import (
     storage_error,
     version_of,
 )
-from icechunk_format.storage.measures import count_read, count_written
+from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,
@@ -161,7 +161,7 @@ class LocalStorage(Storage):
             raise storage_error(error, "read", read.key, self._root) from error
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         check_length(read, len(data), self._root)
-        count_read(len(data))
+        count(1, read=len(data))
         return data
 
     @contextlib.contextmanager
@@ -182,6 +182,7 @@ class LocalStorage(Storage):
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._readable_path(key)
+        count(1)
         try:
             with as_storage_error("look at", key, self._root):
                 status = os.stat(path)
@@ -205,7 +206,7 @@ class LocalStorage(Storage):
                         os.replace(staged, path)
                 case _:
                     os.replace(staged, path)
-        count_written(len(data))
+        count(1, written=len(data))
         return version
 
     def _create(self, staged: str, path: str) -> bool:
@@ -237,6 +238,7 @@ class LocalStorage(Storage):
 
     def _delete(self, keys: list[str]) -> list[DeleteFailure]:
         failures: list[DeleteFailure] = []
+        count(len(keys))
         for key in keys:
             path = self._writable_path(key)
             try:
@@ -333,6 +335,7 @@ class LocalStorage(Storage):
 
     def _walk(self, folder: str, start: str) -> Iterator[ObjectInfo]:
         base = f"{folder}/" if folder else ""
+        count(1)
         try:
             with as_storage_error("list", folder, self._root):
                 entries = os.scandir(os.path.join(self._root, *folder.split("/")))

@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.storage.address import Address
-from icechunk_format.storage.measures import count_read, count_written
+from icechunk_format.storage.measures import count
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
     Condition,
@@ -88,7 +88,7 @@ class FsspecStorage(RemoteStorage):
             if _etag(before) == _etag(after):
                 break
         check_length(read, len(data), self.root_url)
-        count_read(len(data))
+        count(read=len(data))
         whole = start is None and end is None
         return Fetched(
             data=bytes(data),
@@ -111,6 +111,7 @@ class FsspecStorage(RemoteStorage):
         ]
         if not plan.reads:
             return plan.assemble([])
+        count(len(plan.reads) - 1)  # the call below counts as one
         answers = self._server.call(
             "read",
             plan.reads[0].key,
@@ -136,7 +137,7 @@ class FsspecStorage(RemoteStorage):
             )
         data = bytes(answer)
         check_length(read, len(data), self.root_url)
-        count_read(len(data))
+        count(read=len(data))
         return data
 
     def _info(self, action: str, key: str) -> Mapping[str, Any]:
@@ -191,7 +192,7 @@ class FsspecStorage(RemoteStorage):
             self._files.mv(staged, path)
 
         self._server.call("write", key, write)
-        count_written(len(data))
+        count(written=len(data))
         return _version(self._info("write", key), data)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:

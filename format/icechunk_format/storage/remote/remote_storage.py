@@ -14,7 +14,7 @@ from icechunk_format.errors import IcechunkError, StorageError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.concurrency import PacedThreads
-from icechunk_format.storage.measures import count_read, count_written
+from icechunk_format.storage.measures import count
 from icechunk_format.storage.options import StorageOptions
 from icechunk_format.storage.protocol import (
     Condition,
@@ -153,7 +153,7 @@ class BucketStorage(RemoteStorage):
             fetched = self._server.attempt(lambda: self._fetch(read))
         except RequestFailedError as error:
             raise self._read_error(read, error.failure) from None
-        count_read(len(fetched.data))
+        count(read=len(fetched.data))
         _note("read", read.key, len(fetched.data), began)
         # Plain web servers and some S3-compatible ones ignore the conditions.
         assert fetched.last_modified is not None
@@ -191,7 +191,7 @@ class BucketStorage(RemoteStorage):
             return None
         began = time.monotonic()
         written = self._server.ask("write", key, send, none_for=_LOST, conditional=True)
-        count_written(len(data))
+        count(written=len(data))
         _note("wrote" if written is not None else "lost the race for", key, len(data), began)
         return written
 
@@ -204,7 +204,7 @@ class BucketStorage(RemoteStorage):
     def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
         began = time.monotonic()
         version = self._server.call("write", key, lambda: self._write(key, data))
-        count_written(len(data))
+        count(written=len(data))
         _note("wrote", key, len(data), began)
         return version
 

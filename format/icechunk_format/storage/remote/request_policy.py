@@ -27,6 +27,7 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
+from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import missing_object
 from icechunk_format.storage.remote.failures import (
     Backoff,
@@ -92,6 +93,7 @@ class Server:
         """
         backoff = self.conditional_backoff if conditional else self.backoff
         repeatable = _NEVER_LOOKED_AT if conditional else _REPEATABLE
+        count(1)
         started = time.monotonic()
         retry = 0
         while True:

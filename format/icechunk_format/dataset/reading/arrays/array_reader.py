@@ -34,7 +34,7 @@ from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.storage.measures import timed
+from icechunk_format.storage.measures import count, timed
 from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -265,6 +265,7 @@ class ArrayReader:
                 present[position] = True
                 index = tuple(int(i) for i in np.unravel_index(position, counts))
                 _copy(values, chunk, request.picks, index)
+        count(hits=len(awaited) - len(lost))
         if not lost:
             return
         # Chunks that were evicted or are not decoded yet: fetch them now.
