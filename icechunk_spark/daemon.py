@@ -1,17 +1,17 @@
 """Runs Spark's daemon for Python workers, after importing the modules that reads need.
 
-Spark ends a worker whose rows it did not take to the end, as after `show`, `first`, `take` and
-every other LIMIT. The next query starts a new worker, which has to import Arrow, NumPy, pandas and
-this package again. Spark's daemon forks its workers, so they have the daemon's imports at once::
+Spark terminates a worker whose rows were not all consumed, as after `show`, `first`, `take` and
+every other LIMIT. The next query starts a new worker, which imports Arrow, NumPy, pandas and this
+package again. Spark's daemon forks its workers, so they inherit the daemon's imports::
 
     SparkSession.builder.config("spark.python.daemon.module", "icechunk_spark.daemon")
 
 Rules of this file
 ------------------
-1. Only modules are imported. Clients of stores, thread pools and caches are made by workers: a
-   client that was made before a fork hangs after it. NumPy and Arrow start threads when they are
-   imported, and have handlers that make forks safe.
-2. A module that cannot be imported is left to the workers, which raise an error that a user sees.
+1. Only modules are imported. Workers make storage clients, thread pools and caches: a client that
+   was made before a fork hangs after it. NumPy and Arrow start threads when they are imported, and
+   have handlers that make forks safe.
+2. If a module cannot be imported, the workers raise the error, so that the user sees it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 
 from pyspark.daemon import manager
 
-# The last two are imported by pyarrow and NumPy when they first meet an array.
+# pyarrow and NumPy import the last two with their first array.
 _FOR_WORKERS: Final = (
     "pyspark.worker",
     "icechunk_spark.reading.mapped_tasks",

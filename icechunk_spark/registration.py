@@ -1,22 +1,21 @@
 """Registers ``format("icechunk")`` with a session, for fast reads and for planned writes.
 
-Spark finds an installed package itself, through the module ``pyspark_icechunk``. Examples register
-all the same, for three reasons: one broken ``pyspark_*`` package on the machine makes that lookup
-fail; Spark does twice the work for the rows of a Python source that it does for `mapInArrow`; and
-a Python source can neither distribute the rows to write nor offer the save modes ``errorifexists``
-and ``ignore``.
+Spark finds the installed package through the module ``pyspark_icechunk``. Examples register
+nevertheless, for three reasons: one broken ``pyspark_*`` package on the machine makes that lookup
+fail; rows of a Python source cost twice as much as rows of `mapInArrow`; and a Python source can
+neither distribute the rows to write nor offer the save modes ``errorifexists`` and ``ignore``.
 
 Rules of this file
 ------------------
 1. Registering twice, or registering a source that the lookup has found, has no effect.
 2. Writes are planned in classic and in Connect sessions, each of which has its own DataFrame class.
-   Reads of Connect go through the source, since its client may not reach the storage; streams of
-   Connect do, since Spark does not tell functions there which query a batch belongs to.
-3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the replaced
-   one, and returns its writer unchanged for sessions that were unregistered; so is
-   ``DataFrame.writeStream`` of classic sessions. ``DataFrame.writeTo`` refuses icechunk, for which
-   Spark has no catalog tables. ``SparkSession.read`` is replaced likewise, and changes for
-   registered sessions only. `unregister` puts them back when no session is left.
+   Connect reads use the source, since the client may not reach the storage; Connect streams use it,
+   since Spark does not pass the query of a batch to functions there.
+3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the original
+   one, and returns its writer unchanged in unregistered sessions; so is ``DataFrame.writeStream``
+   of classic sessions. ``DataFrame.writeTo`` refuses icechunk, for which Spark has no catalog
+   tables. ``SparkSession.read`` is replaced in the same way. `unregister` restores the originals
+   when no registered session remains.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from icechunk_spark.writing.function import PlannedSave
 if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction
 
-#: How ``format("icechunk")`` is read: by a function for `mapInArrow`, or by Spark's data source.
+#: Reader of ``format("icechunk")``: a function for `mapInArrow`, or Spark's data source.
 Reader = Literal["function", "source"]
 
 _CLASSIC: Final = "pyspark.sql.classic.dataframe"
@@ -53,12 +52,12 @@ _CLASSIC_SESSION: Final = "pyspark.sql.session"
 
 # Sessions with the planned write, by module of DataFrame.
 _registered: Final[dict[str, WeakSet[Any]]] = {_CLASSIC: WeakSet(), _CONNECT: WeakSet()}
-# A set of its own: Spark makes several Python objects for one session, and a copy of the session
-# for each streaming query, and writes of these are planned, too, though none is in `_registered`.
+# Separate from `_registered`: Spark makes several Python objects for one session, and a copy of the
+# session for each streaming query. Their writes are planned, too.
 _unregistered: Final[WeakSet[Any]] = WeakSet()
 # The properties and methods that were replaced, by class and name.
 _replaced: Final[dict[tuple[Any, str], Any]] = {}
-# The JVM's ids of the sessions that read by function.
+# The JVM's ids of sessions whose reads use `mapInArrow`.
 _reading_by_function: Final[set[str]] = set()
 
 
@@ -69,34 +68,40 @@ def register(
     virtual_authorize: Sequence[str] = (),
     storage_from_spark: bool = False,
 ) -> None:
-    """Register the data source ``icechunk`` with a session, read it fast, and plan its writes.
+    """Register the data source ``icechunk`` with a session, with fast reads and planned writes.
 
-    After it, ``df.write.format("icechunk")`` takes all four save modes and writes whole chunks in
-    parallel. In classic sessions ``df.writeStream.format("icechunk")`` does so with each batch, and
-    ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. SQL gets the table
-    function ``icechunk('path', tag => 'v1')``, which takes the options of reading. Other formats
-    are not touched. Spark keeps the source until the session ends; it has no way to take one back.
+    After registration, ``df.write.format("icechunk")`` supports all four save modes and writes
+    whole chunks in parallel. In classic sessions, ``df.writeStream.format("icechunk")`` does so for
+    each batch, and ``spark.read.format("icechunk")`` reads as `icechunk_spark.read` does. The table
+    function ``icechunk('path', tag => 'v1')`` of SQL takes the options of reading. Other formats do
+    not change. Spark keeps the data source until the session ends.
 
     Parameters
     ----------
     spark
-        A classic session, or one of Spark Connect. With Connect, the package must be installed on
-        the server, and for writing the client must reach the storage, too.
+        A classic or Spark Connect session. With Connect, the package must be installed on the
+        server, and writes also require access to the storage from the client.
     reader
-        What reads ``spark.read.format("icechunk")`` in a classic session: ``"function"`` a
-        function that Spark calls by `mapInArrow`, ``"source"`` Spark's Python data source. SQL
-        views and Connect take the source in any case.
+        The reader of ``spark.read.format("icechunk")`` in a classic session: ``"function"`` is a
+        function that Spark calls by `mapInArrow`, ``"source"`` is Spark's Python data source. SQL
+        views and Connect always use the data source.
     virtual_authorize
-        URL prefixes from which reads and writes of this session may fetch virtual chunks, as the
-        option ``virtual.authorize`` of a call, which counts before it.
+        Default of the option ``virtual.authorize`` in this session: URL prefixes from which reads
+        and writes may fetch virtual chunks.
     storage_from_spark
-        Take credentials, endpoint and region of S3 from Hadoop's settings ``fs.s3a.*``, as the
-        option ``storage.from_spark`` of a call does; classic sessions only.
+        Default of the option ``storage.from_spark`` in this session: take credentials, endpoint and
+        region of S3 from Hadoop's settings ``fs.s3a.*``; classic sessions only.
 
     Raises
     ------
     InvalidInputError
-        There is no such `reader`.
+        `reader` is neither ``"function"`` nor ``"source"``.
+
+    Examples
+    --------
+    >>> import icechunk_spark
+    >>> icechunk_spark.register(spark)  # doctest: +SKIP
+    >>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
     """
     if reader not in get_args(Reader):
         raise InvalidInputError(
@@ -113,7 +118,8 @@ def register(
         try:
             spark.dataSource.register(IcechunkDataSource)
         except PySparkException as error:
-            # Spark 4.0 and 4.1 refuse to register over what the lookup found, which is this class.
+            # Spark 4.0 and 4.1 refuse to replace the class that the lookup found, which is this
+            # class.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
     table_function = cast("UserDefinedTableFunction", udtf(IcechunkFunction, useArrow=True))
@@ -128,13 +134,17 @@ def register(
 def unregister(spark: SparkSession) -> None:
     """Undo what `register` did to ``spark.read`` and ``df.write``.
 
-    Spark then reads through the data source, and hands the rows that this session writes over as
-    they come, with ``mode("append")`` and ``mode("overwrite")`` only.
+    Spark then reads through the data source, and writes are unplanned, with ``mode("append")`` and
+    ``mode("overwrite")`` only.
 
     Parameters
     ----------
     spark
-        The session; one that is not registered is fine.
+        The session; nothing happens if it is not registered.
+
+    Examples
+    --------
+    >>> icechunk_spark.unregister(spark)  # doctest: +SKIP
     """
     set_session_options(spark, {})
     module = _frame_module(spark)
@@ -153,7 +163,7 @@ def _frame_module(spark: SparkSession) -> str:
 
 
 def _replace_write(module: str) -> None:
-    """Let ``DataFrame.write`` of a module give writers that plan."""
+    """Make ``DataFrame.write`` of a module return writers that plan."""
 
     def planned_by(mixin: type[NotedOptions]) -> Callable[[Any, Any], Any]:
         def make(frame: Any, writer: Any) -> Any:
@@ -173,7 +183,7 @@ def _replace_write(module: str) -> None:
 
 
 def _read_by(spark: SparkSession, reader: Reader) -> None:
-    """Let ``spark.read`` of a classic session give readers that map, or those of Spark."""
+    """Make ``spark.read`` of a classic session use `mapInArrow` or the data source."""
     cls = importlib.import_module(_CLASSIC_SESSION).SparkSession
     if reader == "function":
         _reading_by_function.add(_session_id(spark))
@@ -222,7 +232,7 @@ def _put_back(cls: Any, name: str) -> None:
 
 
 def _is_known(spark: SparkSession) -> bool:
-    """Return True if the session finds the source already; False in a Connect client."""
+    """Return True if the session already finds the source; False in a Connect client."""
     jvm_session = getattr(spark, "_jsparkSession", None)
     if jvm_session is None:
         return False

@@ -2,15 +2,15 @@
 
 Rules of this file
 ------------------
-1. Types are built in Python: ``StructType.fromDDL`` needs a SparkContext, and Spark's planner asks
-   for the schema in a worker that has none.
+1. Types are built in Python: ``StructType.fromDDL`` needs a SparkContext, and Spark's planner
+   requests the schema in a worker that has none.
 2. The batches of a reader must have *exactly* the Arrow schema to which Spark maps its own: Spark
    4.2 and later compare strictly, and earlier versions swap or garble columns that differ. So
    Spark's `to_arrow_schema` makes the target, and every batch is fitted to it by position.
-3. A user's schema may select and order columns, change the case of names, and widen types where no
-   value changes.
-4. Spark's JVM holds objects, text, numbers, and lists of one type as field metadata. Other JSON is
-   kept as text under one key.
+3. A user's schema may select and order columns, change the case of names, and widen types if all
+   values are preserved.
+4. Spark's JVM supports objects, strings, numbers, and lists of one type as field metadata. Other
+   JSON is stored as a string under one key.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 #: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"
 
-#: Key of a column's metadata that holds where and when the rows of a branch were read.
+#: Key of a column's metadata that holds the repository and snapshot of rows read from a branch.
 BASE_KEY: Final = "base"
 
-# Key that marks JSON which Spark's metadata cannot hold, kept as text.
+# Key for JSON that Spark's metadata do not support, stored as a string.
 _AS_JSON_TEXT: Final = "$json"
 
 # The estimates of Spark's optimizer for a row, and for a value of variable width.
@@ -80,7 +80,8 @@ def spark_type(arrow_type: pa.DataType) -> DataType:
     """
     with suppress(PySparkException):
         found = from_arrow_type(arrow_type, prefer_timestamp_ntz=True)
-        # Spark also takes types that come back as others: texts of 64-bit offsets, nanoseconds.
+        # Spark also accepts types that it returns as others: strings of 64-bit offsets,
+        # nanoseconds.
         comes_back = arrow_target(StructType([StructField("", found)])).field(0).type == arrow_type
         if comes_back and not pa.types.is_null(arrow_type):
             return found
@@ -107,23 +108,23 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
 
 
 def column_names(schema: StructType, columns: Sequence[Column | MetadataColumn]) -> list[str]:
-    """Return the names of the table's columns that a Spark schema asks for, in its order.
+    """Return the names of the table's columns in a Spark schema, in its order.
 
     Raises
     ------
     InvalidInputError
-        A field is no column of the table, is there twice, or asks for another type than the
-        column's or one that holds all its values.
+        A field is not a column of the table, occurs twice, or has a type that does not hold all
+        values of the column.
     """
     if not schema.fields:
-        raise InvalidInputError("the schema given to spark.read.schema() has no columns")
+        raise InvalidInputError("the schema of spark.read.schema() has no columns")
     by_name = {column.name: column for column in columns}
     names: list[str] = []
     for field in schema.fields:
         column = by_name.get(field.name) or _by_folded_name(field.name, columns)
         if column.name in names:
             raise InvalidInputError(
-                f"the schema given to spark.read.schema() names column '{column.name}' twice",
+                f"the schema of spark.read.schema() names column '{column.name}' twice",
                 column=column.name,
             )
         found = spark_type(column.arrow_type)
@@ -131,8 +132,8 @@ def column_names(schema: StructType, columns: Sequence[Column | MetadataColumn])
             wider = [kind.simpleString() for kind in _CANDIDATES if _holds(kind, found)]
             allowed = list(dict.fromkeys([found.simpleString(), *wider]))
             raise InvalidInputError(
-                f"column '{column.name}' is {found.simpleString()}, but the schema given to"
-                f" spark.read.schema() says {field.dataType.simpleString()}: use"
+                f"column '{column.name}' is {found.simpleString()}, but the schema of"
+                f" spark.read.schema() specifies {field.dataType.simpleString()}: use"
                 f" {' or '.join(allowed)}, and cast afterwards",
                 column=column.name,
                 found=found.simpleString(),
@@ -145,7 +146,7 @@ def column_names(schema: StructType, columns: Sequence[Column | MetadataColumn])
 def _by_folded_name(
     name: str, columns: Sequence[Column | MetadataColumn]
 ) -> Column | MetadataColumn:
-    """Return the one column of that name without case, as Spark resolves names."""
+    """Return the column of that name, ignoring case, as Spark resolves names."""
     found = [column for column in columns if column.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
@@ -153,7 +154,7 @@ def _by_folded_name(
     near = nearest(name, known)
     hint = f"; did you mean '{near}'?" if near else ""
     raise InvalidInputError(
-        f"the schema given to spark.read.schema() names column '{name}', which is not among the"
+        f"the schema of spark.read.schema() names column '{name}', which is not among the"
         f" columns {', '.join(known)}{hint}",
         column=name,
         known=tuple(known),
@@ -217,7 +218,7 @@ def arrow_target(schema: StructType) -> pa.Schema:
 
 
 def row_bytes(schema: StructType) -> int:
-    """Return about how many bytes a row has, as Spark's optimizer estimates them."""
+    """Return the size of a row in bytes, as Spark's optimizer estimates it."""
     return _BYTES_OF_A_ROW + sum(_value_bytes(field.type) for field in arrow_target(schema))
 
 
@@ -228,7 +229,7 @@ def _value_bytes(arrow_type: pa.DataType) -> int:
         return _value_bytes(arrow_type.value_type)
     try:
         return -(-int(arrow_type.bit_width) // 8)
-    except ValueError:  # texts and bytes have no width
+    except ValueError:  # strings and bytes have no fixed width
         return _BYTES_OF_A_TEXT
 
 
@@ -238,15 +239,15 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     Raises
     ------
     InvalidInputError
-        A column that the user's schema calls NOT NULL holds a NULL.
+        A column that is NOT NULL in the user's schema contains a NULL.
     """
     if batch.schema.equals(target, check_metadata=False):
         return batch
     for column, wanted in zip(batch.columns, target, strict=True):
         if not wanted.nullable and column.null_count:
             raise InvalidInputError(
-                f"column '{wanted.name}' holds missing values, but the schema given to"
-                " spark.read.schema() says NOT NULL: leave NOT NULL out",
+                f"column '{wanted.name}' holds missing values, but the schema of"
+                " spark.read.schema() specifies NOT NULL: remove NOT NULL",
                 column=wanted.name,
             )
     return fitted(batch, target)
@@ -258,8 +259,8 @@ def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 def write_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a DataFrame to write, with the metadata of columns that were read.
 
-    The metadata of a field is a JSON object under the key ``icechunk``, as in the schemas of the
-    dataset layer; columns from elsewhere have none.
+    The metadata of a field are a JSON object under the key ``icechunk``, as in the schemas of the
+    dataset layer. Other columns have none.
 
     Raises
     ------
@@ -273,7 +274,7 @@ def write_schema(schema: StructType) -> pa.Schema:
         except PySparkException:
             raise UnsupportedError(
                 f"column '{field.name}' is {field.dataType.simpleString()}, which no array holds:"
-                " cast it to a number, a text, a time, BINARY or BOOLEAN, or drop it",
+                " cast it to a number, a string, a time, BINARY or BOOLEAN, or drop it",
                 column=field.name,
                 found=field.dataType.simpleString(),
             ) from None
@@ -308,7 +309,7 @@ def with_base(schema: StructType, base: Mapping[str, str] | None) -> StructType:
 
 
 def column_metadata(field: StructField) -> dict[str, Any]:
-    """Return the metadata of the column that a field came from; empty for other fields."""
+    """Return the column metadata of a field read from a repository; empty for other fields."""
     held = (field.metadata or {}).get(METADATA_KEY)
     return dict(_as_given(held)) if isinstance(held, dict) else {}
 
@@ -330,7 +331,7 @@ def _held_by_spark(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True if the JVM holds the value unchanged: strings, flags, 64-bit integers, floats."""
+    """Return True for values that the JVM keeps: strings, booleans, 64-bit integers, floats."""
     if isinstance(value, str | bool):
         return True
     if isinstance(value, int):

@@ -2,15 +2,15 @@
 
 Rules of this file
 ------------------
-1. Importing it is cheap. Spark imports it in a planner process at the first lookup of *any*
-   source, so only pyspark's data source module and our options are imported at the top; Arrow and
-   the dataset layer are imported by the methods that use them.
-2. The snapshot is resolved once, at the first call that Spark makes. Spark pickles the instance
-   after `schema()`, so `reader()` sees the snapshot that `schema()` keeps on it. Where the user
-   gave a schema, Spark calls nothing before the first action, then skips `schema()`, and 4.0 makes
-   a new reader for every action; such an instance is pinned while it is pickled.
-3. Errors of `icechunk_format.errors` leave on one line: Spark prints them under a traceback, and
-   users read the last line.
+1. The import is cheap. Spark imports this module in a planner process at the first lookup of *any*
+   source, so only pyspark's data source module and the options are imported at the top; methods
+   import Arrow and the dataset layer.
+2. The snapshot is resolved once, at Spark's first call. Spark pickles the instance after
+   `schema()`, so `reader()` finds the snapshot that `schema()` stores on it. With a user's schema,
+   Spark makes no call before the first action, then skips `schema()`, and 4.0 makes a new reader
+   for every action; such an instance is pinned while it is pickled.
+3. Errors of `icechunk_format.errors` are raised on one line: Spark prints them under a traceback,
+   and users read the last line.
 4. `self.options` may hold credentials. It never enters a message or a `repr`.
 """
 
@@ -48,8 +48,8 @@ class IcechunkDataSource(DataSource):
     The options are listed in ``icechunk_format.options.OPTIONS`` and in the manual.
     """
 
-    # The id of the snapshot, or the pinned versions of a metadata table. A class attribute, because
-    # Spark asks sources to leave `__init__` alone.
+    # The id of the snapshot, or the pinned snapshots of a metadata table. A class attribute,
+    # because Spark advises sources not to override `__init__`.
     _pinned_snapshot: str | None = None
     # The id of the snapshot since which changes are read.
     _pinned_since: str | None = None
@@ -80,13 +80,7 @@ class IcechunkDataSource(DataSource):
         return "icechunk"
 
     def schema(self) -> StructType:
-        """Resolve and pin the snapshot, and return the columns of the table.
-
-        Raises
-        ------
-        IcechunkError
-            An option cannot be used, or what it names does not exist.
-        """
+        """Resolve and pin the snapshot, and return the columns of the table."""
         options = parse_read_options(self.options, "read", "readStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.plan import open_read
@@ -100,13 +94,7 @@ class IcechunkDataSource(DataSource):
             return with_base(opened.schema, opened.base)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the pinned snapshot for the columns of `schema`.
-
-        Raises
-        ------
-        IcechunkError
-            An option or the schema cannot be used, or what they name does not exist.
-        """
+        """Return the reader of the pinned snapshot for the columns of `schema`."""
         options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.plan import open_read
@@ -117,13 +105,7 @@ class IcechunkDataSource(DataSource):
             return opened.reader(schema, since=self._pinned_since)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of an unplanned write: see `icechunk_spark.register` for planned ones.
-
-        Raises
-        ------
-        IcechunkError
-            An option or a column cannot be written.
-        """
+        """Return the writer of an unplanned write, for sessions without `register`."""
         request = parse_write_options(self.options, mode=_mode(overwrite))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.writing.unplanned import UnplannedWriter
@@ -141,17 +123,12 @@ class IcechunkDataSource(DataSource):
         return IcechunkStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of one batch, where the session is not registered.
+        """Return the writer of one batch in a session that is not registered.
 
-        Spark asks for it when a batch begins, and again for its commit: nothing of ours runs before
-        the stream starts, so the stream is checked here, before the rows of its first batch are
-        computed. What another group may have caused is an error of the tasks alone, since the
-        commit knows the group.
-
-        Raises
-        ------
-        IcechunkError
-            An option cannot be used, or a column cannot be written.
+        Spark calls this method when a batch begins and again for its commit, and calls nothing
+        before the stream starts. So the stream is checked here, before the rows of its first batch
+        are computed. If the group is not yet known, errors that may depend on it are raised by
+        tasks.
         """
         request = parse_write_options(self.options, "writeStream", mode=_mode(overwrite))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.

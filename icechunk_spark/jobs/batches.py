@@ -1,8 +1,8 @@
 """Sets how Spark cuts rows into Arrow batches, and fits batches to a schema.
 
-Spark bounds a batch by rows (10,000 by default) and by bytes (64 MiB). To count the bytes it adds
-up the buffers of all columns after each row, which takes half of the time in which rows of numbers
-reach Python.
+Spark limits a batch by rows (10,000 by default) and by bytes (64 MiB). To count the bytes, it adds
+up the buffers of all columns after each row, which takes half of the transfer time of numeric rows
+to Python.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _FIXED_WIDTH: Final = (
 
 @contextlib.contextmanager
 def bounded_by_rows(frame: DataFrame) -> Iterator[None]:
-    """Let Spark bound batches by rows alone while the block runs, if rows have a fixed width.
+    """Make Spark limit batches only by rows within the block, if rows have a fixed width.
 
-    The setting belongs to the session, so jobs of other threads have it meanwhile, too. A value
-    that the user has set stays.
+    The setting belongs to the session, so it also affects concurrent jobs of other threads. A value
+    that the user has set is kept.
     """
     conf = frame.sparkSession.conf
     is_fixed = all(isinstance(field.dataType, _FIXED_WIDTH) for field in frame.schema)
@@ -55,7 +55,7 @@ def bounded_by_rows(frame: DataFrame) -> Iterator[None]:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch under the names and in the types of `schema`, column by column."""
+    """Return the batch with the names and types of `schema`; columns correspond by position."""
     columns = [
         column if column.type.equals(field.type) else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=True)

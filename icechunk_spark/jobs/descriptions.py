@@ -1,4 +1,4 @@
-"""Describes Spark's jobs, so that the UI shows what runs instead of a line of this library."""
+"""Describes Spark's jobs, so that the UI does not show source lines of this library."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _log = logging.getLogger("icechunk_spark")
 
 @contextlib.contextmanager
 def described(what: str) -> Iterator[None]:
-    """Describe the jobs of this thread while the block runs, and log what begins.
+    """Describe the jobs of this thread within the block, and log the description.
 
-    A description that the user has set is put back afterwards. Sessions of Connect have none.
+    A description that the user has set is restored afterwards. Connect sessions have none.
     """
     _log.info(what)
     token = _doing.set(what)
@@ -48,5 +48,5 @@ def _in_ui(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # None removes the property; Python's signature does not know it.
+        # None removes the property, which the annotation does not allow.
         context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type,unused-ignore]

@@ -1,18 +1,19 @@
 """Turns Spark's report of a failed job into the error that a task raised, on one line.
 
-Spark reports a failed task as its own exception, whose text holds the Python traceback. The caller
-of a write or of maintenance gets the error that the task raised instead, without Spark's report,
-which goes to the log at DEBUG. If an executor or a worker died, no task raised an error; the caller
-then gets one that names the process that died, the state of the repository, and what to do.
+Spark reports a failed task as its own exception, whose text contains the Python traceback. The
+caller of a write or of maintenance receives the error that the task raised instead. Spark's report
+is logged at DEBUG. If an executor or a worker died, no task raised an error; the caller then
+receives an error that names the dead process, the state of the repository, and the remedy.
 
 Rules of this file
 ------------------
-1. Only an error of `icechunk_format.errors` is taken out of Spark's text, and only a death that
-   Spark reports in its own words becomes one; errors of a user's function pass through unchanged.
-2. Facts do not survive the way through Spark's text, so such an error carries its text alone.
+1. Only errors of `icechunk_format.errors` are extracted from Spark's text, and only the death of a
+   process that Spark reports itself becomes such an error; errors of a user's function pass through
+   unchanged.
+2. Facts do not survive in Spark's text, so an extracted error has only its message.
 3. Spark prints the traceback of a worker under that of the JVM, and users read the last line; so
-   the text of an error has one line when it leaves a worker. Spark also prints each frame of the
-   traceback, so an error of ours, which says what to do, leaves a task without it.
+   the message of an error has one line when it leaves a worker. Spark also prints each frame of the
+   traceback, so this package's errors leave a task without it: their message is sufficient.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from icechunk_spark.jobs.descriptions import described
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-except ImportError:  # a client of Connect alone has no gateway to a JVM
+except ImportError:  # a pure Connect client has no gateway to a JVM
     _REPORTS: tuple[type[Exception], ...] = (PySparkException,)
 else:
     _REPORTS = (PySparkException, Py4JError)
@@ -52,7 +53,7 @@ _BY_NAME: Final = {
 }
 
 
-# Spark's messages for a death, and messages for users; the first pattern that matches counts.
+# Spark's messages for a dead process, and messages for users; the first matching pattern applies.
 _DEATHS: Final = (
     (re.compile(r"No space left on device"), "a disk of the cluster is full ({0})"),
     (
@@ -75,9 +76,9 @@ _MOST_SHOWN: Final = 300
 
 @contextlib.contextmanager
 def errors_on_one_line() -> Iterator[None]:
-    """Join the lines of an error's text; its class and facts stay.
+    """Put the message of an error on one line, keeping its class and facts.
 
-    In a task, the error leaves without its traceback, which goes to the log at DEBUG.
+    In a task, the error is raised without its traceback, which is logged at DEBUG.
     """
     try:
         yield
@@ -98,7 +99,7 @@ def errors_on_one_line() -> Iterator[None]:
 def raised_in_tasks(target: str) -> Iterator[None]:
     """Turn Spark's report of a failed write to ``target`` into the error that a task raised.
 
-    If an executor or a Python process died as often as Spark repeats its work, raise StorageError.
+    If an executor or a Python process died at every attempt of Spark, raise StorageError.
     """
     try:
         yield
@@ -120,8 +121,8 @@ def raised_in_tasks(target: str) -> Iterator[None]:
 def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
     """Turn Spark's report of a failed job into the error that a task raised, or a StorageError.
 
-    ``what`` the job did is as in "collecting garbage of s3://bucket/weather"; ``outcome`` is a
-    sentence about the state after a failure, and what to do.
+    ``what`` is a phrase such as "collecting garbage of s3://bucket/weather"; ``outcome`` is a
+    sentence about the state after a failure and the remedy.
     """
     try:
         with described(what):
@@ -144,7 +145,7 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
 
 
 def _death_in(text: str, target: str) -> errors.StorageError | None:
-    """Return an error that names the process that died, or None if Spark reports no death."""
+    """Return an error that names the dead process, or None if no process died."""
     for pattern, what in _DEATHS:
         found = pattern.search(text)
         if found is not None:
@@ -153,7 +154,7 @@ def _death_in(text: str, target: str) -> errors.StorageError | None:
 
 
 def _aborted(text: str, target: str) -> errors.StorageError:
-    """Return an error for a report of the JVM for which PySpark has no class."""
+    """Return the error for a JVM report that PySpark has no class for."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
     return _unfinished(f"Spark gave the job up ({_shortened(reason)})", target)
@@ -161,7 +162,7 @@ def _aborted(text: str, target: str) -> errors.StorageError:
 
 def _unfinished(what: str, target: str) -> errors.StorageError:
     return errors.StorageError(
-        f"{what} while {target} was written: nothing was committed, and the branch is as it was."
+        f"{what} while {target} was written: nothing was committed, and the branch did not change."
         " See the executors' logs; if memory was short, raise"
         " spark.executor.memoryOverhead or choose smaller chunks. The same write can be run again",
         target=target,
@@ -174,7 +175,7 @@ def _shortened(text: str) -> str:
 
 
 def _error_in(text: str) -> errors.IcechunkError | None:
-    """Return the error of `icechunk_format.errors` in a report of Spark's, or None."""
+    """Return the error of `icechunk_format.errors` in Spark's report, or None."""
     found = _RAISED.findall(text)
     if not found:
         return None

@@ -4,9 +4,9 @@ Spark keeps them in the JVM, where Python cannot read them again.
 
 Rules of this file
 ------------------
-1. Every call goes on to Spark unchanged, since another format may be chosen later.
-2. As in Spark, the name of an option ignores case, the later of two values counts, and None counts
-   as not given.
+1. Every call is passed on to Spark unchanged, since the user may set another format later.
+2. As in Spark, option names ignore case, the later of two values applies, and None leaves an option
+   unset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORMAT: Final = "icechunk"
 
 
 class NotedOptions:
-    """Mixin for Spark's `DataFrameReader` and `DataFrameWriter`; see `noting`."""
+    """Mixin for Spark's `DataFrameReader` and `DataFrameWriter` that records format and options."""
 
     _icechunk_format: str | None = None
     _icechunk_options: dict[str, Any]
@@ -53,7 +53,7 @@ class NotedOptions:
 
 
 class NotedWrite(NotedOptions):
-    """Mixin for Spark's writers, which also records partitions, which arrays do not have."""
+    """Mixin for Spark's writers that also records partition columns, which arrays do not have."""
 
     _icechunk_frame: Any
     _icechunk_refused: str | None = None
@@ -64,11 +64,11 @@ class NotedWrite(NotedOptions):
         return super().partitionBy(*columns)  # type: ignore[misc]
 
     def _icechunk_texts(self, path: str | None, partition_by: Any) -> dict[str, Any]:
-        """Return path and options as texts; refuse what was noted."""
+        """Return path and options as strings; refuse recorded partitions and buckets."""
         refused = "partitionBy" if partition_by is not None else self._icechunk_refused
         if refused is not None:
             raise UnsupportedError(
-                f"{refused} does not apply to arrays: leave it out, and cut them by 'chunks',"
+                f"{refused} does not apply to arrays: leave it out, and set their chunks,"
                 " as in .option('chunks', 'time=24,latitude=180')",
                 method=refused,
             )
@@ -80,23 +80,17 @@ class CatalogWrite(NotedOptions):
     """Mixin for Spark's `DataFrameWriterV2`, which creates tables of the catalog."""
 
     def using(self, provider: str) -> Any:
-        """Pass the provider to Spark; refuse icechunk before Spark creates or drops a table.
-
-        Raises
-        ------
-        UnsupportedError
-            The provider is icechunk.
-        """
+        """Pass the provider to Spark; refuse icechunk before Spark creates or drops a table."""
         if self._is_ours(provider):
             raise catalog_refused("writeTo")
         return super().using(provider)  # type: ignore[misc]
 
 
 def catalog_refused(method: str) -> UnsupportedError:
-    """Return the error of a write into a table of the catalog."""
+    """Return the error of a write to a catalog table."""
     return UnsupportedError(
-        f"{method} needs a table of the catalog, and Spark drops the options of tables of Python"
-        " sources, the path included: use df.write.format('icechunk').mode('append').save(path)",
+        f"{method} needs a catalog table, and Spark drops the options of catalog tables of Python"
+        " sources, including the path: use df.write.format('icechunk').mode('append').save(path)",
         method=method,
     )
 
@@ -105,7 +99,7 @@ _MADE: Final[dict[tuple[type, type], type]] = {}
 
 
 def noting(made: Any, mixin: type[NotedOptions]) -> Any:
-    """Put `mixin` before the class of `made`, a new reader or writer of Spark's; return `made`."""
+    """Add `mixin` to the class of `made`, a new reader or writer of Spark; return `made`."""
     base = type(made)
     if (mixin, base) not in _MADE:
         _MADE[mixin, base] = type(base.__name__, (mixin, base), {"__doc__": base.__doc__})

@@ -1,4 +1,4 @@
-"""Counts Spark's cores, and brings rows of equal numbers into one partition."""
+"""Counts Spark's cores, and moves rows with equal numbers into one partition."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return about how many tasks run at once."""
-    if ".connect" in type(spark).__module__:  # which has no SparkContext to ask
+    """Return the approximate number of tasks that run at once."""
+    if ".connect" in type(spark).__module__:  # which has no SparkContext
         return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
     return spark.sparkContext.defaultParallelism
 
 
 def together(rows: DataFrame, number: Column, tasks: int) -> DataFrame:
-    """Return the rows in `tasks` partitions, those of equal numbers in the same one."""
+    """Return the rows in `tasks` partitions, with equal numbers in the same partition."""
     dealt = dealt_out(rows, number, tasks)
-    # Hashes, because a look at the rows for ranges would compute them twice.
+    # By hash: ranges would need a pass over the rows, which would compute them twice.
     return rows.repartition(tasks, number) if dealt is None else dealt
 
 
 def dealt_out(rows: DataFrame, number: Column, tasks: int) -> DataFrame | None:
-    """Give numbers to tasks in turn, so that all get about as many; None before Spark 4.1."""
+    """Distribute numbers evenly over tasks, in turn; return None before Spark 4.1."""
     by_id: Callable[..., DataFrame] | None = getattr(rows, "repartitionById", None)
     return None if by_id is None else by_id(tasks, (number % tasks).cast("int"))

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. An option of the call counts before a default of the session.
-2. Secrets are read when a call needs them, and kept nowhere.
+1. An option of the call takes precedence over a default of the session.
+2. Secrets are read when a call needs them, and never kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HADOOP: Final = {
 
 
 def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None:
-    """Set the defaults of a session; none forgets them."""
+    """Set the defaults of a session; an empty mapping removes them."""
     _defaults.pop(_key(spark), None)
     if options:
         _defaults[_key(spark)] = dict(options)
@@ -40,13 +40,7 @@ def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None
 def with_session_options(
     spark: SparkSession | None, options: Mapping[str, Any], path: object = ""
 ) -> dict[str, Any]:
-    """Return options with the defaults of the session, and with what Spark knows of S3.
-
-    Raises
-    ------
-    UnsupportedError
-        ``storage.from_spark`` in a session of Connect, whose client has no Hadoop settings.
-    """
+    """Return options with the defaults of the session, and with Spark's settings of S3."""
     found = {name: value for name, value in options.items() if value is not None}
     for name, value in _defaults.get(_key(spark), {}).items():
         if not _has(found, name) and (name != _AUTHORIZE or _fetches(found, path)):
@@ -69,7 +63,7 @@ def active_session() -> SparkSession:
         return SparkSession.active()
     except (PySparkException, RuntimeError):
         raise InvalidInputError(
-            "no Spark session is active: give one as spark=", option="spark"
+            "no Spark session is active: pass one as spark=", option="spark"
         ) from None
 
 

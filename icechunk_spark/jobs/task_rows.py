@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Spark shows rows in plans, so no credential may be in a task. The location of the repository is
-   in the function instead.
-2. Tasks and receipts are pickled and unpickled here, so that Spark need not know their types.
+1. Plans show rows, so tasks must not contain credentials. The function contains the location of the
+   repository instead.
+2. Tasks and receipts are pickled and unpickled here, so that Spark need not support their types.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -37,7 +37,7 @@ _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 _ROWS_AT_ONCE: Final = 64
 #: The part of rows that hold the counts of a task, of `counted`.
 COUNTS: Final = -1
-#: Each task gets a partition of its own, up to this number.
+#: Each task gets its own partition, up to this number.
 MAX_PARTITIONS: Final = 10_000
 
 
@@ -58,7 +58,7 @@ def on_executors(
 
 
 def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
-    """Run a step on the rows of each partition, on executors; return all that steps yield."""
+    """Run a step on the rows of each partition, on executors; return what the steps yield."""
     receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS).collect()
     return noted(receipt[0] for receipt in receipts)
 
@@ -73,10 +73,7 @@ def noted(receipts: Iterable[bytes]) -> list[Any]:
 
 
 def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
-    """Return the step of batches that yields the pickled receipts of another step.
-
-    The last one is what the step has read and written.
-    """
+    """Return a step that yields the pickled receipts of another step, and its counts at the end."""
 
     def run(batches: Batches) -> Batches:
         with errors_on_one_line():
@@ -118,29 +115,29 @@ def work_rows(
     rows = spark.createDataFrame(table, schema=_ROWS)
     partitions = max(1, min(len(tasks), partitions))
     dealt = dealt_out(rows, F.col("number"), partitions)
-    # Ranges are as even; Spark samples the rows for them, which are few and on the driver.
+    # By range: Spark samples the rows, which are few and on the driver.
     return rows.repartitionByRange(partitions, "number") if dealt is None else dealt
 
 
 def grouped_rows(rows: DataFrame, column: str, tasks: int) -> DataFrame:
-    """Return rows with those of equal numbers in one partition, sorted by number."""
+    """Return rows sorted by number, with equal numbers in one partition."""
     return together(rows, F.col(column), tasks).sortWithinPartitions(column)
 
 
 def tasks_in(batches: Batches) -> Iterator[Any]:
-    """Yield the tasks in rows of ``work_rows``."""
+    """Yield the tasks in rows from ``work_rows``."""
     for batch in batches:
         for task in batch.column("task"):
             yield pickle.loads(task.as_py())
 
 
 def over_tasks(step: Callable[[Any], Batches]) -> Step:
-    """Return the step of batches that runs a step on each task in them."""
+    """Return a step on batches that runs `step` on each task in them."""
     return lambda batches: chain.from_iterable(map(step, tasks_in(batches)))
 
 
 def over_rows(step: Step, schema: pa.Schema) -> Step:
-    """Return the step of batches that first casts them to `schema`."""
+    """Return a step on batches that casts them to `schema` first."""
     return lambda batches: step(fitted(batch, schema) for batch in batches)
 
 
@@ -154,7 +151,7 @@ def rows_of(batches: Batches) -> Iterator[tuple[Any, ...]]:
 def batches_of(
     rows: Iterable[Sequence[Any]], schema: pa.Schema, rows_at_once: int = _ROWS_AT_ONCE
 ) -> Batches:
-    """Yield rows, which may be large, in batches of a few."""
+    """Yield large rows in small batches."""
     rows = iter(rows)
     while held := list(islice(rows, rows_at_once)):
         columns = zip(zip(*held, strict=True), schema, strict=True)

@@ -1,7 +1,7 @@
 """Finds the time zone in which a session reads and shows times.
 
-The driver asks the session. Spark plans a data source (SQL views, ``spark.read`` of Connect,
-streams) in a process that is not told the zone; the tasks of a batch read are.
+The driver reads it from the session. Spark plans a data source (SQL views, ``spark.read`` over
+Connect, streams) in a process that does not receive the zone; the tasks of a batch read do.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def session_time_zone(spark: SparkSession) -> str:
 
 
 def in_time_zone_of_task(context: Any) -> Any:
-    """Return the context of a scan with the session's zone in its condition, in a task of Spark.
+    """Return the context of a scan with the session's time zone in its condition, in a task.
 
     Raises
     ------
     InvalidInputError
-        The session leaves its time zone to the machine, which may be another one than the driver's.
+        The session has no time zone setting, and the zone of this machine may differ from that of
+        the driver.
     """
     residual = getattr(context, "residual", None)
     if residual is None or not residual.needs_zone:

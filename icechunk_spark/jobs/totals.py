@@ -1,6 +1,6 @@
-"""Adds up what the tasks of jobs have read and written, for the result of a call.
+"""Sums the counts of the tasks of jobs, for the result of a call.
 
-Each task sends its counts beside its receipts (:mod:`icechunk_spark.jobs.task_rows`).
+Each task sends its counts with its receipts (:mod:`icechunk_spark.jobs.task_rows`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Totals:
 
 @contextlib.contextmanager
 def totalled() -> Iterator[Totals]:
-    """Add up the jobs that this thread runs while the block runs."""
+    """Sum the counts of the jobs that this thread runs within the block."""
     totals = Totals()
     token = _wanted.set((*_wanted.get(), totals))
     try:
@@ -49,7 +49,7 @@ def with_totals(result: _R, totals: Totals) -> _R:
 
 
 def in_commit(result: _R, totals: Totals) -> _R:
-    """Return a result whose ``commit``, if there is one, has the totals of its jobs."""
+    """Return a result whose ``commit``, if it exists, has the totals of its jobs."""
     commit = getattr(result, "commit", None)
     if commit is None:
         return result

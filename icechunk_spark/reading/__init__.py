@@ -1,1 +1,1 @@
-"""Reads arrays and metadata tables: plans on the driver, runs tasks on executors."""
+"""Reads arrays and metadata tables: plans on the driver, tasks on executors."""

@@ -19,7 +19,8 @@ from icechunk_format.workflows.changes.steps import steps_to
 def resolve_since(options: ReadRequest) -> str:
     """Return the id of the snapshot of ``changesSince``.
 
-    It is empty if the snapshot does not exist and ``onHistoryChange=restart`` reads all rows then.
+    Return an empty string if the snapshot does not exist and ``onHistoryChange=restart``, which
+    then reads all rows.
     """
     assert options.changes_since is not None
     try:
@@ -30,8 +31,8 @@ def resolve_since(options: ReadRequest) -> str:
         if options.on_history_change == "restart" and error.facts.get("kind") == "snapshot":
             return ""
         raise NotFoundError(
-            f"{error.message}; option changesSince must name a tag, branch or snapshot that exists"
-            " (with onHistoryChange=restart, a snapshot that has expired means all rows)",
+            f"{error.message}; option changesSince must name an existing tag, branch or snapshot"
+            " (with onHistoryChange=restart, all rows are read if the snapshot has expired)",
             **error.facts,
         ) from error
 
@@ -44,9 +45,9 @@ def plan_changes_since(
     since: str,
     time_zone: str | None,
 ) -> ChangePlan:
-    """Plan the changes of some columns up to the snapshot ``newer``, whose table is given.
+    """Plan the changes of the columns `names` up to the snapshot `newer`, which has `table`.
 
-    ``since`` is the id of the older snapshot; empty for a table without rows.
+    `since` is the id of the older snapshot; if it is empty, all rows are changes.
     """
     repository = RepositoryReader.open(location_of(options)).as_read()
     steps = steps_to(
@@ -63,7 +64,7 @@ def plan_changes_since(
 def change_request(
     options: ReadRequest, repository: RepositoryReader, table: Table, time_zone: str | None
 ) -> ChangeRequest:
-    """Return the request of a feed; ``table`` fixes its group and variables."""
+    """Return the request of a change feed for the group and variables of `table`."""
     of_cells = options.layout == "cells"
     assert options.layout != "summary"
     cf = {"decode_cf": options.decode_cf, "timestamp_type": options.timestamp_type}
@@ -97,7 +98,7 @@ def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:
 
 
 def _group_of(table: Table, options: ReadRequest) -> str:
-    """Return the group of a table, which may be the only one that had arrays."""
+    """Return the group that the options name, or the group of the table's arrays."""
     if options.group is not None or not table.arrays:
         return options.group or "/"
     return table.arrays[0].rpartition("/")[0] or "/"

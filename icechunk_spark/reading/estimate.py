@@ -25,19 +25,19 @@ def estimate(
 ) -> Estimate:
     """Return what a read will cost: partitions, chunks, bytes, requests, cells and rows.
 
-    Nothing but metadata is read: manifests, indexes of shards, and labels to select by.
+    Only metadata are read: manifests, shard indexes, and the labels of selections.
 
     Parameters
     ----------
     spark
-        Its executors read the manifests. With None this process does, which takes about ten
-        seconds for a million chunks.
+        The session whose executors read the manifests. With None, this process reads them, which
+        takes about ten seconds for a million chunks.
     path
         Root of the repository.
     exact
-        False to count from the snapshot alone, in which each manifest has its number of chunks.
-        That takes as long as planning, for any number of chunks; `stored_bytes` is then None, and
-        chunks are assumed to be spread evenly.
+        If False, no manifest is opened: chunks are counted from the snapshot, which records the
+        number of chunks of each manifest. This takes as long as planning, for any number of chunks.
+        `stored_bytes` is then None, and chunks are assumed to be spread evenly.
     **options
         Options of `read`: ``tag="v1"``, ``sel={"time": slice(...)}``, ``layout="chunks"``,
         ``storage_region="us-west-2"``. Metadata tables and ``changes_since`` are not estimated.
@@ -45,14 +45,14 @@ def estimate(
     Returns
     -------
     Estimate
-        With ``exact``, what the job does: chunks, bytes and requests are equal, except that a
-        process that has read the index of a shard does not read it again.
+        The counts. With ``exact``, they equal those of the read, except that a process reads the
+        index of a shard only once.
 
     Raises
     ------
     IcechunkError
-        As `read`; also UnauthorizedVirtualChunkError if a virtual chunk is outside of every
-        authorized prefix.
+        An option cannot be used, an object that it names does not exist, or a virtual chunk is
+        outside of every authorized prefix (UnauthorizedVirtualChunkError).
 
     Examples
     --------
@@ -64,7 +64,7 @@ def estimate(
     session = spark
 
     def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterable[Any]:
-        # Imported on executors: what they send back is one sum for each partition.
+        # Imported on executors, which return one sum for each partition.
         from icechunk_format.dataset.reading.costs import summed
 
         if not tasks:

@@ -1,19 +1,19 @@
 """Implements ``icechunk_spark.read``, and ``spark.read`` of a registered classic session.
 
-The read is planned here. Spark gets a table of numbers, one for each task, and `mapInArrow` turns
-a number into the rows of its task. Spark copies and counts the rows of a Python data source once
-more, but not those of `mapInArrow`, so a full scan takes little more than half of the time.
+The read is planned here. Spark receives a table of task numbers, and `mapInArrow` turns each number
+into the rows of its task. Spark copies and counts the rows of a Python data source once more, but
+not those of `mapInArrow`, so a full scan takes little more than half of the time.
 
 Rules of this file
 ------------------
-1. Options, columns, types and pinning are those of the data source, so that users can change from
-   one to the other.
-2. Spark must not take a large table for a small one, or it broadcasts the table in every join. Its
-   estimate comes from the table of numbers. So each number stands beside an empty value of a wide
-   type, and where that is too little, a filter passes over further numbers.
-3. `MappedLoad` leaves wrong calls to Spark.
-4. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer are
-   imported by the first read.
+1. Options, columns, types and pinning are those of the data source, so that users can switch
+   between both.
+2. Spark must not underestimate the size of a large table, or it broadcasts the table in every join.
+   It estimates the size from the table of numbers. So each number has an empty value of a wide type
+   beside it, and for larger tables a filter drops additional numbers.
+3. `MappedLoad` passes invalid calls on to Spark.
+4. The import is cheap, because `icechunk_spark` imports this module: the first read imports Arrow
+   and the dataset layer.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from icechunk_spark.jobs.time_zone import session_time_zone
 if TYPE_CHECKING:
     from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 
-# An empty value that Spark estimates at 1008 bytes. Beside a number it makes a row of 512 bytes,
-# since Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
+# An empty value that Spark estimates at 1008 bytes. A row of a number and this value counts as 512
+# bytes, since Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
 _WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
 _BYTES_OF_A_NUMBER: Final = 512
-# Four times what Spark is able to broadcast; a larger estimate changes nothing.
+# Four times the largest table that Spark can broadcast; a larger estimate has no effect.
 _MOST_BYTES: Final = 32 << 30
-# Half of the size from which Spark writes a function to disk, with all that it closes over.
+# Half of the size above which Spark writes a function and the values that it captures to disk.
 _MOST_PACKED_BYTES: Final = 1 << 19
 
 
@@ -84,39 +84,39 @@ def read(
     on_history_change: Literal["fail", "restart"] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Read an Icechunk repository, as ``spark.read.format("icechunk")`` in registered sessions.
+    """Read an Icechunk repository as a DataFrame.
 
-    Spark takes rows from Arrow functions with less work than from data sources, so a full scan
-    takes little more than half of the time. Besides, Spark knows about how large the table is,
-    and errors in options are raised here and not by the first action. The read is planned in this
-    process, which therefore must reach the storage, over Connect too.
+    ``spark.read.format("icechunk")`` does the same in registered classic sessions. Rows come from
+    an Arrow function, so a full scan takes little more than half of the time of a data source.
+    Spark receives an estimate of the table's size, and invalid options raise an error at once. The
+    read is planned in this process, which therefore needs access to the storage, also over Connect.
 
     Parameters
     ----------
     spark
-        A classic session, or one of Spark Connect; it need not be registered.
+        A classic or Spark Connect session; registration is not required.
     path
         Root of the repository, or ``path#name`` for a metadata table.
     schema
-        The columns to read, as ``spark.read.schema`` takes them: some of the table's, in any
-        order. Only these are fetched, decoded and sent. All by default.
+        The columns to read, as for ``spark.read.schema``: some columns of the table, in any order.
+        Only these are fetched, decoded and sent. By default all.
     each_option
-        As on the page "Options" of the manual, and in ``help()``.
+        The options are described on the page "Options" of the manual, and in ``help()``.
     **options
-        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
-        chunks (``virtual_storage_region``), and the options above in other spellings
-        (``asOf``). Values of all options may be Python's: ``variables=["t2m"]``,
-        ``sel={"latitude": slice(35, 45)}``. None is as not given.
+        Settings of the repository's storage, such as ``storage_region="us-west-2"``, settings of
+        the storage of virtual chunks (``virtual_storage_region``), and the options above in other
+        spellings (``asOf``). Values may be Python objects: ``variables=["t2m"]``,
+        ``sel={"latitude": slice(35, 45)}``. None leaves an option unset.
 
     Returns
     -------
     DataFrame
-        The table, pinned to the snapshot that the options mean now.
+        The table, pinned to the snapshot that the options resolve to in this call.
 
     Raises
     ------
     IcechunkError
-        An option or the schema cannot be used, or what they name does not exist.
+        An option or the schema cannot be used, or an object that they name does not exist.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class MappedLoad(NotedOptions):
     _icechunk_schema: StructType | str | None = None
 
     def schema(self, schema: StructType | str) -> Any:
-        """Pass the schema to Spark, and note it unless Spark refuses it."""
+        """Pass the schema to Spark, and record it unless Spark refuses it."""
         reader = super().schema(schema)  # type: ignore[misc]
         self._icechunk_schema = schema
         return reader
@@ -179,20 +179,13 @@ class MappedLoad(NotedOptions):
         schema: StructType | str | None = None,
         **options: Any,
     ) -> DataFrame:
-        """Load a table: through `mapInArrow` from icechunk, and by Spark from every other format.
-
-        Raises
-        ------
-        IcechunkError
-            The format is icechunk; an option or the schema cannot be used, or what they name does
-            not exist.
-        """
+        """Load a table: by `mapInArrow` for icechunk, by Spark's reader for other formats."""
         if format is not None:
             self.format(format)
         if schema is not None:
             self.schema(schema)
         self.options(**options)
-        # Spark refuses a path that is given twice.
+        # Spark refuses a path that is set twice.
         is_given_twice = path is not None and "path" in map(str.lower, self._icechunk_options)
         if self._is_ours() and not is_given_twice:
             given = with_session_options(self._spark, self._icechunk_options, path)
@@ -219,8 +212,8 @@ def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | Non
     with errors_on_one_line():
         time_zone = None if options.where is None else session_time_zone(spark)
         tasks, schema, size_bytes = plan_table(options, columns, time_zone)
-    # A client of Connect has no context to broadcast or count with, and its functions are not
-    # written.
+    # A Connect client has no SparkContext for broadcasts and accumulators, and Spark does not write
+    # its functions to disk.
     if ".connect" not in type(spark).__module__:
         tasks.count_in(accumulator_of(spark.sparkContext))
         if tasks.packed_bytes > _MOST_PACKED_BYTES:
@@ -232,19 +225,19 @@ def _columns(schema: StructType | str) -> StructType:
     columns = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(columns, StructType):
         raise InvalidInputError(
-            f"schema={schema!r} is not columns with their types, such as 'time timestamp_ntz, t2m"
-            " float', or a StructType of them",
+            f"schema={schema!r} is not a list of columns and types, such as 'time timestamp_ntz,"
+            " t2m float', nor a StructType",
             option="schema",
         )
     return columns
 
 
 def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:
-    """Return the numbers of the tasks, one for each partition, as a table of about that size."""
+    """Return the task numbers, one for each partition, as a table of `size_bytes` by estimate."""
     if not len(tasks):
         return spark.range(0, 0, 1, 1)
     wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
-    # A power of two for each task, since divisions would take most of the time.
+    # A power of two for each task, since divisions would be slow.
     bits = max(0, (wanted // len(tasks)).bit_length())
     numbers = spark.range(0, len(tasks) << bits, 1, len(tasks))
     if bits:

@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. All tasks of a plan travel with the function, pickled and compressed in blocks: thirty thousand
-   take less than a megabyte, and a task is found by unpacking one block.
-2. The pickles travel inside one job and are never stored. They hold nothing of a repository but
-   numbers and names.
-3. The function holds the credentials of the store, and Spark writes a function of more than a
-   megabyte to disk. So the function stays small: very many tasks are broadcast without it.
+1. The function contains all tasks of a plan, pickled and compressed in blocks: thirty thousand
+   tasks take less than a megabyte, and a task decompresses one block.
+2. The pickles exist within one job and are never stored. They contain only numbers and names of a
+   repository.
+3. The function holds credentials, and Spark writes functions of more than a megabyte to disk. So
+   the function must stay small: large numbers of tasks are broadcast separately.
 4. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -33,16 +33,16 @@ _BLOCK: Final = 64
 
 
 class IcechunkTasks:
-    """A function for ``mapInArrow`` from numbers of tasks to their rows.
+    """A function for ``mapInArrow`` from task numbers to rows.
 
-    The class has no `repr` of its own, since the reader may hold credentials.
+    The class defines no `repr`, since the reader may hold credentials.
 
     Parameters
     ----------
     reader
         The planned read.
     name
-        What ``explain`` calls the function.
+        The name of the function in ``explain``.
     """
 
     def __init__(self, reader: IcechunkReader, name: str = "icechunk") -> None:
@@ -59,20 +59,20 @@ class IcechunkTasks:
 
     @property
     def packed_bytes(self) -> int:
-        """How many bytes all packed tasks have."""
+        """Number of bytes of all compressed tasks."""
         return sum(map(len, self._blocks))
 
     def broadcast(self, send: Callable[[list[bytes]], Broadcast[list[bytes]]]) -> None:
-        """Let the packed tasks travel by themselves, sent by ``SparkContext.broadcast``."""
+        """Send the compressed tasks separately, by ``SparkContext.broadcast``."""
         self._sent = send(self._blocks)
         self._blocks = []
 
     def count_in(self, accumulator: Accumulator[Any]) -> None:
-        """Let tasks add to an accumulator what they have read."""
+        """Let tasks add their counts to an accumulator."""
         self._counts = accumulator
 
     def __len__(self) -> int:
-        """Return how many tasks there are."""
+        """Return the number of tasks."""
         return self._count
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

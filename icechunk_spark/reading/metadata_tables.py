@@ -2,11 +2,12 @@
 
 Rules of this file
 ------------------
-1. ``icechunk_format.options.metadata_tables`` gives the schema, and the comments that
-   DESCRIBE shows.
-2. Reads of arrays import this module, so functions import what plans metadata tables.
-3. A version is pinned as that of arrays is: as a text on the data source. A table about the whole
-   repository is not pinned; its task reads the repository as it is then.
+1. ``icechunk_format.options.metadata_tables`` declares the schema, and the comments that DESCRIBE
+   shows.
+2. Reads of arrays import this module, so the planner of metadata tables is imported inside
+   functions.
+3. Snapshots are pinned as for arrays: as a string on the data source. A table about the whole
+   repository is not pinned; its task reads the repository in its current state.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_type
 
-# Guesses of the rows of a task that opens manifests, and of any other table.
+# Estimated rows of a task that opens manifests, and of any other table.
 _ROWS_OF_A_TASK: Final = 1_000_000
 _ROWS_OF_A_SMALL_TABLE: Final = 10_000
 # Separates the two snapshots to which `changes` is pinned; no id contains it.
@@ -32,15 +33,7 @@ _TO = ".."
 
 
 def resolve_snapshots(options: ReadRequest) -> str:
-    """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
-
-    Raises
-    ------
-    NotFoundError
-        The repository or a version does not exist.
-    InvalidInputError
-        The versions cannot be compared.
-    """
+    """Return the one or two snapshots to which a metadata table is pinned; empty for none."""
     table = _table(options)
     repository = RepositoryReader.open(location_of(options))
     if table.scope == "repository":
@@ -57,7 +50,7 @@ def resolve_snapshots(options: ReadRequest) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRead:
-    """A metadata table at the versions that the options name; methods are those of OpenedTable."""
+    """A metadata table at the pinned snapshots, with the methods of `OpenedTable`."""
 
     options: ReadRequest
     snapshot: str
@@ -66,9 +59,9 @@ class MetadataRead:
 
     @classmethod
     def of(cls, options: ReadRequest, pinned: str | None) -> MetadataRead:
-        """Return the read of the options, at the versions that are pinned already."""
-        versions = resolve_snapshots(options) if pinned is None else pinned
-        return cls(options=options, snapshot=versions, table=_table(options))
+        """Return the read of the options at the pinned snapshots."""
+        snapshots = resolve_snapshots(options) if pinned is None else pinned
+        return cls(options=options, snapshot=snapshots, table=_table(options))
 
     @property
     def schema(self) -> StructType:
@@ -77,19 +70,13 @@ class MetadataRead:
 
     @property
     def base(self) -> None:
-        """None: rows of metadata tables are not written."""
+        """None, since rows of metadata tables are not written."""
 
     def warn_of_left_out(self) -> None:
-        """Warn of nothing: a metadata table has all of its columns."""
+        """Do nothing: a metadata table contains all of its columns."""
 
     def reader(self, schema: StructType, *, since: str | None = None) -> IcechunkReader:
-        """Return the reader of columns of the table.
-
-        Raises
-        ------
-        IcechunkError
-            An option or the schema cannot be used, or what they name does not exist.
-        """
+        """Return the reader of the columns of `schema`."""
         from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 
         repository = RepositoryReader.open(location_of(self.options))
@@ -106,7 +93,7 @@ class MetadataRead:
         return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
     def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
-        """Return the reader of a whole read, and about how many bytes its rows have."""
+        """Return the reader of a whole read, and the approximate number of bytes of its rows."""
         reader, rows = self.reader(schema), _ROWS_OF_A_SMALL_TABLE
         if self.table.cut == "between manifests":
             rows = len(reader.partitions()) * (self.options.rows_per_partition or _ROWS_OF_A_TASK)
@@ -128,5 +115,5 @@ def table_schema(table: MetadataTable) -> StructType:
 
 
 def _table(options: ReadRequest) -> MetadataTable:
-    assert options.table is not None, "callers ask for a metadata table"
+    assert options.table is not None, "callers request a metadata table"
     return METADATA_TABLES[options.table]

@@ -1,15 +1,15 @@
-"""Counts what reads do in tasks, and returns the counts to the driver.
+"""Counts the work of reads in tasks, and returns the counts to the driver.
 
 Why an accumulator
 ------------------
-Python data sources have no metrics of their own in Spark (up to 4.3), and rows cannot carry
-counts. Functions of `mapInArrow` may use accumulators, in classic sessions. A task adds its counts
-under the name of the read and the number of the query, which Spark passes to tasks as a property.
+Spark (up to 4.3) has no metrics for Python data sources, and rows cannot contain counts. In classic
+sessions, functions of `mapInArrow` can use accumulators. A task adds its counts under the name of
+the read and the number of the query, which Spark passes to tasks as a property.
 
 Rules of this file
 ------------------
-1. One accumulator for a SparkContext, which keeps the newest queries alone: the driver does not
-   grow with reads or tasks.
+1. A SparkContext has one accumulator, which keeps only the newest queries, so the driver's memory
+   does not grow with reads or tasks.
 2. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -37,13 +37,13 @@ _Counts = dict[_Query, Measures]
 _MOST_QUERIES: Final = 1_000
 _QUERY: Final = "spark.sql.execution.id"
 _log = logging.getLogger("icechunk_spark.jobs")
-# Programs cannot set levels on executors, where Spark collects the lines if it is told to.
+# Programs cannot set levels on executors, where Spark collects the lines if it is configured to.
 _log.setLevel(logging.INFO)
 _accumulators: dict[str, Accumulator[_Counts]] = {}
 
 
 class _Sums(AccumulatorParam[_Counts]):
-    """Adds counts by read and query, and forgets the oldest queries."""
+    """Adds counts by read and query, and drops the oldest queries."""
 
     def zero(self, value: _Counts) -> _Counts:
         """Return no counts."""
@@ -71,14 +71,14 @@ def accumulator_of(context: SparkContext) -> Accumulator[_Counts]:
 def counting(
     name: str, accumulator: Accumulator[_Counts] | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a task; log and add what the task has read, also if it is closed."""
+    """Yield the batches of a task, then log and add its counts, also if it is closed early."""
     before, rows = measured(), 0
     try:
         for batch in batches:
             rows += batch.num_rows
             yield batch
     except IcechunkError as error:
-        # Spark prints every frame; this one is enough.
+        # Spark prints every frame of a traceback.
         raise error.with_traceback(None) from None
     finally:
         done = replace(measured() - before, rows=rows, tasks=1)
@@ -94,25 +94,25 @@ def _query_of_task() -> int:
 
 
 def last_read_metrics(df: DataFrame) -> Measures | None:
-    """Return what the tasks of the last query on a read have done.
+    """Return the counts of the last query on a read: rows, requests, bytes, chunks and times.
 
     Parameters
     ----------
     df
-        A DataFrame of `read`, of ``spark.read`` in a registered session, or one that was made of
-        it. Reads of one version with the same options count as one.
+        A DataFrame from `read` or from ``spark.read`` in a registered session, or one derived from
+        it. Reads of one snapshot with the same options count as one read.
 
     Returns
     -------
     Measures
-        Rows, requests, bytes, and chunks with the time to decode them, of the newest query that
-        has run the read; of several reads in the DataFrame, their sum. None if no query has.
-        Tasks that Spark repeats count again, and tasks that a LIMIT stops do not count.
+        Rows, requests, bytes, decoded chunks and the time of decoding, for the newest query that
+        ran the read, summed over all reads in the DataFrame. None if no query ran it. Tasks that
+        Spark repeats count again; tasks that a LIMIT stops do not count.
 
     Raises
     ------
     UnsupportedError
-        The session is one of Spark Connect, which has no accumulators. Tasks log the same counts,
+        The session is a Spark Connect session, which has no accumulators. Tasks log the same counts
         at INFO under ``icechunk_spark.jobs``.
 
     Examples
@@ -123,7 +123,7 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     session: Any = df.sparkSession
     if ".connect" in type(session).__module__:
         raise UnsupportedError(
-            "last_read_metrics needs accumulators, which sessions of Spark Connect do not have:"
+            "last_read_metrics needs accumulators, which Spark Connect sessions do not have:"
             " use a classic session, or read the lines of the logger icechunk_spark.jobs, which"
             " Spark 4.1 and newer collect with spark.sql.pyspark.worker.logging.enabled",
             method="last_read_metrics",

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. The plan is made when the reader is made, not in `partitions()`: Spark pickles the reader for
-   the executors *before* it asks for the partitions.
-2. If the caller gives a pinned snapshot, no branch or tag is resolved.
+1. The plan is made with the reader, not in `partitions()`: Spark pickles the reader for the
+   executors *before* it calls `partitions()`.
+2. If the caller passes a pinned snapshot, no branch or tag is resolved.
 3. Only the driver imports this module, because it imports the planner.
 """
 
@@ -35,25 +35,25 @@ from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapsho
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
 
-# Guess of the cells of a block of the layout `summary`, which is one row.
+# Estimated cells of a block in the layout `summary`, where a block is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
 _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
 _MOST_SHOWN: Final = 8
-# Characters of an option in the name of a read: plans repeat it several times.
+# Maximum length of an option in the name of a read, which plans repeat several times.
 _MOST_CHARACTERS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTable:
-    """A group of one snapshot as a table, as the options name it."""
+    """A group of one snapshot as a table, as specified by options."""
 
     options: ReadRequest
     snapshot: str
-    """The id of the snapshot, as text."""
+    """The id of the snapshot, as a string."""
     dataset: Dataset
     table: Table
     time_zone: str | None = None
-    """The session's time zone; None if only Spark's tasks know it."""
+    """The session's time zone; None if only Spark's tasks can determine it."""
 
     @property
     def schema(self) -> StructType:
@@ -62,7 +62,7 @@ class OpenedTable:
 
     @property
     def base(self) -> dict[str, str] | None:
-        """The origin of the rows of a branch, for overwrites; None for a chosen snapshot."""
+        """The origin of rows read from a branch, for overwrites; None for a tag or snapshot."""
         options = self.options
         if options.tag or options.snapshot or options.as_of or options.changes_since:
             return None
@@ -74,7 +74,7 @@ class OpenedTable:
         }
 
     def warn_of_left_out(self) -> None:
-        """Warn once for each table of the variables that it leaves out by default."""
+        """Warn of the variables that the table omits by default, once for each table."""
         options = self.options
         if options.variables is not None or options.layout not in ("cells", "summary"):
             return
@@ -82,7 +82,7 @@ class OpenedTable:
         if not others:
             return
         dims = ", ".join(self.table.dims)
-        # Python shows a text once in a process, as long as it comes from one line.
+        # Python shows a warning once in a process if it comes from the same line.
         warnings.warn(
             f"the table of group {self.dataset.path} over ({dims}) leaves out variables on fewer "
             f"dimensions: {shown_variables(others)}. Name the variables that you want with the "
@@ -93,24 +93,11 @@ class OpenedTable:
         )
 
     def reader(self, schema: StructType, *, since: str | None) -> DataSourceReader:
-        """Return the reader for one DataFrame.
-
-        Parameters
-        ----------
-        schema
-            The columns to read, in order: the table's own, or the user's choice of them.
-        since
-            The snapshot since which changes are read, where it is pinned already.
-
-        Raises
-        ------
-        IcechunkError
-            An option or the schema cannot be used, or what they name does not exist.
-        """
+        """Return the reader of the columns of `schema`; `since` is the pinned start of changes."""
         return self._planned(schema, since)[0]
 
     def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
-        """Return the reader of a whole read, and about how many bytes its rows have."""
+        """Return the reader of a whole read, and the approximate number of bytes of its rows."""
         reader, rows = self._planned(schema, None)
         tasks = len(reader.partitions())
         if self.options.layout == "chunks":
@@ -120,7 +107,7 @@ class OpenedTable:
         return reader, rows * row_bytes(schema)
 
     def _planned(self, schema: StructType, since: str | None) -> tuple[IcechunkReader, int]:
-        """Return the reader of some columns, and an upper bound of its rows."""
+        """Return the reader of the columns of `schema`, and an upper bound of its rows."""
         names, target = column_names(schema, self.table.columns), arrow_target(schema)
         if self.options.changes_since is None:
             plan = requested_scan(
@@ -138,7 +125,7 @@ class OpenedTable:
 
 
 def resolve_read(options: ReadRequest) -> str:
-    """Return the snapshot that the options mean now, or the versions that a metadata table needs.
+    """Resolve the options to a snapshot, or to the two snapshots of a metadata table.
 
     Raises
     ------
@@ -153,26 +140,14 @@ def resolve_read(options: ReadRequest) -> str:
 def open_read(
     options: ReadRequest, pinned: str | None = None, time_zone: str | None = None
 ) -> OpenedTable | MetadataRead:
-    """Open what the options name, arrays or a metadata table, at a version that is pinned already.
-
-    Raises
-    ------
-    IcechunkError
-        An option cannot be used, or what it names does not exist.
-    """
+    """Open the arrays or metadata table of the options, at the snapshot `pinned` if it is set."""
     if options.table is None:
         return open_table(options, snapshot=pinned, time_zone=time_zone)
     return MetadataRead.of(options, pinned)
 
 
 def open_group(options: ReadRequest, *, snapshot: str | None) -> tuple[str, Dataset]:
-    """Return the id of the snapshot that the options mean, and the group there.
-
-    Raises
-    ------
-    NotFoundError
-        The repository, the branch, tag or snapshot, or the group does not exist.
-    """
+    """Return the id of the snapshot that the options resolve to, and its group."""
     dataset = requested_dataset(options, snapshot)
     return str(dataset.snapshot_id), dataset
 
@@ -180,15 +155,7 @@ def open_group(options: ReadRequest, *, snapshot: str | None) -> tuple[str, Data
 def open_table(
     options: ReadRequest, *, snapshot: str | None, time_zone: str | None = None
 ) -> OpenedTable:
-    """Open the group that the options name, at `snapshot` where one is pinned already.
-
-    Raises
-    ------
-    NotFoundError
-        The repository, the branch, tag or snapshot, the group or a variable does not exist.
-    InvalidInputError
-        An option cannot be used with this group.
-    """
+    """Open the group that the options name, at the pinned `snapshot` if it is set."""
     opened, dataset = open_group(options, snapshot=snapshot)
     table = requested_table(options, dataset)
     if options.change_columns:
@@ -196,7 +163,7 @@ def open_table(
 
         table = with_change_columns(table)
     if time_zone is None and options.timestamp_type == "ntz":
-        # Zones then matter for readings that a clock skips alone.
+        # The zone then affects only times that a clock change skips.
         time_zone = "UTC"
     return OpenedTable(
         options=options, snapshot=opened, dataset=dataset, table=table, time_zone=time_zone
@@ -204,31 +171,17 @@ def open_table(
 
 
 def shown_variables(variables: Sequence[Variable]) -> str:
-    """Return the first variables with their dimensions, for a warning."""
+    """Return the first few variables with their dimensions, for a warning."""
     return shortened([f"{v.name} ({', '.join(v.dims)})" for v in variables], _MOST_SHOWN)
 
 
 def plan_table(
     options: ReadRequest, schema: StructType | None, time_zone: str | None = None
 ) -> tuple[IcechunkTasks, StructType, int]:
-    """Plan a whole read of arrays or of a metadata table, at the snapshot that is current now.
+    """Plan a whole read of arrays or of a metadata table, at the current snapshot.
 
-    Returns the tasks, the columns of their rows, and about how many bytes the rows have: an upper
-    bound where nothing better is known.
-
-    Parameters
-    ----------
-    options
-        The options.
-    schema
-        The columns to read, in order, or None for all.
-    time_zone
-        The session's time zone.
-
-    Raises
-    ------
-    IcechunkError
-        An option or the schema cannot be used, or what they name does not exist.
+    Return the tasks, the columns of their rows, and the approximate number of bytes of the rows (or
+    an upper bound). `schema` selects and orders columns; None is all of them.
     """
     opened = open_read(options, time_zone=time_zone)
     if schema is None:
@@ -239,7 +192,7 @@ def plan_table(
 
 
 def _shown(options: ReadRequest, snapshot: str) -> str:
-    """Return the place, the version and the selection on one line, without credentials."""
+    """Return location, snapshot and selection on one line, without credentials."""
     facts = {
         "table": options.table,
         "branch": options.branch,
@@ -259,7 +212,7 @@ def _shown(options: ReadRequest, snapshot: str) -> str:
 
 
 def _selected(given: str | Mapping[str, Any] | None) -> str | None:
-    """Return labels or positions as the option takes them as text."""
+    """Return labels or positions in the string form of the option."""
     if not isinstance(given, Mapping):
         return given
     return "; ".join(

@@ -2,12 +2,13 @@
 
 Rules of this file
 ------------------
-1. Every task gets a copy of the pickled reader, so the reader holds only what tasks share; what
-   belongs to one task is in its partition.
-2. An empty plan has no partitions. Spark makes one partition without a task of that (``None``
-   before 4.2, ``InputPartition(None)`` since), which must read as no rows.
+1. Every task gets a copy of the pickled reader, so the reader holds only what tasks share; the data
+   of one task are in its partition.
+2. An empty plan has no partitions. Spark replaces it by one partition without a task (``None``
+   before 4.2, ``InputPartition(None)`` since), which must return no rows.
 3. `IcechunkReader` has no `pushFilters`: Spark (up to 4.3) keeps one read plan per ``load()``,
-   which the filters of the last query overwrite, so a DataFrame that is used twice gets wrong rows.
+   which the filters of the last query overwrite, so a DataFrame that is used twice returns wrong
+   rows.
 4. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -39,12 +40,12 @@ class IcechunkReader(DataSourceReader):
     Parameters
     ----------
     plan
-        The scan; its tasks stay on the driver and travel as partitions.
+        The scan; its tasks are sent as partitions.
     target
         The Arrow schema that every batch must have.
     run
-        The function from the context of the plan and a task to record batches; a generator. None
-        is ``run_scan``, which reads arrays and which only executors import.
+        A generator function from the context of the plan and a task to record batches. None is
+        ``run_scan``, which reads arrays and is imported only on executors.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class IcechunkReader(DataSourceReader):
         """Return one partition per task of the plan."""
         return [InputPartition(task) for task in self._tasks]
 
-    # Spark accepts record batches as well as tuples; pyspark's own annotation is narrower.
+    # Spark accepts record batches as well as tuples; pyspark's annotation is narrower.
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """Yield the record batches of one task, and log what it has read."""
+        """Yield the record batches of one task, and log its counts."""
         name = f"icechunk {getattr(self._context, 'location', '')}".rstrip()
         return counting(name, None, self.batches(partition))
 
@@ -83,7 +84,7 @@ class IcechunkReader(DataSourceReader):
 
 def fit_batches(batches: Batches, target: pa.Schema) -> Batches:
     """Yield the batches of a generator with exactly the schema `target`."""
-    # Closed at the end of this generator too, as after a LIMIT: read-ahead then stops.
+    # Closed when this generator is closed, as after a LIMIT, so that read-ahead stops.
     with errors_on_one_line(), closing(cast("Generator[pa.RecordBatch, None, None]", batches)):
         for batch in batches:
             yield fit_batch(batch, target)

@@ -1,4 +1,4 @@
-"""Brings a small result back as an `xarray.Dataset`, by the metadata of its columns."""
+"""Implements ``icechunk_spark.to_xarray``: a small result as an `xarray.Dataset`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import xarray
 
-# Doubles hold every whole number up to it.
+# Doubles represent every integer up to this one.
 _LARGEST_EXACT: Final = 2**53
 
 
@@ -28,26 +28,31 @@ def to_xarray(
     df
         A result with one row for each cell, such as means by latitude and month.
     dims
-        The columns that become dimensions. Without, those that were dimensions when they were
-        read: grouping keeps that, computing a column loses it.
+        The columns that become dimensions. By default, the columns that were dimensions when they
+        were read: grouping by a column keeps this property, computing a column loses it.
     max_cells
-        The most rows, and the most cells of the grid that their labels span. The grid is held in
+        Maximum number of rows, and of cells of the grid that their labels span. The grid is held in
         the memory of this process.
 
     Returns
     -------
     xarray.Dataset
-        The other columns as variables over ``dims``, with the attributes that columns were read
-        with. Cells without a row are missing. Labels ascend, or descend as they were read.
+        The other columns as variables over ``dims``, with the attributes of the arrays that they
+        were read from. Cells without a row are missing. Labels are in the order of the array.
 
     Raises
     ------
     InvalidInputError
-        No column is a dimension, a name is no column, a label is NULL, two rows have the same
-        labels, a BIGINT beside a missing value would be rounded, or there are more than
+        No column is a dimension, a column does not exist, a label is NULL, two rows have the same
+        labels, a BIGINT column with missing values would be rounded, or the result has more than
         ``max_cells`` rows or cells.
     UnsupportedError
         xarray is not installed: ``pip install 'icechunk-spark[xarray]'``.
+
+    Examples
+    --------
+    >>> means = df.groupBy("latitude", "longitude").avg("t2m")  # doctest: +SKIP
+    >>> icechunk_spark.to_xarray(means)["avg(t2m)"].plot()  # doctest: +SKIP
     """
     try:
         from xarray import Dataset
@@ -62,14 +67,14 @@ def to_xarray(
     table = df.limit(max_cells + 1).toArrow()
     if len(table) > max_cells:
         raise InvalidInputError(
-            f"the result has more than max_cells={max_cells} rows; aggregate or select more, or "
-            "raise max_cells where memory allows",
+            f"the result has more than max_cells={max_cells} rows; aggregate the rows or "
+            "select fewer, or raise max_cells if memory allows",
             allowed=max_cells,
         )
     for name in chosen:
         if table[name].null_count:
             raise InvalidInputError(
-                f"dimension {name!r} has {table[name].null_count} NULL labels; drop those rows, "
+                f"dimension {name!r} has {table[name].null_count} NULL labels; drop those rows "
                 f"with df.where('{name} IS NOT NULL')",
                 column=name,
             )
@@ -86,7 +91,7 @@ def to_xarray(
     if cells > max_cells:
         raise InvalidInputError(
             f"the labels of {len(frame)} rows span a grid of {cells} cells, more than "
-            f"max_cells={max_cells}; choose fewer dims, or raise max_cells where memory allows",
+            f"max_cells={max_cells}; choose fewer dims, or raise max_cells if memory allows",
             found=cells,
             allowed=max_cells,
         )
@@ -100,7 +105,7 @@ def to_xarray(
 
 
 def _check_whole_numbers(table: pa.Table, cells: int) -> None:
-    """Refuse whole numbers that lose digits: beside missing values, xarray holds doubles."""
+    """Refuse integers that would lose digits: with missing values, xarray holds doubles."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -111,9 +116,9 @@ def _check_whole_numbers(table: pa.Table, cells: int) -> None:
         ends = pc.min_max(column)
         if max(abs(ends[end].as_py() or 0) for end in ("min", "max")) > _LARGEST_EXACT:
             raise InvalidInputError(
-                f"column {name!r} has whole numbers beyond 2^53 beside missing values, where "
-                "datasets hold DOUBLE, which rounds them; cast it to double or to decimal(20, 0), "
-                "or fill what is missing",
+                f"column {name!r} has integers beyond 2^53 and missing values; "
+                "a dataset would hold DOUBLE, which rounds them; cast it to double or to "
+                "decimal(20, 0), or fill the missing values",
                 column=name,
             )
 
@@ -124,7 +129,7 @@ def _dimensions(described: dict[str, dict[str, Any]], dims: Sequence[str] | None
         if not found:
             raise InvalidInputError(
                 f"no column of ({', '.join(described)}) was a dimension when it was read; name "
-                "the columns that are, with dims",
+                "the dimension columns with dims",
                 found=tuple(described),
             )
         return found

@@ -1,1 +1,1 @@
-"""Writes DataFrames: in parallel as planned, or staged and written by one process."""
+"""Writes DataFrames: planned and in parallel, or staged and written by one process."""

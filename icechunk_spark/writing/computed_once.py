@@ -1,8 +1,8 @@
-"""Keeps the rows of a write between its two passes, where computing them twice costs more.
+"""Keeps the rows of a write between its two passes if computing them twice costs more.
 
 A write reads its rows for their coordinates, and again to write them. Rows that are read from files
 are cheap to read twice. Rows behind a shuffle or a Python function are not, and rows that are not
-deterministic would differ. Kept rows are in memory and on disk of the executors.
+deterministic would differ. Rows are kept in memory and on disk of the executors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 ComputeOnce = Literal["auto", "true", "false"]
 
-# Operators at the beginning of a line of Spark's plan, and functions anywhere.
+# Operators at the beginning of a line of Spark's plan, and functions anywhere in it.
 _COSTLY = re.compile(
     r"^[\s:+\-|*()\d]*(Aggregate|Join|Sort|Window|Distinct|Repartition\w*|RebalancePartitions|"
     r"MapInArrow|MapInPandas|\w*FlatMap\w*|\w*EvalPython|\w*CoGroup\w*|Sample|\w*Limit|"
@@ -29,7 +29,7 @@ _COSTLY = re.compile(
 
 @contextlib.contextmanager
 def computed_once(frame: DataFrame, choice: ComputeOnce) -> Iterator[DataFrame]:
-    """Return the rows, kept while the block runs if `choice` or their plan asks for it."""
+    """Return the rows, kept within the block if `choice` or their plan requires it."""
     if choice == "false" or _is_kept(frame) or (choice == "auto" and not is_costly(frame)):
         yield frame
         return
@@ -41,12 +41,12 @@ def computed_once(frame: DataFrame, choice: ComputeOnce) -> Iterator[DataFrame]:
 
 
 def is_costly(frame: DataFrame) -> bool:
-    """Return True if the plan has a shuffle, a Python function, or rows that are not the same."""
+    """Return True if the plan has a shuffle, a Python function or nondeterministic rows."""
     return _COSTLY.search(_plan_of(frame)) is not None
 
 
 def _plan_of(frame: Any) -> str:
-    """Return the optimized plan as text; of Connect, all plans."""
+    """Return the optimized plan as a string; in Connect sessions, all plans."""
     execution = getattr(frame, "_jdf", None)
     if execution is not None:
         return str(execution.queryExecution().optimizedPlan().toString())

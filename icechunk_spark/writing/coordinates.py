@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. The rows are read once, since the source may be slow: one aggregate gathers the sets of all
    dimensions.
-2. NULL and NaN are no coordinates, but Spark's sets leave NULL out, and hold NaN once per row. So
-   both are counted beside the sets, and returned once each, for the planner to refuse.
+2. NULL and NaN are not coordinates, but Spark's sets omit NULL, and contain NaN once per row. So
+   both are counted separately and returned once each, for the planner to refuse.
 3. 0.0 and -0.0 are one coordinate here, as they are in Spark's joins.
 """
 
@@ -23,7 +23,7 @@ from icechunk_spark.schema import quoted
 
 
 def label_column(frame: DataFrame, name: str) -> Column:
-    """Return the column of a dimension; texts differ by their bytes, without any collation."""
+    """Return the column of a dimension; strings are compared by their bytes, without collation."""
     return quoted(name).cast(label_type(frame, name))
 
 
@@ -38,8 +38,8 @@ def collect_coordinates(
 ) -> tuple[dict[str, pa.Array], int]:
     """Return the distinct coordinates along some dimensions, and the number of rows.
 
-    The coordinates come in any order, in the types of `schema`, with NULL and NaN at most once.
-    Without any dimension, only the rows are counted.
+    The coordinates have the types of `schema`, in any order, with NULL and NaN at most once.
+    Without dimensions, only the rows are counted.
     """
     aggregates: list[Column] = [F.count(F.lit(1)).alias("rows")]
     for number, name in enumerate(dims):

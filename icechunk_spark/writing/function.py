@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. Every call goes on to Spark's own writer unchanged, except `save` with ``format("icechunk")``.
-2. Partitions, buckets and catalog tables mean nothing for arrays. They are refused with a hint at
-   the option that was probably meant.
-3. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer are
-   imported by the first write.
+1. Every call is passed on to Spark's writer unchanged, except `save` with ``format("icechunk")``.
+2. Partitions, buckets and catalog tables do not apply to arrays. They are refused with a hint at
+   the option that was probably intended.
+3. The import is cheap, because `icechunk_spark` imports this module: the first write imports Arrow
+   and the dataset layer.
 """
 
 from __future__ import annotations
@@ -60,41 +60,43 @@ def write(
     compute_once: Literal["auto", "true", "false"] | bool | None = None,
     **options: Any,
 ) -> WriteResult:
-    """Write a DataFrame into an Icechunk repository, in one commit.
+    """Write a DataFrame to an Icechunk repository, in one commit.
 
     Parameters
     ----------
     df
-        One row per cell (or per chunk, or per chunk reference; see option ``layout``). It is
-        read twice, for its coordinates and to be written: see ``compute_once``.
+        A DataFrame with one row per cell (or per chunk, or per chunk reference, depending on
+        ``layout``). It is read twice: for its coordinates, and to be written (see
+        ``compute_once``).
     path
         Root of the repository; it is created if it does not exist.
     mode
-        ``append`` writes cells at their coordinates; ``overwrite`` makes the group's arrays
-        exactly the DataFrame's; ``errorifexists`` (default) and ``ignore`` only create.
+        ``append`` writes cells at their coordinates, ``overwrite`` replaces the arrays of the
+        group, ``errorifexists`` (default) raises an error and ``ignore`` does nothing if the group
+        has arrays.
     dry_run
-        Only plan the write: options, columns and coordinates are checked, and the result has the
-        rows, the chunks and the message of the commit. Nothing is stored. Errors that only tasks
-        find, such as two rows for one cell, are not found.
+        If True, options, columns and coordinates are checked, and the result has the rows, the
+        chunks and the message of the commit; nothing is stored. Errors that only tasks detect, such
+        as two rows for one cell, are not detected.
     each_option
-        As on the page "Options" of the manual, and in ``help()``.
+        The options are described on the page "Options" of the manual, and in ``help()``.
     **options
-        Settings of the store, such as ``storage_region="us-west-2"``, of those that hold virtual
-        chunks (``virtual_storage_region``), and the options above in other spellings
-        (``txnAppId``). Values of all options may be Python's: ``chunks={"time": 24}``,
-        ``dims=["time", "latitude"]``. None is as not given.
+        Settings of the repository's storage, such as ``storage_region="us-west-2"``, settings of
+        the storage of virtual chunks (``virtual_storage_region``), and the options above in other
+        spellings (``txnAppId``). Values may be Python objects: ``chunks={"time": 24}``,
+        ``dims=["time", "latitude"]``. None leaves an option unset.
 
     Returns
     -------
     WriteResult
-        The snapshot, and what was written; ``is_skipped`` where there was nothing to do.
+        The snapshot, and the counts of stored rows and chunks; ``is_skipped`` is True if there was
+        nothing to do.
 
     Raises
     ------
     IcechunkError
-        The options, the columns or the rows cannot be written; nothing was committed then.
-    CommitOutcomeUnknownError
-        The store did not say whether the commit landed.
+        The options, columns or rows cannot be written; nothing was committed.
+        CommitOutcomeUnknownError The storage did not report whether the commit succeeded.
 
     Examples
     --------
@@ -156,23 +158,23 @@ class PlannedSave(NotedWrite):
     _icechunk_mode: str | None = None
 
     def mode(self, saveMode: str | None) -> Any:
-        """Note the save mode, and tell Spark."""
+        """Record the save mode, and pass it to Spark."""
         if saveMode is not None:
             self._icechunk_mode = saveMode
         return super().mode(saveMode)  # type: ignore[misc]
 
     def bucketBy(self, numBuckets: int, col: Any, *cols: Any) -> Any:
-        """Note that buckets were asked for, and tell Spark."""
+        """Record that buckets were requested, and pass them to Spark."""
         self._icechunk_refused = "bucketBy"
         return super().bucketBy(numBuckets, col, *cols)  # type: ignore[misc]
 
     def sortBy(self, col: Any, *cols: Any) -> Any:
-        """Note that sorted buckets were asked for, and tell Spark."""
+        """Record that sorted buckets were requested, and pass them to Spark."""
         self._icechunk_refused = "sortBy"
         return super().sortBy(col, *cols)  # type: ignore[misc]
 
     def clusterBy(self, *columns: Any) -> Any:
-        """Note that clustering was asked for, and tell Spark."""
+        """Record that clustering was requested, and pass it to Spark."""
         self._icechunk_refused = "clusterBy"
         return super().clusterBy(*columns)  # type: ignore[misc]
 
@@ -184,13 +186,7 @@ class PlannedSave(NotedWrite):
         partitionBy: Any = None,
         **options: Any,
     ) -> None:
-        """Save the DataFrame: planned for icechunk, and by Spark for every other format.
-
-        Raises
-        ------
-        IcechunkError
-            The format is icechunk, and the write failed.
-        """
+        """Save the DataFrame: planned for icechunk, by Spark for other formats."""
         if not self._is_ours(format):
             super().save(path, format, mode, partitionBy, **options)  # type: ignore[misc]
             return
@@ -212,25 +208,13 @@ class PlannedSave(NotedWrite):
         partitionBy: Any = None,
         **options: Any,
     ) -> None:
-        """Save as a table of the catalog, by Spark; refused for icechunk.
-
-        Raises
-        ------
-        UnsupportedError
-            The format is icechunk.
-        """
+        """Save as a catalog table, by Spark; refused for icechunk."""
         if self._is_ours(format):
             raise catalog_refused("saveAsTable")
         super().saveAsTable(name, format, mode, partitionBy, **options)  # type: ignore[misc]
 
     def insertInto(self, tableName: str, overwrite: bool | None = None) -> None:
-        """Insert into a table or view, by Spark.
-
-        Raises
-        ------
-        UnsupportedError
-            The format is icechunk.
-        """
+        """Insert into a table or view, by Spark; refused for icechunk."""
         if self._is_ours():
             raise catalog_refused("insertInto")
         super().insertInto(tableName, overwrite)  # type: ignore[misc]

@@ -6,19 +6,19 @@ Algorithm
 2. Collect the coordinates in one job (:mod:`icechunk_spark.writing.coordinates`), and plan the grid
    on the driver.
 3. Number the cells: join the dimension columns with small tables from label to term, and add the
-   terms. Integer division of the number gives the unit (the chunks of one task) and the block (the
+   terms. Integer division of the number yields the unit (the chunks of one task) and the block (the
    chunks that are encoded together). All of this runs in the JVM.
-4. Bring the rows of a unit together, sort them by number, and let the tasks write chunks and
-   manifests. Each task returns a receipt.
+4. Move the rows of a unit to one partition and sort them by number. Tasks write chunks and
+   manifests, and each returns a receipt.
 5. Commit once, with the receipts.
 
 Rules of this file
 ------------------
-1. Only receipts that Spark hands back are committed. Writing is the job's last stage, of which
-   Spark takes exactly one attempt per partition; chunks of lost or speculative attempts have names
-   of their own, which no commit mentions.
+1. Only receipts that Spark returns are committed. Writing is the job's last stage, of which Spark
+   accepts exactly one attempt per partition; chunks of lost or speculative attempts have other
+   names, which no commit references.
 2. The rows are read twice: for their coordinates, and to be written (``computed_once``). If they
-   change in between, the write fails; it never drops rows silently.
+   change in between, the write fails; rows are never dropped silently.
 3. Nothing is deleted after a failure, since a commit whose outcome is unknown may have landed.
 """
 
@@ -74,10 +74,10 @@ _VERBS: Final = {
     "ignore": "create arrays in",
 }
 
-#: Most tasks of a write; with more units than this, a task gets several.
+#: Maximum number of tasks of a write; with more units, a task writes several.
 MAX_TASKS: Final = 10_000
 
-# Smaller units than this are not worth a task and a manifest of their own.
+# Smaller units are not worth a separate task and manifest.
 _LEAST_ROWS_PER_UNIT: Final = 250_000
 _UNITS_PER_CORE: Final = 2
 
@@ -88,15 +88,7 @@ _BROADCAST_LABELS: Final = 4_000_000
 def run_planned_write(
     frame: DataFrame, request: WriteRequest, *, dry_run: bool = False
 ) -> WriteResult:
-    """Write a DataFrame, in one commit; ``dry_run`` stops before the tasks that store chunks.
-
-    Raises
-    ------
-    IcechunkError
-        The options, the columns or the rows cannot be written; nothing was committed then.
-    CommitOutcomeUnknownError
-        The store did not say whether the commit landed.
-    """
+    """Write a DataFrame, in one commit; ``dry_run`` stops before the tasks that store chunks."""
     schema = write_schema(frame.schema)
     _refuse_our_names(schema.names)
     prepared = prepare_write(
@@ -191,7 +183,7 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     cells: Column = F.lit(0).cast("bigint")
     for axis, name in enumerate(part.dims):
         places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
-        # A left join keeps labels that the first pass did not see, for the task to refuse.
+        # A left join keeps labels that the first pass did not find, for the task to refuse.
         rows = rows.join(places, _is_at(axis), "left")
         cells += F.col(f"_term_{axis}")
     return rows.select(
@@ -201,7 +193,7 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
 
 
 def _is_at(axis: int) -> Column:
-    """Return the condition that joins rows with the places of a dimension.
+    """Return the condition that joins rows with the labels of a dimension.
 
     Spark looks up a BIGINT several times faster than any other type, so the key is the hash of the
     label. Two inequalities then compare the labels, since Spark would add an equality to the key.
@@ -233,7 +225,7 @@ def _write_layout(
     plan = plan_layout_write(prepared)
     (part,) = plan.parts
     held = plan.array_table
-    assert held is not None, "a plan of chunks or references comes with its table of arrays"
+    assert held is not None, "a plan of chunks or references has a table of arrays"
     places = frame.sparkSession.createDataFrame(
         held.rename_columns([f"_{name}" for name in held.column_names])
     )
@@ -241,7 +233,7 @@ def _write_layout(
     array, chunk = (F.col(f"_v_{frame.columns.index(name)}") for name in ("array", "chunk"))
     blocks = F.zip_with(chunk, "_per_block", lambda index, size: F.floor(index / size))
     units = F.zip_with(blocks, "_blocks_per_unit", lambda index, size: F.floor(index / size))
-    # Rows that name no array, or have too few or too many indices, go to a task, which refuses.
+    # A task refuses rows that name no array, or have too few or too many indices.
     zero = F.lit(0).cast("bigint")
     rows = (
         frame.select(*columns)
@@ -266,7 +258,7 @@ def _dot(values: Column, strides: str) -> Column:
 def _distributed(
     rows: DataFrame, unit: Column, units: int, order: list[str], distribution: str
 ) -> DataFrame:
-    """Return the rows with those of a unit in one partition, sorted."""
+    """Return the rows sorted, with each unit in one partition."""
     if distribution == "hash":
         tasks = max(1, min(units, MAX_TASKS))
         rows = together(rows, F.coalesce(unit, F.lit(0)), tasks)
@@ -274,7 +266,7 @@ def _distributed(
 
 
 def _receipts(rows: DataFrame, write: Write, part: WritePart) -> list[TaskReceipt]:
-    """Write the rows of a part; return one receipt of each partition, even an empty one.
+    """Write the rows of a part; return one receipt for each partition, including empty ones.
 
     Spark's batches may differ from the part's schema in time zone and width of offsets.
     """
@@ -300,7 +292,7 @@ def _refuse_our_names(names: list[str]) -> None:
     for name in names:
         if name in (CELL, UNIT, BLOCK):
             raise InvalidInputError(
-                f"column '{name}' has a name that the write uses itself: rename it, as in"
+                f"column '{name}' has a name that the write uses internally: rename it, as in"
                 f" df.withColumnRenamed('{name}', '{name.strip('_')}')",
                 column=name,
             )

@@ -1,21 +1,21 @@
-"""Writes rows of unregistered sessions and of SQL INSERT, which Spark hands over unsorted.
+"""Writes rows of unregistered sessions and of SQL INSERT, which arrive unsorted.
 
-Rows of one chunk may come to several tasks. So the tasks stage their rows as Arrow files beside the
-repository's data, and the commit reads all of them and writes one table. That happens in one
+Several tasks may receive rows of one chunk. So the tasks stage their rows as Arrow files in the
+repository's storage, and the commit reads all of them and writes one table. This takes place in one
 process, so the write has a limit in bytes.
 
 Rules of this file
 ------------------
-1. Staged files lie under ``staging/<random>/``, outside the prefixes of the format, and no commit
-   mentions them; so they may be deleted in every outcome, a lost commit response included.
+1. Staged files are in ``staging/<random>/``, outside of the prefixes of the format, and no commit
+   references them; so they may be deleted in every outcome, including a lost commit response.
    Nothing else is ever deleted.
 2. Only files that the receipts name are read. Those of failed or speculative attempts have other
    names.
-3. Memory is bounded: a task holds one file, the commit at most ``maxUnplannedBytes`` of rows
-   beside the chunks that it is writing.
-4. Spark calls `abort` after a failed `commit`, too, with the real receipts.
-5. Spark gives a view and the rows that are read from it one snapshot, for good. Their columns carry
-   it, and an overwrite fails unless that snapshot is the tip of its branch.
+3. Memory is bounded: a task holds one file, the commit at most ``maxUnplannedBytes`` of rows and
+   the chunks that it writes.
+4. Spark also calls `abort` after a failed `commit`, with the real receipts.
+5. Spark pins a view, and the rows read from it, to one snapshot. Their columns record it, and an
+   overwrite fails unless that snapshot is the tip of its branch.
 6. Spark runs the write that creates a catalog table within another execution, which tasks see. They
    refuse it: Spark would drop the table's options. It then drops the table.
 """
@@ -43,7 +43,7 @@ from icechunk_spark.jobs.noted_options import catalog_refused
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import BASE_KEY, column_metadata, write_schema
 
-# About the size of a staged file.
+# Approximate size of a staged file.
 _FILE_BYTES: Final = 16 * 2**20
 
 
@@ -62,11 +62,12 @@ class UnplannedWriter(DataSourceArrowWriter):
     Parameters
     ----------
     request
-        The write, whose mode is ``append`` or ``overwrite``: Spark gives Python sources no other.
+        The write, whose mode is ``append`` or ``overwrite``: Spark supports no other for Python
+        sources.
     schema
         The columns of the rows.
     folder
-        Where rows are staged; None for a new place.
+        The folder of staged rows; None makes a new one.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class UnplannedWriter(DataSourceArrowWriter):
     ) -> None:
         if request.replace_where is not None:
             raise UnsupportedError(
-                "replaceWhere needs a planned write: call icechunk_spark.register(spark) before, or"
+                "replaceWhere needs a planned write: call icechunk_spark.register(spark) first, or"
                 " use icechunk_spark.write(df, path, mode='overwrite', replace_where=...)",
                 option="replaceWhere",
             )
@@ -83,16 +84,9 @@ class UnplannedWriter(DataSourceArrowWriter):
         self._base = _base_of(schema, request) if request.mode == "overwrite" else None
         self._folder = folder or f"staging/{secrets.token_hex(16)}"
 
-    # Spark gives Arrow batches to an Arrow writer; pyspark's own annotation follows the row writer.
+    # Spark passes Arrow batches to an Arrow writer; pyspark's annotation is that of the row writer.
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage the rows of one task.
-
-        Raises
-        ------
-        UnsupportedError
-            The rows of this task alone are more than an unplanned write may hold, or they are for
-            a table of the catalog.
-        """
+        """Stage the rows of one task."""
         _refuse_catalog_table()
         storage = open_storage(location_of(self._request))
         keys: list[str] = []
@@ -115,15 +109,12 @@ class UnplannedWriter(DataSourceArrowWriter):
     def check_base(self, tip: str | None = None) -> None:
         """Refuse to overwrite with rows of a snapshot that is not the tip of its branch.
 
-        Parameters
-        ----------
-        tip
-            The snapshot that the write begins with; None for the branch's newest.
+        `tip` is the snapshot that the write begins with; None is the branch's newest.
 
         Raises
         ------
         ConflictError
-            The branch has moved since the rows, or the view, were resolved.
+            The branch has moved since the rows or the view were resolved.
         """
         if self._base is None:
             return
@@ -141,20 +132,13 @@ class UnplannedWriter(DataSourceArrowWriter):
             )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Write the staged rows, and commit.
-
-        Raises
-        ------
-        IcechunkError
-            The rows cannot be written; nothing was committed then.
-        CommitOutcomeUnknownError
-            The store did not say whether the commit landed.
-        """
+        """Write the staged rows, and commit."""
         receipts = [message for message in messages if isinstance(message, StagedRows)]
         try:
             self._check_size(sum(receipt.nbytes for receipt in receipts))
             table = self._staged(receipts)
-            # Deleted first, because a new repository needs an empty place; the rows are in memory.
+            # Deleted first, because a new repository needs an empty location; the rows are in
+            # memory.
             self._delete_staged()
             options = self._request
             prepared = prepare_write(
@@ -193,8 +177,8 @@ class UnplannedWriter(DataSourceArrowWriter):
         expected = sum(receipt.rows for receipt in receipts)
         if table.num_rows != expected:
             raise InvalidInputError(
-                f"{expected} rows were staged under '{self._folder}', but {table.num_rows} came"
-                " back: something else changes objects there; write again",
+                f"{expected} rows were staged under '{self._folder}', but {table.num_rows} were"
+                " read back: another program changes objects there; write again",
                 expected=expected,
                 found=table.num_rows,
             )
@@ -202,7 +186,7 @@ class UnplannedWriter(DataSourceArrowWriter):
 
     def _delete_staged(self) -> None:
         storage = open_storage(location_of(self._request))
-        # The listing also has files of attempts that Spark gave up, for which there is no receipt.
+        # The listing also has files of attempts that Spark abandoned, which have no receipt.
         storage.delete_many([found.key for found in storage.list(self._folder + "/")])
 
     def _check_size(self, nbytes: int) -> None:
@@ -210,9 +194,9 @@ class UnplannedWriter(DataSourceArrowWriter):
         if nbytes > limit:
             raise UnsupportedError(
                 f"an unplanned write holds at most {limit:,} bytes of rows (option"
-                f" 'maxUnplannedBytes'), and here are {nbytes:,} or more: call"
+                f" 'maxUnplannedBytes'), but these rows have {nbytes:,} or more: call"
                 " icechunk_spark.register(spark) first, or icechunk_spark.write(df, path, ...),"
-                " so that the write is planned and its size does not matter",
+                " which plan writes of any size",
                 limit=limit,
                 found=nbytes,
             )

@@ -95,7 +95,7 @@ def visible(location):
 
 class Collecting:
     phases = (
-        "Reading versions", "Reading manifests", "Listing snapshots/", "Deleting from snapshots/",
+        "Reading snapshots", "Reading manifests", "Listing snapshots/", "Deleting from snapshots/",
         "Listing transactions/", "Deleting from transactions/", "Listing manifests/",
         "Deleting from manifests/", "Listing chunks/", "Deleting from chunks/",
     )  # fmt: skip
@@ -158,7 +158,7 @@ class Rewriting:
 
 
 class Copying:
-    phases = ("Reading versions", "Copying manifests", "Copying chunks", "Copying versions")
+    phases = ("Reading snapshots", "Copying manifests", "Copying chunks", "Copying snapshots")
 
     def __init__(self, tmp_path):
         self.repository, self.target = repository_of(3), place()
@@ -193,7 +193,7 @@ class Importing:
 
 
 class Upgrading:
-    phases = ("Reading versions",)
+    phases = ("Reading snapshots",)
 
     def __init__(self, tmp_path):
         self.repository = repository_of(3, spec_version=1)

@@ -55,7 +55,7 @@ def test_groups_keep_their_dimensions(grid):
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (["t2m"], {}, "name the columns that are, with dims"),
+        (["t2m"], {}, "name the dimension columns with dims"),
         (["t2m"], {"dims": ["x"]}, r"dims names \['x'\]; the columns are \(t2m\)"),
         (["latitude", "t2m"], {}, "two rows have the labels"),
         (["time", "latitude", "longitude", "t2m"], {"max_cells": 59}, "more than max_cells=59"),

@@ -114,7 +114,7 @@ def publish_copy(plan: CopyPlan, progress: ProgressOption = None) -> int:
     logs = dict.fromkeys(
         log_id for info in plain for log_id in (*info.pruned_ancestor_tx_logs, info.id)
     )
-    with phase(progress, "Copying versions", len(keys) + len(logs)) as advance:
+    with phase(progress, "Copying snapshots", len(keys) + len(logs)) as advance:
         stored += _copy_files(source, target, keys, advance)
         keys = [transaction_log_key(log_id) for log_id in logs]
         stored += _copy_files(source, target, keys, advance, may_miss=True)

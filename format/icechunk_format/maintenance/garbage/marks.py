@@ -74,7 +74,7 @@ def distinct_manifests(
 ) -> NDArray[np.void]:
     """Return what ``listed_manifests`` yields, as one array."""
     parts = listed_manifests(storage, snapshot_ids, IdSet() if known is None else known)
-    parts = counted(parts, progress, "Reading versions", len(snapshot_ids))
+    parts = counted(parts, progress, "Reading snapshots", len(snapshot_ids))
     return np.concatenate([np.empty(0, dtype=LISTED), *parts])
 
 

@@ -224,7 +224,7 @@ class _PrefetchedHistory(RefFilesHistory):
             for found in storage.list(SNAPSHOTS)
             if SnapshotId.parse_exact(found.key.removeprefix(SNAPSHOTS)) is not None
         )
-        with phase(progress, "Reading versions") as advance:
+        with phase(progress, "Reading snapshots") as advance:
             for batch in sized_batches(listed, _BATCH_FILES, _BATCH_BYTES):
                 contents = storage.get_many([ReadRequest(key=key) for key in batch])
                 for key, data in zip(batch, contents, strict=True):
