@@ -331,7 +331,7 @@ def _held_by_spark(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True for values that the JVM keeps: strings, booleans, 64-bit integers, floats."""
+    """Return True if the JVM keeps the value: strings, booleans, 64-bit integers, floats."""
     if isinstance(value, str | bool):
         return True
     if isinstance(value, int):
