@@ -1,1 +1,1 @@
-"""Streams from and into repositories: the source, its offsets, and the sink."""
+"""Streams from and to repositories: the source, its offsets, and the sink."""

@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. A batch is identified by the id of the query, which its checkpoint keeps, and by its number. They
-   are recorded as ``txnAppId`` and ``txnVersion``, so a batch that runs again is skipped.
+1. A batch is identified by the id of the query, which the checkpoint stores, and by its number.
+   Commits record them as ``txnAppId`` and ``txnVersion``, so a batch that runs again is skipped.
 2. A batch without rows commits nothing.
 3. Without the option ``group``, the group is chosen when the stream starts. Each commit of the
-   stream records it as ``txnGroup``, and later batches take it from there: groups of other writers
-   do not matter.
+   stream records it as ``txnGroup``, and later batches use the recorded group, regardless of groups
+   of other writers.
 4. If the outcome of a commit is unknown, the history is read until it shows the commit. If storage
    keeps failing, the query fails, and the history is read again when the batch is repeated.
 """
@@ -84,10 +84,10 @@ def _has_recorded_groups(request: WriteRequest) -> bool:
 
 
 def with_group(request: WriteRequest, chosen: str | None) -> WriteRequest:
-    """Return the request of a batch with the group of its stream, to be recorded by its commit.
+    """Return the request of a batch with the group of its stream, which its commit will record.
 
-    A group that commits of the stream record has precedence over `chosen`, the group that
-    `check_stream` returned.
+    A group that earlier commits of the stream record takes precedence over `chosen`, the result of
+    `check_stream`.
     """
     if request.group is not None:
         return request
@@ -102,7 +102,7 @@ def with_group(request: WriteRequest, chosen: str | None) -> WriteRequest:
 class PlannedBatches:
     """A function for ``foreachBatch`` that runs a planned write of each batch.
 
-    The class has no `repr` of its own, since the request may hold credentials.
+    The class defines no `repr`, since the request may contain credentials.
     """
 
     def __init__(self, request: WriteRequest, group: str | None) -> None:
@@ -131,7 +131,7 @@ def _query_id(batch: DataFrame) -> str:
     if not found:
         raise UnsupportedError(
             "Spark does not pass the id of the query of this batch (spark.python.usePinThread or"
-            " PYSPARK_PIN_THREAD is off): give option 'txnAppId', a name that no other stream has"
+            " PYSPARK_PIN_THREAD is off): set option 'txnAppId' to a name that no other stream has"
         )
     return str(found)
 

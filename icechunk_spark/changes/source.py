@@ -1,17 +1,16 @@
-"""Implements ``spark.readStream.format("icechunk")``: a batch is the changes of two snapshots.
+"""Implements ``spark.readStream.format("icechunk")``: a batch is the changes between two snapshots.
 
 Rules of this file
 ------------------
 1. One long-lived process of Spark calls a reader for offsets and partitions; executors get another
-   one, which only reads. So a reader is cheap to make and opens nothing in its constructor.
-2. Spark 4.2 and later pass the start of a batch, and limits. Before, `latestOffset` has no
-   arguments; the reader then keeps the last offset that Spark planned, which Spark also plans
-   (without rows) after a restart.
+   reader, which only reads. So a reader is cheap to make, and its constructor opens nothing.
+2. Spark 4.2 and later pass the start of a batch, and limits. In earlier versions, `latestOffset`
+   has no arguments; the reader then keeps the last offset that Spark planned, which Spark plans
+   again (without rows) after a restart.
 3. The columns are those that ``load()`` found. A snapshot that no longer has them is an error.
    Until a snapshot has all of them for the first time, batches are empty.
-4. Options are parsed by the first call, because Spark replaces an error of the constructor by its
-   own.
-5. A batch is planned as a batch read is: executors open manifests, the driver does not.
+4. The first call parses the options, because Spark replaces errors of the constructor by its own.
+5. A batch is planned like a batch read: executors open manifests, the driver does not.
 """
 
 from __future__ import annotations
@@ -75,7 +74,8 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = parse_read_options(self._given, "readStream")
         if options.table is not None:
             raise UnsupportedError(
-                "streams are of arrays: metadata tables are read by spark.read", table=options.table
+                "streams read arrays only; spark.read reads metadata tables",
+                table=options.table,
             )
         return options
 
@@ -131,7 +131,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(repository, self._tip(repository)).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the newest snapshot of now the last one of the query."""
+        """Make the currently newest snapshot the last one of the query."""
         with errors_on_one_line():
             self._goal = self._tip(self._repository())
 
@@ -162,7 +162,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except NotFoundError as error:
             raise NotFoundError(
                 f"{error.message}; the stream follows this branch: create it again at the snapshot"
-                " of the stream's last offset, or start another stream on another branch",
+                " of the stream's last offset, or start a new stream on another branch",
                 **error.facts,
             ) from error
 

@@ -5,8 +5,8 @@ Tasks stage their rows, and the commit writes them in one process, as an unplann
 
 Rules of this file
 ------------------
-1. Spark makes a new writer for the tasks of a batch and another for its commit, so the
-   messages of the tasks hold all that the commit needs, as the id of the query.
+1. Spark makes one writer for the tasks of a batch and another for its commit, so the messages of
+   the tasks contain everything that the commit needs, such as the id of the query.
 2. The staging folder is named after query and batch, so that a repeated batch also deletes the rows
    of its earlier attempt.
 """
@@ -51,8 +51,8 @@ class StagedBatch(WriterCommitMessage):
 class StagedStreamWriter(_Base):  # type: ignore[misc]
     """Stages the rows of a batch, and writes them in its commit.
 
-    `group` is the group that was chosen when the batch began, and `refused` an error for tasks to
-    raise.
+    `group` is the group that was chosen when the batch began, and `refused` is an error for tasks
+    to raise.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         query = self._request.txn_app_id or (context and context.getLocalProperty(QUERY_ID))
         if not query or context is None:
             raise UnsupportedError(
-                "Spark does not pass the id of the query of this batch: give option 'txnAppId', a"
-                " name that no other stream has"
+                "Spark does not pass the id of the query of this batch: set option 'txnAppId' to"
+                " a name that no other stream has"
             )
         number = context.getLocalProperty(_BATCH_ID) or "batch"
         folder = f"staging/stream-{_as_key(query)}-{_as_key(number)}"

@@ -5,7 +5,7 @@ Rules of this file
 1. Every call is passed to Spark's own writer unchanged, except `start` with ``format("icechunk")``.
 2. `start` checks options, columns and repository first, then lets Spark call a function with each
    batch, which runs a planned write.
-3. Importing it is cheap, because `icechunk_spark` imports it.
+3. The import is cheap, because `icechunk_spark` imports this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PlannedStream(NotedWrite):
     _icechunk_output_mode: str | None = None
 
     def outputMode(self, outputMode: str) -> Any:
-        """Note the output mode, and pass it to Spark."""
+        """Record the output mode, and pass it to Spark."""
         self._icechunk_output_mode = outputMode
         return super().outputMode(outputMode)  # type: ignore[misc]
 
@@ -38,13 +38,7 @@ class PlannedStream(NotedWrite):
         queryName: str | None = None,
         **options: Any,
     ) -> StreamingQuery:
-        """Start the stream: planned for icechunk, and by Spark for every other format.
-
-        Raises
-        ------
-        IcechunkError
-            The format is icechunk, and the rows of the stream could not be written.
-        """
+        """Start the stream: planned for icechunk, by Spark for other formats."""
         if not self._is_ours(format):
             started: StreamingQuery = super().start(  # type: ignore[misc]
                 path, format, outputMode, partitionBy, queryName, **options

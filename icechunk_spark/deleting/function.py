@@ -42,14 +42,14 @@ def delete(
     """Delete labels of a dimension, or the values of a region, in one commit.
 
     A selection that restricts one dimension deletes its labels: every array of the group with that
-    dimension gets shorter. Chunks that keep all their elements are moved by reference, only others
-    are written again. A selection that restricts several dimensions, or is a condition on values,
-    makes the cells of the data variables missing. Older snapshots keep everything.
+    dimension becomes shorter. Chunks that keep all their elements are moved by reference; only the
+    others are written again. A selection that restricts several dimensions, or has a condition on
+    values, makes the cells of the data variables missing. Older snapshots do not change.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     path
         Root of the repository.
     where
@@ -57,30 +57,31 @@ def delete(
     sel, isel, sel_method
         Selections by label and by position, as in reading.
     variables
-        Names of the data variables whose cells become missing; labels stay then. None is all that
-        have the dimensions of the selection.
+        Data variables whose cells become missing; labels are then kept. By default all variables
+        with the dimensions of the selection.
     dry_run
-        Only return what would be deleted; with a condition on values, its cells are counted.
+        If True, only the counts of labels or cells are returned; nothing is deleted.
     group, branch
         The group, and the branch that the commit moves (``main``).
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
-        The commit, as in writing. If other writers commit changes of the same chunks first, the
-        selection is resolved again and deleted from theirs; ``on_conflict="fail"`` raises instead.
+        Options of the commit, as in writing. If other writers change the same chunks first, the
+        selection is resolved again on top of their commits; ``on_conflict="fail"`` raises
+        ConflictError instead.
     **options
         ``storage_*`` and ``virtual_*``, as in reading.
 
     Returns
     -------
     DeleteResult
-        Arrays, number of labels or cells; ``commit`` is the result of the write.
+        The arrays, and the number of labels or cells; ``commit`` is the result of the write.
 
     Raises
     ------
     InvalidInputError
-        Nothing is selected by name, a name or value cannot be used, or the cells of an array
-        without a missing value should go.
+        The selection is empty, a name or value is invalid, or cells of an array without a missing
+        value are selected.
     ConflictError
-        Other writers changed the same arrays each time; nothing was committed.
+        Other writers changed the same arrays at each attempt; nothing was committed.
     NotFoundError
         The repository, branch or group does not exist.
 
@@ -94,14 +95,15 @@ def delete(
     for name in options:
         if not fold_name(name).startswith(("storage", "virtual")):
             raise InvalidInputError(
-                f"delete has no option {name!r}; beside its keywords it takes storage_* and"
+                f"delete has no option {name!r}; besides its keywords, it takes storage_* and"
                 " virtual_*",
                 option=name,
             )
     if (txn_app_id is None) != (txn_version is None):
         missing = "txn_app_id" if txn_app_id is None else "txn_version"
         raise InvalidInputError(
-            f"txn_app_id and txn_version belong together: give {missing} as well", option=missing
+            f"txn_app_id and txn_version belong together: set {missing} as well",
+            option=missing,
         )
     choose("on_conflict", on_conflict, ("rebase", "fail"))
     given = {"group": group, "branch": branch}

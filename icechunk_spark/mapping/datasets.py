@@ -1,10 +1,10 @@
-"""Turns the arrays of a block into an ``xarray.Dataset``, and what a function returns into arrays.
+"""Converts the arrays of a block to an ``xarray.Dataset``, and the result of a function to arrays.
 
 Rules of this file
 ------------------
-1. Decoding and encoding are xarray's own. Encodings come from the first block, so that times and
-   packed numbers of all blocks have the same.
-2. The error of a function names the labels of its block, its type and its line.
+1. xarray decodes and encodes values. Encodings are those of the first block, so that times and
+   packed numbers of all blocks have the same encoding.
+2. The error of a function names the labels of the block, the type of the error and the line.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ from icechunk_format.workflows.mapping.placing import Layout, Result
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFunction:
-    """A function of datasets, as one of stored arrays.
-
-    Parameters
-    ----------
-    encoding
-        Of xarray, by variable.
-    """
+    """A function of datasets, as a function of stored arrays; `encoding` is that of xarray."""
 
     function: Callable[..., Any]
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -51,7 +45,7 @@ class DatasetFunction:
         return str(getattr(function, "__qualname__", type(function).__qualname__))
 
     def like(self, arrays: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> DatasetFunction:
-        """Return the function that encodes times as in arrays of these types and attributes."""
+        """Return a function that encodes times like arrays with these types and attributes."""
         times = {
             name: {
                 "dtype": dtype,
@@ -62,7 +56,7 @@ class DatasetFunction:
         return replace(self, times=times)
 
     def layouts(self, template: xr.Dataset) -> tuple[list[Layout], dict[str, Any]]:
-        """Return the layouts and attributes of the whole result; values are not looked at."""
+        """Return the layouts and attributes of the whole result; values are ignored."""
         small = template.isel({dim: slice(0, 1) for dim in template.dims})
         results, attributes = self._results(small)
         sizes = {str(dim): size for dim, size in template.sizes.items()}
@@ -204,7 +198,7 @@ def _takes_block(function: Callable[..., Any]) -> bool:
 
 
 def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:
-    """Drop what belongs to the overlap."""
+    """Drop the elements of the overlap."""
     chosen = {}
     for dim, start in block.start.items():
         origin, length = block.read_start[dim], block.read_stop[dim] - block.read_start[dim]
@@ -213,7 +207,7 @@ def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:
         if dataset.sizes[dim] != length:
             raise InvalidInputError(
                 f"the function returned {dataset.sizes[dim]} elements along {dim!r} for a block of"
-                f" {length} with overlap; return as many as it got",
+                f" {length} with overlap; return as many as it received",
                 dimension=dim,
             )
         chosen[dim] = slice(start - origin, block.stop[dim] - origin)
@@ -221,7 +215,7 @@ def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:
 
 
 def _around(dataset: xr.Dataset, block: Block) -> xr.Dataset:
-    """Let labels go on beyond the ends of a periodic dimension: -1, 0, 1 and not 359, 0, 1."""
+    """Continue labels beyond the ends of a periodic dimension: -1, 0, 1 instead of 359, 0, 1."""
     for dim, period in block.periods.items():
         if dim not in dataset.indexes:
             continue

@@ -1,6 +1,7 @@
 """Implements ``icechunk_spark.map_blocks`` and ``icechunk_spark.read_blocks``.
 
-`icechunk_spark` imports this module, so the first call imports all that is heavy.
+The import is cheap, because `icechunk_spark` imports this module: the first call imports xarray,
+Arrow and the dataset layer.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def map_blocks(
     txn_version: int | None = None,
     **options: Any,
 ) -> MapBlocksResult:
-    """Map a function of xarray over blocks of a group, and store what it returns in one commit.
+    """Map a function of xarray over blocks of a group, and store the results in one commit.
 
-    Each executor reads a block, calls the function, and writes the chunks of its result: anomalies
-    from a climatology, masks, a coarser copy, predictions of a model. Needs xarray, also on
+    Tasks read a block, call the function, and write the chunks of its result: anomalies from a
+    climatology, masks, coarser copies, predictions of a model. xarray is required, also on
     executors (``pip install 'icechunk-spark[xarray]'``).
 
     Parameters
@@ -72,63 +73,66 @@ def map_blocks(
     path
         Root of the repository that is read.
     function
-        Takes an ``xarray.Dataset`` of one block, in memory, decoded, with all coordinates and
-        attributes, and returns a Dataset or DataArray. With a second parameter it also gets the
-        block: ``index``, ``start`` and ``stop`` by dimension. A dimension of the result is as long
-        as the block, or k times shorter in each block (k divides the blocks); one that is not
-        divided into blocks may have any length or be gone; a new one has the same in each block.
+        A function from the ``xarray.Dataset`` of one block, in memory, decoded, with all
+        coordinates and attributes, to a Dataset or DataArray. With a second parameter, it also
+        receives the block: ``index``, ``start`` and ``stop`` by dimension. A dimension of the
+        result is as long as the block, or k times shorter in each block (k divides the blocks). A
+        dimension that is not divided into blocks may have any length or be absent; a new dimension
+        has the same length in each block.
     to, to_group, to_branch, to_options
-        Repository, group and branch of the new arrays, and its ``storage.*`` options (None takes
-        those of `path`). A repository that does not exist is created.
+        Repository, group and branch of the new arrays, and ``storage.*`` options of `to` (by
+        default those of `path`). A repository that does not exist is created.
     blocks
-        Elements of a block by dimension, -1 for all; others are chunks of the largest variable.
+        Elements of a block by dimension; -1 is the whole dimension. By default the chunks of the
+        largest variable.
     overlap
-        Elements that a block gets on both sides, inside of the array; results are trimmed.
+        Elements by which a block is extended on both sides, within the array; results are trimmed.
     periodic
-        Dimensions with overlap whose ends are neighbours, as the longitudes of the whole globe:
-        the labels go on beyond the ends (-1, 0, 1; not 359, 0, 1).
+        Dimensions with overlap whose first and last elements are neighbours, such as longitudes of
+        the whole globe: labels continue beyond the ends (-1, 0, 1 instead of 359, 0, 1).
     variables
-        Data variables to read; None is all. Coordinates are always read.
+        Data variables to read; by default all. Coordinates are always read.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
-        attributes and encoding; values are not looked at. None calls the function with the first
-        block to find out. A length of 1/k of the source is a coarser grid.
+        attributes and encoding; its values are ignored. By default, the function is called with the
+        first block to determine them. A length of 1/k of the source is a coarser grid.
     follow
-        True remembers the source, and computes only blocks that changed since the last run into
-        the same group: by new or written chunks, other labels, or attributes of arrays. Without
-        changes, nothing is committed. Each result that follows needs a group of its own.
+        If True, the result records its source, and only blocks that have changed since the last run
+        into the same group are computed: because of new or written chunks, other labels, or
+        attributes of arrays. Without changes, nothing is committed. Each such result needs its own
+        group.
     function_version
-        With ``follow``, another text than in the last run computes all blocks.
+        With ``follow``, a string; all blocks are computed if it differs from that of the last run.
     mode
-        ``overwrite`` replaces arrays of the same names.
+        ``overwrite`` replaces arrays with the same names.
     chunks
-        Elements of a chunk by dimension, -1 for a block; must divide blocks. None is one
-        chunk for each block.
+        Elements of a chunk by dimension, which must divide the blocks; -1 is the block. By default
+        one chunk for each block.
     encoding
-        Encoding by variable in xarray's words (``dtype``, ``scale_factor``, ``add_offset``,
+        Encoding by variable with the keys of xarray (``dtype``, ``scale_factor``, ``add_offset``,
         ``_FillValue``, ``units``, ``calendar``), and ``codecs``.
     on_error
-        ``skip`` leaves the blocks missing whose function failed, and reports them.
+        With ``skip``, blocks for which the function fails are missing in the result, which lists
+        them.
     group, branch, tag, snapshot, as_of
-        What is read, as in reading.
+        Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
-        The commit, as in writing.
+        Options of the commit, as in writing.
     **options
         ``storage_*`` and ``virtual_*``, as in reading.
 
     Returns
     -------
     MapBlocksResult
-        Paths of the arrays, number of blocks and of those that were computed, skipped blocks, and
-        the commit.
+        Paths of the arrays, numbers of all and of computed blocks, failed blocks, and the commit.
 
     Raises
     ------
     InvalidInputError
-        The function failed (the message begins with the labels of the block), what it returned
-        does not fit, or an argument cannot be used. Nothing was committed.
+        The function failed (the message begins with the labels of the block), its result does not
+        match the other blocks, or an argument cannot be used. Nothing was committed.
     AlreadyExistsError
-        The group has arrays already.
+        The group already has arrays.
     UnsupportedError
         xarray is not installed.
 
@@ -145,7 +149,7 @@ def map_blocks(
     choose("on_conflict", on_conflict, ("rebase", "fail"))
     if function_version is not None and not follow:
         raise InvalidInputError(
-            "function_version is of use with follow=True only; give both or none",
+            "function_version requires follow=True: set both or neither",
             option="function_version",
         )
     request = _parsed(path, options, group, branch, tag, snapshot, as_of)
@@ -213,28 +217,42 @@ def read_blocks(
     as_of: Any = None,
     **options: Any,
 ) -> DataFrame:
-    """Return the rows that a function of xarray makes of each block of a group.
+    """Return the rows that a function of xarray computes from each block of a group.
 
-    The snapshot is that of the call; blocks are read when Spark runs. Training patches, statistics
-    of tiles, events: whatever makes rows from arrays.
+    Use it for training patches, statistics of tiles, or events. The snapshot is that of the call;
+    blocks are read when Spark runs.
 
     Parameters
     ----------
     spark, path, blocks, overlap, periodic, variables, group, branch, tag, snapshot, as_of
-        As for ``map_blocks``; so are ``**options``.
+        As for ``map_blocks``, also ``**options``.
     function
-        Takes an ``xarray.Dataset`` of one block (and the block, if it has a second parameter), and
-        returns a pandas DataFrame or an Arrow table; None is no rows. With overlap, the dataset
-        holds it: ``block.start`` and ``block.read_start`` tell where the block begins.
+        A function from the ``xarray.Dataset`` of one block (and the block, if it has a second
+        parameter) to a pandas DataFrame, an Arrow table, or None for no rows. The dataset includes
+        the overlap: it begins at ``block.read_start``, the block at ``block.start``.
     schema
-        Of the rows: a ``StructType``, or as text such as ``"label string, patch array<float>"``.
+        Columns of the rows: a ``StructType``, or a string such as ``"label string, patch
+        array<float>"``.
+
+    Returns
+    -------
+    DataFrame
+        The rows of all blocks, in any order.
 
     Raises
     ------
     InvalidInputError
-        An argument cannot be used; when Spark runs, the function failed or returned other columns.
+        An argument cannot be used. When Spark runs: the function failed or returned other columns.
     UnsupportedError
         xarray is not installed.
+
+    Examples
+    --------
+    >>> def mean(ds, block):  # doctest: +SKIP
+    ...     return pd.DataFrame({"block": [block.number], "mean": [float(ds["t2m"].mean())]})
+    >>> icechunk_spark.read_blocks(  # doctest: +SKIP
+    ...     spark, "s3://bucket/era5", mean, "block bigint, mean double", blocks={"time": 24}
+    ... )
     """
     request = _parsed(path, options, group, branch, tag, snapshot, as_of)
     from icechunk_spark.jobs.errors import errors_on_one_line
@@ -270,8 +288,8 @@ def _parsed(
     if len(_of_storage(options)) < len(options):
         name = next(name for name in options if name not in _of_storage(options))
         raise InvalidInputError(
-            f"there is no option {name!r} here; beside the keywords, storage_* and virtual_* are"
-            " allowed",
+            f"option {name!r} does not exist here; besides the keywords, storage_* and"
+            " virtual_* are allowed",
             option=name,
         )
     chosen = {"group": group, "branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}

@@ -1,4 +1,4 @@
-"""Turns what a function returns for a block into Arrow batches."""
+"""Converts the result of a function for a block to Arrow batches."""
 
 from __future__ import annotations
 

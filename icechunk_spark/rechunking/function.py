@@ -2,8 +2,9 @@
 
 Rules of this file
 ------------------
-1. Rows show up in plans, so locations and credentials travel with the functions.
-2. `icechunk_spark` imports this module, so the first call imports all that is heavy.
+1. Plans show rows, so the functions contain locations and credentials.
+2. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
+   and the dataset layer.
 """
 
 from __future__ import annotations
@@ -71,40 +72,42 @@ def rechunk(
 ) -> RechunkResult:
     """Store arrays in other chunks, bit for bit, in one commit.
 
-    Maps that were written hour by hour become series that are read in one request. In place, the
-    arrays of the group are replaced, and old snapshots keep the old chunks. Attributes, dimension
-    names, data types and fill values stay; chunks of nothing but fill values are not stored.
+    For example, maps that were written hour by hour become time series that are read in one
+    request. Without ``to`` and ``to_group``, the arrays of the group are replaced, and old
+    snapshots keep the old chunks. Attributes, dimension names, data types and fill values do not
+    change; chunks that contain only fill values are not stored.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     path
         Root of the repository.
     chunks
-        Elements of a chunk by dimension, -1 for all; other dimensions keep theirs. ``"auto"`` makes
-        chunks of at most 100 MB, or of 1 MB in shards. Labels of dimensions get one chunk.
+        Elements of a chunk by dimension; -1 is the whole dimension, and other dimensions keep their
+        chunks. ``"auto"`` makes chunks of at most 100 MB, or of 1 MB in shards. Coordinates of
+        dimensions become one chunk.
     to, to_group, to_branch
-        Repository, group and branch of the new arrays; None is that of the source. A repository
+        Repository, group and branch of the new arrays; by default those of the source. A repository
         that does not exist is created. In another repository or group, all arrays of the group are
-        stored, and none may exist.
+        stored, and none of them may exist there.
     to_options
-        Options ``storage.*`` of the repository `to`; None takes those of the source.
+        Options ``storage.*`` of the repository `to`; by default those of the source.
     shards
-        Elements of a shard by dimension, rounded up to chunks; None stores chunks without shards.
+        Elements of a shard by dimension, rounded up to chunks; by default no shards.
     encoding
-        ``{"t2m": {"codecs": [...]}}``: codecs of chunks by variable, as JSON of Zarr v3.
+        Codecs of chunks by variable, as JSON of Zarr v3: ``{"t2m": {"codecs": [...]}}``.
     variables
-        Names of arrays; None is all that have a dimension of `chunks`.
+        Names of arrays; by default all with a dimension of `chunks`.
     memory
-        Bytes of decoded values that a task may hold, such as ``"512m"``. A worker needs about three
-        times as much.
+        Maximum bytes of decoded values in a task, such as ``"512m"``. A Python worker needs about
+        three times as much.
     dry_run
-        Only return the plan.
+        If True, only the plan is returned; nothing is stored.
     group, branch, tag, snapshot, as_of
-        What is read, as in reading.
+        Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
-        The commit, as in writing.
+        Options of the commit, as in writing.
     **options
         ``storage_*`` and ``virtual_*``, as in reading. Virtual chunks become chunks of the
         repository.
@@ -112,19 +115,19 @@ def rechunk(
     Returns
     -------
     RechunkResult
-        Tasks, bytes and pieces; ``commit`` is the result of the write.
+        Numbers of tasks, bytes and shuffled blocks; ``commit`` is the result of the write.
 
     Raises
     ------
     ConflictError
-        Other writers changed the same arrays meanwhile; nothing was committed. Appends are
-        included instead, unless ``on_conflict="fail"``: all is planned and run again.
+        Other writers changed the same arrays meanwhile; nothing was committed. If they only
+        appended, the whole job runs again with the new data, unless ``on_conflict="fail"``.
     InvalidInputError
         A size, name or option cannot be used.
     AlreadyExistsError
-        An array is where a new one should be.
+        An array already exists at the path of a new one.
     UnsupportedError
-        A codec only decodes.
+        A codec does not support encoding.
 
     Examples
     --------
@@ -136,7 +139,7 @@ def rechunk(
     for name in options:
         if not fold_name(name).startswith(("storage", "virtual")):
             raise InvalidInputError(
-                f"rechunk has no option {name!r}; beside its keywords it takes storage_* and"
+                f"rechunk has no option {name!r}; besides its keywords, it takes storage_* and"
                 " virtual_*",
                 option=name,
             )
@@ -149,7 +152,8 @@ def rechunk(
     if (txn_app_id is None) != (txn_version is None):
         missing = "txn_app_id" if txn_app_id is None else "txn_version"
         raise InvalidInputError(
-            f"txn_app_id and txn_version belong together: give {missing} as well", option=missing
+            f"txn_app_id and txn_version belong together: set {missing} as well",
+            option=missing,
         )
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
@@ -250,7 +254,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
     tasks = work_rows(spark, list(range(len(plan.source))))
     rows = tasks.mapInArrow(cut, _PIECES)
     groups = len(plan.groups)
-    # A partition of one group needs no sort, which would copy every piece once more.
+    # A partition of one group is not sorted, since that would copy every piece once more.
     dealt = (
         together(rows, F.col("group"), groups)
         if groups <= MAX_PARTITIONS and dealt_out(rows, F.col("group"), groups) is not None

@@ -1,12 +1,12 @@
-"""Plans sampling on the driver: parses the options, and brings points of one chunk together.
+"""Plans sampling on the driver: parses the options, and groups points by chunk.
 
 Rules of this file
 ------------------
-1. The driver holds metadata only; points never reach it.
+1. The driver holds only metadata, never points.
 2. Points are shuffled by the number of their chunk with Spark's hint ``rebalance``, which splits
    partitions that are too large, so that a chunk with very many points is shared by tasks. If
    Spark does not adapt plans (streams, or its setting), a hash of the row splits every chunk.
-3. Spark computes the chunk of a point itself if labels are even, so that points stay in the JVM.
+3. If labels are evenly spaced, Spark computes the chunk of a point, so that points stay in the JVM.
 4. Few points, by Spark's estimate, are not shuffled.
 """
 
@@ -55,7 +55,7 @@ _POINT: Final = "__icechunk_point_{}"
 _COLUMN: Final = "column_{}"
 # Points of fewer estimated bytes (some ten thousand points) are not shuffled.
 _FEW_BYTES: Final = 1 << 20
-# Types that Spark's hashes do not take.
+# Types that Spark's hash functions do not support.
 _NO_HASH: Final = ("variant", "geometry", "geography")
 # Tasks that share a chunk if Spark does not split partitions by itself.
 _SHARES: Final = 4
@@ -78,8 +78,8 @@ def sampled_points(
     given["crs"] = known if given.get("crs") is None else given["crs"]
     if not hasattr(points, "mapInArrow"):
         raise InvalidInputError(
-            f"points must be a Spark DataFrame, but is of type {type(points).__name__}: give one of"
-            " Spark, pandas or GeoPandas"
+            f"points must be a Spark, pandas or GeoPandas DataFrame, but is of type"
+            f" {type(points).__name__}"
         )
     for name, value in (("on", on), ("tolerance", tolerance), ("circular", circular)):
         if not isinstance(value, Mapping) and (name == "on" or value is not None):
@@ -121,7 +121,7 @@ def sampled_points(
         _warn_of_left_out(dataset, plan)
     numbers = [number for number, _ in chosen.values()]
     added = _value_fields(plan)
-    # Spark finds the columns of a function by name: names may hold dots, or come twice.
+    # Spark finds the columns of a function by name, which may contain dots or occur twice.
     plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
     result = [*fields[: len(existing)], *added.fields]
     unnamed = [
@@ -137,7 +137,7 @@ def sampled_points(
 
 
 def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Restore the metadata of watermarks, which a function in Python loses.
+    """Restore the metadata of watermarks, which a Python function loses.
 
     Spark refuses a second watermark; the first one still defines late rows.
     """
@@ -150,7 +150,7 @@ def _with_watermarks(sampled: DataFrame, fields: Sequence[StructField]) -> DataF
 def _with_point_columns(
     points: DataFrame, on: Mapping[str, str | Column]
 ) -> tuple[DataFrame, dict[str, tuple[int, str]]]:
-    """Add a column for each expression; return the number and name of each key's column, too."""
+    """Add a column for each expression; also return number and name of each key's column."""
     columns = points.columns
     chosen: dict[str, tuple[int, str]] = {}
     added: list[Column] = []
@@ -186,7 +186,7 @@ def _as_points(points: Any) -> tuple[Any, Any]:
         return points, None
     known = None
     if library == "geopandas":
-        # Coordinates of points are columns of their own, unless columns have these names.
+        # The coordinates of points become new columns, unless columns with these names exist.
         shapes, known = points.geometry, points.crs
         plain = points.drop(columns=shapes.name)
         added = {n: v for n, v in (("x", shapes.x), ("y", shapes.y)) if n not in plain.columns}
@@ -220,7 +220,7 @@ def _value_fields(plan: SamplePlan) -> StructType:
 
 
 def _together(points: DataFrame, plan: SamplePlan, numbers: Sequence[int]) -> DataFrame:
-    """Bring points of one chunk together."""
+    """Group points by chunk."""
     with errors_on_one_line():
         steps = chunk_steps(plan, Sampler(plan))
     if _are_few(points):
@@ -262,7 +262,7 @@ def _point_number(axis: ChunkSteps, field: StructField) -> Column:
         return column.cast("double")
     if isinstance(field.dataType, TimestampType):
         return F.unix_micros(column).cast("double")
-    # By its parts: a cast to TIMESTAMP would apply the session's time zone.
+    # Computed from date and time: a cast to TIMESTAMP would apply the session's time zone.
     seconds = F.unix_date(column.cast("date")).cast("double") * F.lit(86_400.0)
     if not isinstance(field.dataType, DateType):
         parts = ((F.hour, 3600.0), (F.minute, 60.0), (F.second, 1.0))
@@ -275,7 +275,7 @@ def _chunk(axis: ChunkSteps, value: Column) -> Column:
     if axis.period is not None:
         along = F.pmod(along, F.lit(axis.period))
     position = along / F.lit(abs(axis.step)) + F.lit(0.5 if axis.is_rounded else 0.0)
-    # Infinite and huge numbers have no BIGINT, so the bounds come first.
+    # Infinite and huge numbers do not fit BIGINT, so the bounds are checked first.
     chunk = F.least(F.lit(float(axis.chunks - 1)), position / F.lit(float(axis.elements)))
     return F.floor(F.greatest(F.lit(0.0), chunk)).cast("long")
 
@@ -285,7 +285,7 @@ def _are_few(points: DataFrame) -> bool:
     frame: Any = points
     if points.isStreaming:
         return False
-    # Neither way is public. If both fail, points are shuffled, which is only slower.
+    # Neither API is public. If both fail, points are shuffled, which is only slower.
     with suppress(Exception):
         if hasattr(frame, "_jdf"):
             plan = frame._jdf.queryExecution().optimizedPlan()

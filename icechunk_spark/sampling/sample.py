@@ -1,7 +1,7 @@
 """Implements ``icechunk_spark.sample``.
 
-Importing it is cheap, because `icechunk_spark` imports it: Arrow, NumPy and the dataset layer are
-imported by the first call.
+The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow,
+NumPy and the dataset layer.
 """
 
 from __future__ import annotations
@@ -32,42 +32,44 @@ def sample(
 ) -> DataFrame:
     """Add the values of arrays at the points of a DataFrame.
 
-    The plan is made in this call, and pinned to the snapshot of the options now; points are read
-    when Spark runs. Points are brought together by chunk, and only chunks with a point are
+    The plan is made in this call, and pinned to the snapshot that the options resolve to; points
+    are read when Spark runs. Points are grouped by chunk, and only chunks that contain points are
     fetched.
 
     Parameters
     ----------
     points
-        The points, one in each row; classic or Connect, of a batch or a stream. A frame of pandas
-        or GeoPandas becomes a DataFrame of the active session; the points of GeoPandas are its
-        columns ``x`` and ``y``, in the CRS of the frame unless `crs` says otherwise.
+        A DataFrame with one point in each row; classic or Connect, batch or streaming. A pandas or
+        GeoPandas DataFrame becomes a DataFrame of the active session; the points of GeoPandas
+        become its columns ``x`` and ``y``, in the CRS of the GeoPandas DataFrame unless `crs` is
+        set.
     path
         Root of the repository.
     on
-        For each dimension or coordinate that points choose on, a column of `points`: its name, or
-        an expression. Two coordinates with two dimensions (latitudes and longitudes of single
-        cells) are given together. Times need TIMESTAMP, TIMESTAMP_NTZ or DATE, times of other
-        calendars also ISO 8601 strings, strings STRING, everything else numbers.
+        For each dimension or coordinate to match, a column of `points`: its name, or an expression.
+        Two-dimensional coordinates (latitudes and longitudes of cells) are set together. Times
+        require TIMESTAMP, TIMESTAMP_NTZ or DATE, times of other calendars also accept ISO 8601
+        strings, strings require STRING, and all other labels require numbers.
     variables
-        The variables to sample. By default all data variables whose dimensions are chosen by
-        `on`, kept, selected by ``sel`` or ``isel``, or of size one.
+        The variables to sample. By default all data variables whose dimensions are in `on` or
+        `keep`, selected by ``sel`` or ``isel``, or of size one.
     method
-        ``exact`` takes a label that is equal, ``nearest`` the nearest one, ``pad`` the one before
-        in the order of the array, ``linear`` interpolates between two. One for all, or one for
-        each key of `on` (others are ``nearest``).
+        ``exact`` takes an equal label, ``nearest`` the nearest one, ``pad`` the preceding one in
+        the order of the array; ``linear`` interpolates between two. One method for all keys of
+        `on`, or one for each (other keys use ``nearest``).
     tolerance
-        For each key of `on`, how far a label may be: a number in the units of the labels, for
-        times a string such as ``"1 hour"``. Of coordinates with two dimensions, degrees of arc.
-        Without one, ``nearest`` goes half a step beyond the first and last label.
+        Maximum distance from a label, for each key of `on`: a number in the units of the labels,
+        for times a string such as ``"1 hour"``, for two-dimensional coordinates degrees of arc. By
+        default, ``nearest`` accepts points up to half a step beyond the first and last label.
     outside
-        What becomes of points outside of the grid or the tolerance: ``null`` values, an
-        ``error``, or ``drop`` leaves them out. Points whose columns are NULL or NaN get NULL.
+        Result for points outside of the grid or the tolerance: ``null`` returns NULL, ``error``
+        raises an error, ``drop`` removes the rows. Points whose columns are NULL or NaN have NULL.
     keep
         Dimensions that become arrays, the outermost first.
     crs
-        The CRS of the points, as pyproj takes it (``"EPSG:4326"``): they are moved
-        into that of the grid, which is its CF grid mapping. ``"grid"`` means that they are in it.
+        The CRS of the points, in any form that pyproj accepts (``"EPSG:4326"``): points are
+        transformed to the CRS of the grid, which is its CF grid mapping. ``"grid"`` means that they
+        are already in it.
     circular
         For keys of `on`, the period, or None for an axis that is not circular. By default
         longitudes in degrees have a period of 360.
@@ -80,9 +82,9 @@ def sample(
     Returns
     -------
     DataFrame
-        The columns of `points` as they are, and one column for each variable: of its own type,
-        DOUBLE for interpolated integers, arrays where dimensions are kept. One row for each row
-        of `points`, in any order.
+        The columns of `points` unchanged, and one column for each variable: of its type, DOUBLE for
+        interpolated integers, arrays if dimensions are kept. One row for each row of `points`, in
+        any order.
 
     Raises
     ------

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Batches are gathered into groups within a budget of bytes, so that a chunk is decoded once for
-   many points. Batches keep their rows.
-2. The columns of the points pass through untouched.
+1. Batches are grouped up to a limit of bytes, so that a chunk is decoded once for many points.
+   Batches keep their rows.
+2. The columns of the points are passed through unchanged.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -25,7 +25,7 @@ _GROUP_BYTES: Final = 64 << 20
 class SamplePoints:
     """A function for ``mapInArrow`` from points to points with values.
 
-    The class has no `repr` of its own, since the plan may hold credentials.
+    The class defines no `repr`, since the plan may contain credentials.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class NumberChunks:
 def grouped(
     batches: Iterator[pa.RecordBatch], bytes_of_a_point: int
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Gather batches as long as their points are sampled within the budget of bytes."""
+    """Group batches whose points can be sampled within the limit of bytes."""
     group: list[pa.RecordBatch] = []
     held = 0
     most_rows = max(1, _GROUP_BYTES // bytes_of_a_point)

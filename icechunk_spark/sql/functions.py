@@ -1,4 +1,4 @@
-"""Table functions that views call: one plans a read, one runs the tasks of the plan.
+"""Defines the table functions of views: one plans a read, one runs the tasks of the plan.
 
 Spark pickles them with the options of their view. They run in Python workers of executors.
 
@@ -6,9 +6,9 @@ Rules of this file
 ------------------
 1. A plan is bytes: a signature, then the pickled reader with its tasks, compressed.
 2. Workers import this module, so it imports nothing that only a driver needs.
-3. Spark 4.0 has no table functions of Arrow; its rows are tuples there.
-4. An error of planning takes the place of the plan, and the tasks raise it. Spark reports errors of
-   tasks in Python's words, and those of subqueries in pages of the JVM's.
+3. Spark 4.0 has no Arrow table functions; there, rows are tuples.
+4. If planning fails, the result is the error instead of the plan, and the tasks raise it. Spark
+   reports errors of tasks with Python's message, errors of subqueries with pages of JVM output.
 """
 
 from __future__ import annotations
@@ -46,20 +46,8 @@ def register_view_functions(
 ) -> None:
     """Register the functions ``<prefix>_plan`` and ``<prefix>_rows`` with a session.
 
-    Parameters
-    ----------
-    spark
-        A session.
-    prefix
-        Begin of their names.
-    request
-        The options of the view.
-    schema
-        The columns of the view.
-    parts
-        Number of partitions that share the tasks of a plan.
-    key
-        Signs plans.
+    `request` and `schema` are those of the view, `parts` is the number of partitions that share the
+    tasks of a plan, and `key` signs plans.
     """
 
     class Plan:
@@ -76,7 +64,7 @@ def register_view_functions(
             for batch in run_part(bytes(row["plan"]), row["part"], parts, key):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
-    # pyspark's annotations do not tell its functions from the decorators that make them.
+    # pyspark's annotations do not distinguish functions from the decorators that make them.
     plan = cast("Function", functions.udtf(Plan, returnType="plan binary"))
     if hasattr(functions, "arrow_udtf"):
         rows = functions.arrow_udtf(Rows, returnType=schema)
@@ -87,10 +75,10 @@ def register_view_functions(
 
 
 def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
-    """Plan a read of columns at the snapshot that is current, and return the plan, signed.
+    """Plan a read of the columns at the current snapshot, and return the signed plan.
 
-    The plan is an error if what the options name does not exist, or a column is gone or has another
-    type.
+    The plan is an error if an object that the options name does not exist, or a column no longer
+    exists or has another type.
     """
     from icechunk_spark.reading.plan import open_read
 
@@ -106,18 +94,16 @@ def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
 
 
 def run_part(plan: bytes, part: int, parts: int, key: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of every task of a packed plan whose number is `part` modulo `parts`.
+    """Yield the rows of every task of a signed plan whose number is `part` modulo `parts`.
 
     Raises
     ------
     InvalidInputError
-        The plan has not been made by the view that has this key.
-    IcechunkError
-        The repository cannot be planned or read.
+        The plan was not made by the view with this key.
     """
     signature, packed = plan[:_SIGNATURE_BYTES], plan[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, hmac.digest(key, packed, hashlib.sha256)):
-        raise InvalidInputError("functions of icechunk views take the plans of their view only")
+        raise InvalidInputError("functions of icechunk views only accept plans of their view")
     planned = pickle.loads(zlib.decompress(packed))
     if isinstance(planned, IcechunkError):
         raise planned

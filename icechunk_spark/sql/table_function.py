@@ -1,16 +1,16 @@
 """Implements the table function of SQL: ``SELECT * FROM icechunk('path', tag => 'v1')``.
 
-`icechunk_spark.register` registers it. Spark analyses it anew at each query, in a Python process of
-its own, with the options as constants; the columns follow from the options.
+`icechunk_spark.register` registers it. Spark analyses it at each query, in a separate Python
+process, with the options as constants; the columns follow from the options.
 
 Rules of this file
 ------------------
-1. The snapshot is pinned by the analysis, so all partitions of one call read the same one.
-2. A call is one task, since Spark gives a function of constants one partition. With the table
+1. The analysis pins the snapshot, so all partitions of one call read the same one.
+2. A call is one task, since Spark runs a function of constants in one partition. With the table
    argument ``parts``, each partition of that table runs its share of the tasks.
-3. Rows are tuples: Spark takes no Arrow batches from functions whose columns depend on arguments.
-4. Spark imports this module at the registration, so Arrow and the dataset layer are imported by
-   the methods that use them.
+3. Rows are tuples: Spark does not accept Arrow batches from functions whose columns depend on
+   arguments.
+4. Spark imports this module at registration, so the methods import Arrow and the dataset layer.
 """
 
 from __future__ import annotations
@@ -36,13 +36,7 @@ class Analysis(AnalyzeResult):
 
 
 class IcechunkFunction:
-    """The handler of the table function.
-
-    Parameters
-    ----------
-    analysis
-        The result of `analyze`.
-    """
+    """The handler of the table function; `analysis` is the result of `analyze`."""
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
@@ -51,15 +45,8 @@ class IcechunkFunction:
     def analyze(
         path: AnalyzeArgument, parts: AnalyzeArgument | None = None, **options: AnalyzeArgument
     ) -> Analysis:
-        """Return the columns of the table that the options name.
-
-        Raises
-        ------
-        IcechunkError
-            An argument is not a constant, an option cannot be used, or what it names does not
-            exist.
-        """
-        del parts  # its rows are known to ``eval`` only
+        """Return the columns of the table that the options name."""
+        del parts  # only ``eval`` receives its rows
         given = {name: _constant(name, argument) for name, argument in options.items()}
         request = parse_arguments(_constant("path", path), given, "read")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
@@ -75,7 +62,7 @@ class IcechunkFunction:
     def eval(
         self, path: str, parts: Row | None = None, **options: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of all tasks, or of the share that a row of ``parts`` names."""
+        """Yield the rows of all tasks, or of the tasks of one row of ``parts``."""
         from pyspark.sql.datasource import InputPartition
 
         first, step = (0, 1) if parts is None else _share(parts)
@@ -94,7 +81,7 @@ def _constant(name: str, argument: AnalyzeArgument) -> Any:
 
 
 def _share(row: Row) -> tuple[int, int]:
-    """Return the number of a partition, and how many there are."""
+    """Return the number of a partition, and the number of partitions."""
     if len(row) != 2 or not 0 <= row[0] < row[1]:
         raise InvalidInputError(
             f"rows of parts must be the number of a partition and the number of partitions, but one"

@@ -1,20 +1,21 @@
 """Implements ``icechunk_spark.view``: temporary views that follow their branch.
 
 Spark keeps the relation of a view ``USING icechunk``, and with it the snapshot of its creation. It
-analyses a view of SQL text anew at each query. Such a view calls two table functions of its own: a
-scalar subquery plans the read at the snapshot that is current, and each partition runs its share of
-the plan's tasks.
+analyses a view that is defined by SQL at each query. Such a view calls two table functions: a
+scalar subquery plans the read at the current snapshot, and each partition runs its share of the
+plan's tasks.
 
 Rules of this file
 ------------------
-1. Spark computes equal scalar subqueries of a query once, on the driver's behalf, and keeps the
-   result. So a query reads one snapshot, however often it names the view and Spark repeats tasks.
-2. Options travel in the pickled functions, not in SQL text: they may hold credentials.
-3. Any SQL can call the functions with bytes of its own. So plans are signed with a key that is
-   known to the functions of one view only, and others are not unpickled.
-4. The columns are those of the creation. A query fails if one of them is gone or has another type.
-5. Spark must not take a large view for a small one, or it broadcasts the view in every join. Its
-   estimate comes from the rows of a range, most of which a filter drops.
+1. Spark computes equal scalar subqueries of a query once and keeps the result. So a query reads one
+   snapshot, even if it references the view several times or Spark repeats tasks.
+2. Options are in the pickled functions, not in the SQL text, since they may contain credentials.
+3. Any SQL can call the functions with arbitrary bytes. So plans are signed with a key that only the
+   functions of one view hold, and other plans are not unpickled.
+4. The columns are fixed at creation. A query fails if one of them no longer exists or has another
+   type.
+5. Spark must not underestimate the size of a large view, or it broadcasts the view in every join.
+   It estimates the size from the rows of a range, most of which a filter drops.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from icechunk_spark.reading.plan import open_read
 from icechunk_spark.schema import row_bytes
 from icechunk_spark.sql.functions import register_view_functions
 
-# More tasks than this share partitions; a plan made later may have more tasks.
+# Maximum number of partitions; several tasks share one, also those of larger later plans.
 _MOST_PARTITIONS: Final = 10_000
-# Beyond the limit of a broadcast of 10 MB that Spark has by default, and of those that users set.
+# Above Spark's default broadcast limit of 10 MB, and above limits that users set.
 _MOST_BYTES: Final = 1 << 30
 
 
 def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
-    """Create or replace a temporary view that reads its branch as it is at each query.
+    """Create or replace a temporary view that reads its branch at each query.
 
-    All rows of a query are those of one snapshot. With ``tag``, ``snapshot`` or ``as_of`` the view
-    stays at that snapshot. The view can be queried by SQL of the session, with joins and common
-    table expressions; it cannot be written to.
+    A query reads one snapshot: the newest at the time of the query. With ``tag``, ``snapshot`` or
+    ``as_of``, the view stays at that snapshot. The view can be queried by SQL of the session, with
+    joins and common table expressions; it cannot be written to.
 
     Parameters
     ----------
     spark
-        A classic session or one of Spark Connect; it need not be registered. With Connect, the
-        package must be installed on the server, and the client must reach the storage.
+        A classic or Spark Connect session; registration is not required. With Connect, the package
+        must be installed on the server, and the client needs access to the storage.
     name
         Name of the view.
     path
@@ -61,7 +62,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     Raises
     ------
     IcechunkError
-        An option cannot be used, or what it names does not exist.
+        An option cannot be used, or an object that it names does not exist.
 
     Examples
     --------
@@ -74,7 +75,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
         read(spark, path, **options).createOrReplaceTempView(name)
         return
     with errors_on_one_line():
-        # In the zone of the machine: a plan of a query takes the session's.
+        # In the machine's time zone; the plan of a query uses the session's.
         opened = open_read(request)
         opened.warn_of_left_out()
         reader, size_bytes = opened.planned(opened.schema)
@@ -91,7 +92,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
 
 
 def _parts(parts: int, rows: int, functions: str) -> str:
-    """Return a query for one row for each partition, which Spark takes for about that many rows."""
+    """Return a query with one row for each partition, for which Spark estimates `rows` rows."""
     bits = max(0, (rows // parts).bit_length())
     return (
         f"SELECT shiftright(id, {bits}) AS part, (SELECT plan FROM {functions}_plan()) AS plan "
@@ -110,7 +111,7 @@ def _comments(schema: StructType) -> str:
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks that run at once; 1 if a client of Connect cannot know it."""
+    """Return the number of tasks that run at once; 1 if a Connect client cannot determine it."""
     if ".connect" in type(spark).__module__:
         return 1
     return spark.sparkContext.defaultParallelism

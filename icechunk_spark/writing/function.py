@@ -96,7 +96,8 @@ def write(
     ------
     IcechunkError
         The options, columns or rows cannot be written; nothing was committed.
-        CommitOutcomeUnknownError The storage did not report whether the commit succeeded.
+    CommitOutcomeUnknownError
+        The storage did not report whether the commit succeeded.
 
     Examples
     --------

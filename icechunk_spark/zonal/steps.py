@@ -36,7 +36,7 @@ def step(make: Callable[[Batches], Batches], schema: StructType) -> Callable[[Ba
 
 
 def covered(context: ZonalContext, names: Sequence[str], batches: Batches) -> Batches:
-    """Yield rows of cover for zones, whose last column is the geometry; `names` are of the keys."""
+    """Yield rows of cover for zones with the keys `names` and the geometry as the last column."""
     task = TaskContext.get()
     covering = Covering(context, names, 0 if task is None else task.partitionId())
     for batch in batches:
@@ -44,5 +44,5 @@ def covered(context: ZonalContext, names: Sequence[str], batches: Batches) -> Ba
 
 
 def summed(context: ZonalContext, run: type[Summing | Combining], batches: Batches) -> Batches:
-    """Yield rows of parts for rows of cover, or rows of the result for these."""
+    """Yield partial sums for rows of cover, or rows of the result for partial sums."""
     yield from run(context).rows(batch for batch in batches if batch.num_rows)

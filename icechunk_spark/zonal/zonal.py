@@ -2,17 +2,16 @@
 
 How the work is cut
 -------------------
-1. Tasks with some of the zones find the cells that each covers, chunk by chunk of the horizontal
-   grid.
+1. Tasks find the cells that each of their zones covers, for each chunk of the horizontal grid.
 2. These rows are shuffled by chunk, so that a task reads the chunks along all other dimensions once
    for all zones. If the other dimensions are long, several tasks share them.
 3. Sums of one zone over several chunks are shuffled by zone and combined.
 
 Rules of this file
 ------------------
-1. Importing it is cheap, because `icechunk_spark` imports it: Arrow and the dataset layer are
-   imported by the first call.
-2. Nothing about zones is collected; keys travel with the rows, so that zones are computed once.
+1. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
+   and the dataset layer.
+2. Zones are not collected; their keys are part of the rows, so that zones are computed once.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _CHOICES: Final = {
 # Names of types of geometries, from Spark 4.1 on.
 _SPATIAL_TYPES: Final = ("geometry", "geography")
 _MOST_PARTITIONS: Final = 10_000
-# Zones are few beside cells, so they are spread over all cores before they are covered.
+# Zones are fewer than cells, so they are distributed over all cores first.
 _COVERING_TASKS_OF_A_CORE: Final = 2
 _SUMMING_TASKS_OF_A_CORE: Final = 4
 _CELLS_OF_A_PARTITION: Final = 256 << 20
@@ -69,54 +68,56 @@ def zonal(
     spark: SparkSession | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Return statistics of a grid by polygons: a row for each zone and step of other dimensions.
+    """Return statistics of a grid for polygons: a row for each zone and step of other dimensions.
 
     Parameters
     ----------
     zones
         A DataFrame with a column of polygons or multi-polygons: WKB (BINARY), WKT (STRING), or
-        GEOMETRY from Spark 4.1 on; or a frame of GeoPandas. Its other columns are kept as keys.
+        GEOMETRY from Spark 4.1 on; or a GeoPandas DataFrame. Its other columns are kept as keys.
     path
         Root of the repository.
     geometry
-        The column of polygons. A NULL in it gives NULL as every statistic.
+        The column of polygons. If it is NULL, all statistics are NULL.
     variables
-        Variables to sum up; by default all on the largest set of dimensions.
+        Variables to summarize; by default all on the largest set of dimensions.
     statistics
         Some of ``count`` (of covered cells with a value, in fractions of a cell), ``mean``,
-        ``sum``, ``min``, ``max``, ``std`` (of the population), ``median``, and
-        ``quantile(q=0.9)`` with q from 0 to 1, weighted as exactextract weights it, in a column
-        ``<variable>_quantile_90``. Quantiles are exact: all values of zones go through a shuffle.
+        ``sum``, ``min``, ``max``, ``std`` (of the population), ``median``, and ``quantile(q=0.9)``
+        with q from 0 to 1, weighted like exactextract, in a column ``<variable>_quantile_90``.
+        Quantiles are exact: all values of zones are shuffled.
     coverage
-        ``fraction`` weighs a cell by the part of it that is inside, ``center`` takes cells whose
-        label is inside, ``touched`` takes cells of which some part is inside.
+        ``fraction`` weights a cell by its covered fraction, ``center`` takes whole cells whose
+        label is inside, ``touched`` takes whole cells of which any part is inside.
     weights
-        ``area`` for the spherical area of cells in square metres, on grids of latitude and
-        longitude; or a variable along the two horizontal dimensions. Weights are multiplied with
-        covered fractions in ``mean``, ``sum``, ``std`` and quantiles; a cell without a weight does
-        not count.
+        ``area`` is the spherical area of cells in square metres, on grids of latitude and
+        longitude; any other value is the name of a variable along the two horizontal dimensions.
+        Weights are multiplied by covered fractions in ``mean``, ``sum``, ``std`` and quantiles;
+        cells without a weight are ignored.
     crs
-        The CRS of zones, as pyproj takes it, if it is not that of the grid: ``"EPSG:3857"``. Frames
-        of GeoPandas have theirs. ``"grid"`` for the coordinates of a projected grid.
+        The CRS of the zones, in any form that pyproj accepts, if it is not that of the grid:
+        ``"EPSG:3857"``. By default that of a GeoPandas DataFrame. ``"grid"`` means that zones are
+        in the coordinates of a projected grid.
     on_invalid
-        ``error``, or ``null`` for NULL as statistics of a zone whose geometry is invalid.
+        For a zone with an invalid geometry, ``error`` raises an error and ``null`` returns NULL.
     antimeridian
-        For an edge over more than 180 degrees of longitude (and not over 360): ``split`` if it
-        crosses the antimeridian, ``keep`` if it goes the long way round.
+        For edges that span more than 180 degrees of longitude (and not 360): ``split`` if they
+        cross the antimeridian, ``keep`` if they do not.
     spark
-        The session, for a frame of GeoPandas; by default the active one.
+        The session, for a GeoPandas DataFrame; by default the active one.
     **options
         Options of reading: ``branch``, ``tag``, ``snapshot``, ``as_of``, ``group``, ``sel``,
-        ``isel`` and ``where`` (about dimensions), ``decode_cf``, ``timestamp_type``,
+        ``isel`` and ``where`` (on dimensions), ``decode_cf``, ``timestamp_type``,
         ``read_ahead_bytes``, ``storage_*``, ``virtual_*``.
 
     Returns
     -------
     DataFrame
         Keys of the zone, the other dimensions, and a column ``<variable>_<statistic>`` for each
-        statistic: DOUBLE, but ``min`` and ``max`` in the variable's type up to 32 bits. A zone
-        outside of the grid has NULL, and 0 as ``count``. Lazy, and pinned to the snapshot that
-        the options mean now. Rows are in any order.
+        statistic: DOUBLE, except ``min`` and ``max``, which have the variable's type up to 32 bits.
+        Statistics of a zone outside of the grid are NULL, and its ``count`` is 0. The DataFrame is
+        lazy, pinned to the snapshot that the options resolve to in this call, and has rows in any
+        order.
 
     Raises
     ------
@@ -151,8 +152,7 @@ def zonal(
             crs = known if crs is None else crs
         elif not hasattr(zones, "mapInArrow"):
             raise InvalidInputError(
-                f"zones are of type {type(zones).__name__}: give a DataFrame of Spark, or a frame"
-                " of GeoPandas",
+                f"zones are of type {type(zones).__name__}: pass a Spark or GeoPandas DataFrame",
                 option="zones",
             )
         rows, keys, typed = _with_keys(zones, geometry)
@@ -216,7 +216,7 @@ def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext
 
 
 def _summing_tasks(context: ZonalContext) -> int:
-    """Return how many partitions share the reading; each holds whole tasks of the plan."""
+    """Return the number of partitions that read; each runs whole tasks of the plan."""
     cells = math.prod(context.scan.table.sizes)
     wanted = max(context.request.cores * _SUMMING_TASKS_OF_A_CORE, cells // _CELLS_OF_A_PARTITION)
     return max(1, min(wanted, _MOST_PARTITIONS, context.column_count * context.split_count))
@@ -236,7 +236,7 @@ def _check_names(keys: Sequence[str], added: Sequence[str]) -> None:
 
 
 def _from_geopandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[DataFrame, Any]:
-    """Return a frame of GeoPandas as a DataFrame, and its CRS or None."""
+    """Return a GeoPandas DataFrame as a Spark DataFrame, and its CRS or None."""
     if not hasattr(zones, "columns") or geometry not in zones.columns:
         columns = ", ".join(map(str, getattr(zones, "columns", ())))
         raise InvalidInputError(
@@ -251,7 +251,7 @@ def _from_geopandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[Dat
 def _with_keys(zones: DataFrame, geometry: str) -> tuple[DataFrame, list[StructField], Any]:
     """Return zones as columns ``key0``, ``key1``, ... and ``geometry``, and the fields of keys.
 
-    The third item is the CRS that the type of the geometry has, or None.
+    The third item is the CRS of the geometry's type, or None.
     """
     fields = zones.schema.fields
     found = [field for field in fields if field.name == geometry]

@@ -196,7 +196,7 @@ def test_options_of_other_formats_in_sql(spark, weather, last_line, option, hint
 
 def test_streaming(spark, weather):
     for options, says in (
-        ({"path": weather.path + "#snapshots"}, "metadata tables are read by spark.read"),
+        ({"path": weather.path + "#snapshots"}, "spark.read reads metadata tables"),
         ({"path": weather.path, "changesSince": "main"}, "option 'startingFrom'"),
     ):
         frame = spark.readStream.format("icechunk").options(**options).load()
