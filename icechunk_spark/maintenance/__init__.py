@@ -1,4 +1,4 @@
-"""Maintenance of repositories as Spark jobs; executors list and read objects, never the driver."""
+"""Maintains repositories with Spark jobs; executors, not the driver, list and read objects."""
 
 from __future__ import annotations
 

@@ -1,25 +1,26 @@
-"""Collects garbage in Spark jobs, where the ids of a repository do not fit into one process.
+"""Collects garbage in Spark jobs, for repositories whose ids do not fit into one process.
 
 How the work is cut
 -------------------
-1. The driver reads ``repo`` alone (in spec version 1, the chain of snapshots).
+1. The driver reads only ``repo`` (in spec version 1, the chain of snapshots).
 2. Executors read the kept snapshots, and group the manifests in them by the first character of
    their ids.
-3. Executors read each manifest once, and group its chunks by the first one or two characters.
+3. Executors read each manifest once, and group its chunks by the first one or two characters of
+   their ids.
 4. A task for each group of ids lists the objects of the group, and deletes those that are old and
    not referenced.
 
-A row holds all ids of one group that one task found, as bytes, so that the shuffle is cheap. The
+A row contains all ids of one group that one task found, as bytes, so that the shuffle is cheap. The
 marks are the ids of referenced objects; a part is a group of ids.
 
 Rules of this file
 ------------------
-1. The driver holds no set of ids but the snapshots in ``repo``. Jobs return counts, and which of
-   these snapshots are deleted.
+1. The driver holds no ids except the snapshots in ``repo``. Jobs return counts and the deleted ones
+   of these snapshots.
 2. All marks are complete and stored before ``repo`` changes, and ``repo`` changes before a file is
-   deleted. If Spark loses marks, the same files give the same marks again.
-3. A task that runs twice does no harm: its objects are deleted already. Reported counts are those
-   of the attempt that Spark takes.
+   deleted. If Spark loses marks, the same files yield the same marks again.
+3. A task may run twice, since its objects are then already deleted. Reported counts are those of
+   the attempt that Spark accepts.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ _MANIFESTS: Final = spark_struct(collect_tasks.MANIFESTS)
 _ID_SIZE: Final = 12
 _HAS_IDS: Final = f"part <> {COUNTS}"
 _AFTER_FAILURE: Final = (
-    "Only garbage was deleted, and every version is whole; collect again to finish the work"
+    "Only garbage was deleted, and every snapshot is complete; collect again to finish the work"
 )
 
-# Ids of a part of chunks, about, which one task holds at once; see _depth.
+# Approximate number of ids in a part of chunks, which one task holds at once; see _depth.
 _REFS_PER_PART: Final = 4_000_000
-# Compressed manifests that one task reads: some millions of references.
+# Bytes of compressed manifests that one task reads: some millions of references.
 _MANIFEST_BYTES_PER_TASK: Final = 32 * 2**20
 _MAX_TASKS: Final = 10_000
 # Ids that one task compares, and snapshots that one task reads. There is at least one task for each
 # core, since the amount of garbage is not known beforehand.
 _IDS_PER_TASK: Final = 1_000_000
 _SNAPSHOTS_PER_TASK: Final = 16
-# Tasks for each core at most.
+# Maximum number of tasks for each core.
 _WAVES: Final = 4
 
 
@@ -84,32 +85,44 @@ def collect_garbage(
     extra_roots: Iterable[str] = (),
     **options: Any,
 ) -> CollectResult:
-    """Delete the objects of a repository that no branch, tag or new snapshot reaches, with Spark.
+    """Delete objects that no branch, tag or recent snapshot references, with Spark.
 
-    The same objects are deleted as by ``icechunk_format.maintenance.collect_garbage``, whose
-    docstring says which cutoff protects writers at work.
+    Objects stored after the cutoff are kept, so a cutoff before the start of the oldest open write
+    protects that write. ``icechunk_format.maintenance.collect_garbage`` deletes the same objects in
+    one process.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     path
         Root of the repository.
     older_than, dry_run, trim_overwritten_older_than, extra_roots
-        As there.
+        As in ``icechunk_format.maintenance.collect_garbage``.
     **options
         ``storage.*`` options, as in ``spark.read.option``: ``**{"storage.region": "us-west-2"}``.
+
+    Returns
+    -------
+    CollectResult
+        The counts of deleted objects and bytes.
 
     Raises
     ------
     IcechunkError
-        As there.
+        The repository does not exist, the cutoff is in the future, or a kept file is missing or
+        damaged; nothing referenced is deleted.
 
     Notes
     -----
-    Memory: on the driver that of ``repo``. On an executor, for each task that runs: 12 to 80 bytes
-    for each distinct chunk of a part that is kept (up to four million), 20 for each object of it
-    that goes, and 64 MiB of manifests. Parts are as large as 1/1024 of a repository.
+    Memory: on the driver that of ``repo``. On an executor, for each running task: 12 to 80 bytes
+    for each kept chunk of a part (up to four million), 20 bytes for each deleted object of the
+    part, and 64 MiB of manifests. A part has up to 1/1024 of the repository's ids.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> collect_garbage(spark, "s3://bucket/weather", timedelta(days=7))  # doctest: +SKIP
     """
     older_than = parse_cutoff(older_than, argument="older_than")
     location = maintenance_location(path, options)
@@ -144,12 +157,12 @@ class SparkCollector:
     _: KW_ONLY
     dry_run: bool
     _marks: dict[Phase, list[DataFrame]] = field(default_factory=dict, init=False)
-    # Number of ids of each part in the marks; a task that gets fewer refuses to delete.
+    # Number of ids of each part in the marks; a task that receives fewer refuses to delete.
     _sent: dict[Phase, dict[int, int]] = field(default_factory=dict, init=False)
     _depth: int = field(default=1, init=False)
 
     def close(self) -> None:
-        """Let Spark forget the marks."""
+        """Release the marks that Spark keeps."""
         for marks in self._marks.values():
             for stored in marks:
                 stored.unpersist()
@@ -171,12 +184,12 @@ class SparkCollector:
         return frozenset(by_raw[old[i : i + _ID_SIZE]] for i in range(0, len(old), _ID_SIZE))
 
     def mark(self, kept: frozenset[Any]) -> None:
-        """Read kept snapshots and their manifests, and store the ids in them."""
+        """Read kept snapshots and their manifests, and store their ids as marks."""
         self.close()
         self.mark_also(kept)
 
     def mark_also(self, added: frozenset[Any]) -> None:
-        """Read more snapshots and their manifests, and add the ids in them to the marks."""
+        """Read more snapshots and their manifests, and add their ids to the marks."""
         cores = cores_of(self.spark)
         tasks = min(_WAVES * cores, -(-len(added) // _SNAPSHOTS_PER_TASK))
         packed = collect_parts.snapshot_rows(added, tasks)
@@ -201,7 +214,8 @@ class SparkCollector:
             self._depth = _depth(references)
         depth = self._depth
         tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
-        # Spread by content and sorted, so that a repeated task gets and returns the same rows.
+        # Distributed by content and sorted, so that a repeated task receives and returns the same
+        # rows.
         spread = manifests.where(_HAS_IDS).repartition(min(tasks, _MAX_TASKS), "ids")
         spread = spread.sortWithinPartitions("ids")
         read = _counted(partial(collect_tasks.referenced_chunks, self.location, depth))
@@ -287,5 +301,5 @@ def _parts_of(sums: DataFrame) -> list[Row]:
 
 
 def _depth(references: int) -> int:
-    """Return how many characters of an id decide its part, by the number of references."""
+    """Return the number of characters of an id that determine its part."""
     return 1 if references <= _REFS_PER_PART * collect_parts.part_count(1) else 2

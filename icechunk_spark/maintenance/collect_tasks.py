@@ -1,10 +1,10 @@
-"""Tasks of a collection: each takes rows of serialized ids, and returns serialized ids or a report.
+"""Runs the tasks of a garbage collection, from rows of serialized ids to serialized ids or reports.
 
 Rules of this file
 ------------------
 1. Their arguments are a location and little else, since every task unpickles them. The work itself
    is in ``icechunk_format.maintenance.garbage.parts``.
-2. Rows of one part lie together in a partition, sorted by part.
+2. Rows of one part are together in a partition, sorted by part.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """
 
@@ -46,7 +46,7 @@ def old_snapshots(
 
 
 def listed_manifests(location: Location, batches: Batches) -> Batches:
-    """Yield the manifests that packed snapshots list."""
+    """Yield the manifests that serialized snapshots list."""
     snapshots = (ids for _, ids in rows_of(batches))
     yield from batches_of(collect_parts.manifests_of_snapshots(location, snapshots), PART_IDS)
 
@@ -71,10 +71,10 @@ def referenced_chunks(location: Location, depth: int, batches: Batches) -> Batch
 def sweep(task: SweepTask, batches: Batches) -> Iterator[DeleteReport]:
     """Sweep the parts of a partition, and report on each.
 
-    Rows are part, serialized ids, and how many ids the part must get: given once for each part.
+    Rows are part, serialized ids, and the expected number of ids, which one row of each part has.
     """
     for part, rows in groupby(rows_of(batches), key=itemgetter(0)):
-        # One row of each part carries the number, the others the ids.
+        # One row of each part has the number, the others the ids.
         kept: list[bytes] = []
         expected = 0
         for _, ids, number in rows:

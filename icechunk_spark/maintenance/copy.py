@@ -4,13 +4,13 @@ Jobs
 ----
 1. Tasks copy manifests, and return the ids of the chunks in them, grouped into parts (ids that
    begin with the same one or two characters).
-2. One task gets all chunks of a part, lists those that the target has, and copies the others.
+2. One task receives all chunks of a part, lists those that the target has, and copies the others.
 3. The driver stores snapshots and transaction logs, and moves the target's branch.
 
 Rules of this file
 ------------------
 1. The driver holds lists of manifests, but never a set of chunks.
-2. A task may run twice: an id stands for the same bytes, so both attempts store the same objects.
+2. A task may run twice: an id always has the same bytes, so both attempts store the same objects.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FOUND: Final = pa.schema(
         pa.field("copied", pa.binary()),
     ]
 )
-# A part of more chunks than this is cut finer; 20 bytes each, several times.
+# Maximum number of chunks of a part, which take 20 bytes each, several times.
 _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
 
@@ -83,25 +83,40 @@ def copy(
     target_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> CopyResult:
-    """Copy the history of a branch or a tag into another repository, with Spark.
+    """Copy the history of a branch or a tag to another repository, with Spark.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     source, target
         Roots of the repositories.
     branch, tag, target_branch, history, dry_run
-        As for ``icechunk_format.maintenance.copy``, whose result and errors this function has.
+        As in ``icechunk_format.maintenance.copy``, which has the same result and errors.
     source_options, target_options
-        ``storage.*`` options of one side, as in ``spark.read.option``.
+        ``storage.*`` options of the source or the target.
     **options
-        ``storage.*`` options of both sides.
+        ``storage.*`` options of both repositories.
+
+    Returns
+    -------
+    CopyResult
+        The numbers of copied snapshots, manifests, chunks and bytes.
+
+    Raises
+    ------
+    IcechunkError
+        A repository or branch does not exist, the target's branch has its own commits, or a file is
+        missing or damaged; the target's branch did not move.
 
     Notes
     -----
-    Memory on an executor, for each task that runs: 64 MiB or four of the largest chunks, and some
-    60 bytes for each chunk of its part, of which there are 32 or 1024.
+    Memory on an executor, for each running task: 64 MiB or four of the largest chunks, and some
+    60 bytes for each chunk of its part, one of 32 or 1024.
+
+    Examples
+    --------
+    >>> copy(spark, "s3://bucket/weather", "gs://archive/weather").chunks  # doctest: +SKIP
     """
     plan = plan_copy(
         maintenance_location(source, {**options, **(source_options or {})}),
@@ -120,7 +135,7 @@ def copy(
         totalled() as totals,
         raised_in_jobs(
             f"copying {plan.context.source} to {plan.context.target}",
-            "The target shows nothing of the copy; copy again to go on where this one stopped",
+            "The copy is not yet visible in the target; copy again to continue it",
         ),
     ):
         step = over_tasks(partial(_copy_manifests, plan.context, depth))

@@ -22,22 +22,36 @@ def expire_snapshots(
     dry_run: bool = False,
     **options: Any,
 ) -> ExpireResult:
-    """Remove snapshots that were committed before a cutoff from history.
+    """Remove snapshots that were committed before a cutoff from the history.
 
-    No file is deleted: ``collect_garbage`` does that afterwards. The change is made by the driver,
-    in one conditional update; only in spec version 1 does it read and write files of snapshots.
+    No file is deleted; ``collect_garbage`` deletes files afterwards. The driver makes the change,
+    in one conditional update; only in spec version 1 does it read and write snapshot files.
 
     Parameters
     ----------
     spark
-        The session, as for the other functions; it is not used.
+        The session, as in the other functions; it is not used.
     path
         Root of the repository.
     older_than, delete_expired_branches, delete_expired_tags, dry_run
-        As for ``icechunk_format.Repository.expire_snapshots``, whose result and errors this
-        function has.
+        As in ``icechunk_format.Repository.expire_snapshots``, which has the same result and errors.
     **options
         ``storage.*`` options, as in ``spark.read.option``.
+
+    Returns
+    -------
+    ExpireResult
+        The ids of expired snapshots, and the deleted branches and tags.
+
+    Raises
+    ------
+    IcechunkError
+        The repository does not exist, or the cutoff is invalid.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> expire_snapshots(spark, "s3://bucket/weather", timedelta(days=30))  # doctest: +SKIP
     """
     return Repository.open(maintenance_location(path, options)).expire_snapshots(
         older_than,

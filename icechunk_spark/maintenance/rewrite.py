@@ -1,9 +1,9 @@
-"""Rewrites manifests on executors: each task makes about one, and one commit publishes all.
+"""Rewrites manifests on executors: a task makes about one manifest, one commit publishes all.
 
 Rules of this file
 ------------------
-1. Only manifests in the receipts that Spark returns are committed. Those of a lost or speculative
-   attempt have ids of their own, which no commit mentions.
+1. Only manifests in the receipts that Spark returns are committed. Those of lost or speculative
+   attempts have other ids, which no commit references.
 2. The driver holds lists of manifests, never references.
 """
 
@@ -25,7 +25,7 @@ from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.task_rows import on_executors
 from icechunk_spark.jobs.totals import totalled, with_totals
 
-# Fewer references than this are not worth a task.
+# Minimum number of references of a task.
 _LEAST_REFS_PER_TASK: Final = 50_000
 _WAVES: Final = 2
 
@@ -43,24 +43,39 @@ def rewrite_manifests(
     dry_run: bool = False,
     **options: Any,
 ) -> RewriteResult:
-    """Rewrite the manifests that do not fit the splitting rules, in one version, with Spark.
+    """Rewrite the manifests that do not comply with the splitting rules, in one commit, with Spark.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     path
         Root of the repository.
     branch, splitting, paths, message, metadata, amend, dry_run
-        As for ``icechunk_format.maintenance.rewrite_manifests``, whose result and errors this
-        function has.
+        As in ``icechunk_format.maintenance.rewrite_manifests``, which has the same result and
+        errors.
     **options
         ``storage.*`` options, as in ``spark.read.option``.
 
+    Returns
+    -------
+    RewriteResult
+        The numbers of manifests before and after, arrays that were left out, and the commit.
+
+    Raises
+    ------
+    IcechunkError
+        The repository, branch or an array does not exist, or a manifest is missing or damaged;
+        nothing was committed.
+
     Notes
     -----
-    Memory on an executor, for each task that runs: the references of one new manifest, at most
-    about a million, and of its sources. On the driver: the lists of manifests.
+    Memory on an executor, for each running task: the references of one new manifest, at most about
+    a million, and of its sources. On the driver: the lists of manifests.
+
+    Examples
+    --------
+    >>> rewrite_manifests(spark, "s3://bucket/weather", message="Tidy up")  # doctest: +SKIP
     """
     location = maintenance_location(path, options)
     plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
@@ -74,7 +89,7 @@ def rewrite_manifests(
         totalled() as totals,
         raised_in_jobs(
             f"rewriting manifests of {location}",
-            "Nothing was committed; rewriting again starts afresh",
+            "Nothing was committed; the same call can be repeated",
         ),
     ):
         receipts = on_executors(spark, partial(run_rewrite, plan.context), plan.tasks)

@@ -1,18 +1,19 @@
-"""Verifies a repository in one Spark job, where one process is too slow or too small.
+"""Verifies a repository in one Spark job, for repositories that are too large for one process.
 
 How the work is cut
 -------------------
 The driver reads ``repo`` (in spec version 1, the refs and the chain of snapshots) and the names
 below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and list
-the manifests that these use; rows about one manifest come together, and each manifest is read once.
-Its references are joined with a listing of ``chunks/``, which tasks make by the first character of
-the ids. Findings travel in the same rows as the work, so that there is one job, which runs once.
+the manifests that these use; rows are grouped by manifest, and each manifest is read once. Its
+references are joined with a listing of ``chunks/``, which tasks make by the first character of the
+ids. Findings are in the same rows as the tasks, so that one job suffices.
 
 Rules of this file
 ------------------
-1. The driver holds no set of ids but the one in ``repo``. It gets findings back, which a task has
-   merged to at most ``max_findings`` of each severity.
-2. Rows hold no credentials. The work itself is in ``icechunk_format.maintenance.verifying.parts``.
+1. The driver holds no ids except those in ``repo``. It receives findings, which a task has merged
+   to at most ``max_findings`` of each severity.
+2. Rows contain no credentials. The checks themselves are in
+   ``icechunk_format.maintenance.verifying.parts``.
 """
 
 from __future__ import annotations
@@ -65,23 +66,22 @@ def verify(
     max_findings: int = DEFAULT_MAX_FINDINGS,
     **options: Any,
 ) -> DataFrame:
-    """Check a repository with Spark, and return the findings.
+    """Check every file, reference and chunk object of a repository, with Spark.
 
-    The job runs in this call, and the DataFrame holds its result: the rows of
-    ``icechunk_format.maintenance.verify``, whose docstring explains them.
+    The job runs in this call. The rows are those of ``icechunk_format.maintenance.verify``.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     path
         Root of the repository.
     branch, tag, snapshot, deep, max_findings
-        As there.
+        As in ``icechunk_format.maintenance.verify``.
     **options
         ``storage.*`` options, as in ``spark.read.option``, ``virtual.authorize`` and
-        ``virtual.storage.*``: ``**{"virtual.authorize": "s3://archive/"}`` has the files behind
-        virtual chunks looked at, too.
+        ``virtual.storage.*``: with ``**{"virtual.authorize": "s3://archive/"}``, the files of
+        virtual chunks are also checked.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def verify(
     Raises
     ------
     IcechunkError
-        As there.
+        The repository, branch, tag or snapshot does not exist, or the storage does not respond.
 
     Examples
     --------

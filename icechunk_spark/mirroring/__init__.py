@@ -1,1 +1,1 @@
-"""Copies a group into a Delta table with Spark's tasks, and reads a version of the copy."""
+"""Copies a group to a Delta table with Spark's tasks, and reads a table version of the copy."""

@@ -14,12 +14,12 @@ from icechunk_format.options.parse import collect_options, parse_read_options
 if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring.mirror import MirrorResult
 
-# To start a task costs a third of a small file, so a task writes several; few are lost with it.
+# Starting a task costs a third of a small file, so a task writes several, but few enough to repeat.
 _TASKS_OF_A_CORE: Final = 2
 _FILES_OF_A_TASK: Final = 8
 _AFTER_FAILURE: Final = (
-    "The table did not change, and mirroring again starts anew; the next vacuum deletes files that"
-    " are not in any version"
+    "The table did not change, and the same call can be repeated; the next vacuum deletes files"
+    " that are not in any table version"
 )
 
 
@@ -35,16 +35,16 @@ def mirror(
     dry_run: bool = False,
     **options: Any,
 ) -> MirrorResult:
-    """Bring a Delta table of Parquet files to the newest snapshot of a branch.
+    """Update a Delta table of Parquet files to the newest snapshot of a branch.
 
-    The first run copies a group; later runs write the cells that changed since. Each run makes one
-    version of the table and records its snapshot, so that every version is a whole snapshot.
-    A run without a new snapshot does nothing. Other engines read the table as any Delta table.
+    The first run copies a group; later runs write the cells that have changed since. Each run makes
+    one table version and records its snapshot, so that every table version is a complete snapshot.
+    A run without a new snapshot does nothing. Other engines can read the Delta table.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect. Executors need the package ``deltalake``, too.
+        A classic or Spark Connect session. Executors also need the package ``deltalake``.
     path
         Root of the repository.
     target
@@ -52,37 +52,37 @@ def mirror(
     branch
         The branch to follow. The table records it.
     target_options
-        Options of the target's storage, as deltalake's ``storage_options``:
-        ``{"AWS_REGION": "us-west-2"}``. They are used for the target alone, and never recorded.
+        Options of the target's storage, as deltalake's ``storage_options``: ``{"AWS_REGION":
+        "us-west-2"}``. They are used only for the target, and never recorded.
     every_snapshot
-        Give each snapshot since the last run a version of its own, oldest first. The first run
-        copies the newest snapshot alone. A snapshot that cannot be copied, because it lacks a
-        named variable, is skipped with a warning.
+        If True, each snapshot since the last run becomes one table version, oldest first. The first
+        run copies only the newest snapshot. A snapshot that lacks a named variable is skipped with
+        a warning.
     full
-        Write all cells anew, even if the table is a copy of another group; older versions stay
-        readable until a vacuum.
+        If True, all cells are written, even if the table is a copy of another group; older table
+        versions stay readable until a vacuum.
     dry_run
-        Only return what the next version of the table would add and remove; nothing is written.
-        All snapshots since the last run are taken as one version.
+        If True, only the files that the next table version would add and remove are counted;
+        nothing is written. All snapshots since the last run count as one table version.
     **options
-        Of reading: ``group``, ``variables``, ``coords``, ``decodeCf``, ``timestampType``,
+        Options of reading: ``group``, ``variables``, ``coords``, ``decodeCf``, ``timestampType``,
         ``where``, ``sel``, ``sel.method``, ``isel`` and ``missingChunks`` select the cells, and
         ``rowsPerPartition`` is the approximate number of rows of a file. The table records them:
-        later runs may leave them out, and are refused with other values. Options of storage and
-        virtual chunks (``storage.*``, ``virtual.*``) and ``readAheadBytes`` are not recorded.
+        later runs may omit them, and other values are refused. Options of storage and virtual
+        chunks (``storage.*``, ``virtual.*``) and ``readAheadBytes`` are not recorded.
 
     Returns
     -------
     MirrorResult
         ``version`` of the table, ``snapshot_id``, ``files_added``, ``files_removed``, ``rows`` and
-        ``bytes`` that were written, and ``full_copy``: why all cells were written, or None.
+        ``bytes`` that were written, and ``full_copy``, the reason for writing all cells, or None.
 
     Raises
     ------
     InvalidInputError
         The table is a copy of another group, or an option cannot be used.
     AlreadyExistsError
-        The target is not empty and not a copy.
+        The target is not empty and is not a copy.
     ConflictError
         The branch was reset behind the copy, or another program changed the table.
     UnsupportedError
@@ -90,7 +90,7 @@ def mirror(
     NotFoundError
         The repository, branch, group or a variable does not exist.
     StorageError
-        A storage failed; the table did not change.
+        A request to a storage failed; the table did not change.
 
     Notes
     -----
@@ -104,7 +104,8 @@ def mirror(
     ...     spark, "s3://bucket/weather", "s3://lake/weather", variables=["t2m"]
     ... )
     """
-    # `icechunk_spark` imports this module, so the first call imports Arrow and the dataset layer.
+    # The first call imports Arrow and the dataset layer, since `icechunk_spark` imports this
+    # module.
     from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.mirror import MirrorRequest

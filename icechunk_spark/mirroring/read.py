@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Spark's own Parquet reader gets the schema and the list of files, so that it opens no file to
-   plan, and takes no folder for a partition.
-2. Options of the target's storage become options of this one read.
+1. Spark's own Parquet reader receives the schema and the list of files, so that it opens no file to
+   plan, and does not treat folders as partitions.
+2. Options of the target's storage become options of this read only.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def mirrored(
     target
         Local path or URL of the Delta table.
     tag, snapshot, as_of
-        At most one of them: a tag of the repository, the id of a snapshot, or a timestamp, which
+        At most one of these: a tag of the repository, the id of a snapshot, or a timestamp, which
         selects the newest copied snapshot committed at or before it. By default the newest.
     target_options
         Options of the target's storage, as for ``mirror``.
     **options
-        ``storage.*`` of the repository, to resolve a tag.
+        ``storage.*`` options of the repository, to resolve a tag.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def mirrored(
     if not found.paths:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("recursiveFileLookup", True)
-    # Spark's own option for lists of files: brackets in a path are not patterns.
+    # Spark's internal option for lists of files: brackets in a path are not patterns.
     reader = reader.option("__globPaths__", False)
     for name, value in _hadoop_options(table).items():
         reader = reader.option(name, value)
@@ -126,7 +126,7 @@ def mirrored(
 def freshness(
     target: str, *, target_options: Mapping[str, str] | None = None, **options: Any
 ) -> Freshness:
-    """Return how far a copy is behind the branch that it follows.
+    """Return the number of snapshots by which a copy is behind its branch.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def freshness(
     target_options
         Options of the target's storage, as for ``mirror``.
     **options
-        ``storage.*`` of the repository.
+        ``storage.*`` options of the repository.
 
     Returns
     -------
@@ -165,9 +165,9 @@ def freshness(
 
 @contextlib.contextmanager
 def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
-    """Let Spark list files in some tasks for each core, rather than in one for each file.
+    """Make Spark list files in a few tasks for each core, rather than in one task for each file.
 
-    The setting belongs to the session, so concurrent reads of other threads use it, too.
+    The setting belongs to the session, so it also affects concurrent reads of other threads.
     """
     before = spark.conf.get(_LISTING_TASKS, None)
     spark.conf.set(_LISTING_TASKS, _WAVES * cores_of(spark))
@@ -181,7 +181,7 @@ def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
 
 
 def _schema(found: MirroredFiles) -> StructType:
-    """Return the columns of a version, with the metadata of fields."""
+    """Return the columns of a table version, with the metadata of fields."""
     from icechunk_spark.schema import field_metadata
 
     # Delta serializes schemas as Spark does.

@@ -1,1 +1,1 @@
-"""Makes archives of files one dataset of virtual references, with Spark."""
+"""Combines archives of files into datasets of virtual references, with Spark."""

@@ -2,8 +2,9 @@
 
 Rules of this file
 ------------------
-1. Rows show up in plans, so options of storage, which may be credentials, travel with the function.
-2. `icechunk_spark` imports this module, so the first call imports all that is heavy.
+1. Plans show rows, so the function contains storage options, which may be credentials.
+2. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
+   and the dataset layer.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ def virtualize(
     dry_run: bool = False,
     **options: Any,
 ) -> VirtualizeResult[DataFrame]:
-    """Make files of other formats one dataset, by references, in one commit.
+    """Combine files of other formats into one dataset of references, in one commit.
 
-    No data are copied. Executors parse headers with VirtualiZarr (``pip install
-    'icechunk-spark[virtualize]'`` there, too). The same call with more files appends: files that
-    the repository has are skipped, changed ones are referenced anew.
+    No data are copied. Executors parse the headers with VirtualiZarr (``pip install
+    'icechunk-spark[virtualize]'``, also there). The same call with more files appends them: files
+    that the repository already references are skipped, changed files are referenced again.
 
     Parameters
     ----------
     spark
-        The session; classic or Connect.
+        A classic or Spark Connect session.
     files
         A pattern (``"s3://bucket/archive/**/*.nc"``), a folder, a list of these, or a DataFrame
         with a column ``url``, ``path``, ``file`` or ``location``, or a single column.
@@ -57,25 +58,26 @@ def virtualize(
     parser
         ``hdf`` (HDF5, NetCDF4), ``netcdf3``, ``zarr``, ``kerchunk_json``, ``kerchunk_parquet``,
         ``grib``, ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
-        ``HDFParser(group="forecast")``. None looks at suffixes and first bytes.
+        ``HDFParser(group="forecast")``. By default, suffixes and first bytes determine the format.
     concat_dim
-        The dimension along which files are concatenated, or several, slowest first. Files are in
-        the order of its coordinate, or in that of the list if they have no coordinate. A dimension
-        that files do not have is added.
+        The dimension along which files are concatenated, or several, the slowest first. Files are
+        ordered by its coordinate, or as in the list if they have no coordinate. A dimension that
+        the files do not have is added.
     template
-        Names of files, such as ``"{member}/{time:%Y%m%d}.nc"``, whose parts in braces are keys
-        along these dimensions; ``{name:d}`` is a number.
+        A pattern of file names, such as ``"{member}/{time:%Y%m%d}.nc"``, whose parts in braces are
+        labels of these dimensions; ``{name:d}`` is a number.
     loadable
-        Names of variables whose values are stored in the repository; None means the coordinates of
-        dimensions. Times among them are converted to the units of the first file.
+        Names of variables whose values are stored in the repository; by default the coordinates of
+        dimensions. Times are converted to the units of the first file.
     on_mismatch
-        ``fail`` commits nothing if a file cannot be part of the dataset; ``skip`` leaves it out.
+        If a file cannot be part of the dataset, ``fail`` commits nothing and ``skip`` leaves the
+        file out.
     containers
         Whether virtual chunk containers for the files may be added to the repository's
         configuration; readers fetch chunks below containers only, and must authorize them.
     dry_run
-        Only scan and compare the files: the result has the report, and what a call would commit.
-        Nothing is stored.
+        If True, the files are only scanned and compared: the result has the report and the counts
+        of the planned commit. Nothing is stored.
     **options
         Options of writing: ``group``, ``branch``, ``create_branch``, ``message``, ``metadata``,
         ``txn_app_id`` and ``txn_version``, ``on_conflict``, ``spec_version``, ``storage.*`` for the
@@ -94,10 +96,10 @@ def virtualize(
     UnsupportedError
         VirtualiZarr is not installed.
     ConflictError
-        Other writers have changed the same arrays meanwhile, and ``on_conflict="fail"``; nothing
-        was committed. By default, files are arranged again together with those of the others.
+        Other writers changed the same arrays meanwhile, and ``on_conflict="fail"``; nothing was
+        committed. By default, files are arranged again together with those of the other writers.
     CommitOutcomeUnknownError
-        The commit may have landed.
+        The storage did not report whether the commit succeeded.
 
     Examples
     --------
@@ -161,7 +163,7 @@ def _frame(spark: SparkSession, table: Any) -> DataFrame:
 
 
 def _names_of(files: Any) -> list[str]:
-    """Return the names that a user gives."""
+    """Return the names of files in the argument `files`."""
     if isinstance(files, str):
         return [files]
     if hasattr(files, "columns") and hasattr(files, "select"):

@@ -121,14 +121,20 @@ def test_types_may_be_widened(field):
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        (("latitude", IntegerType()), "'latitude' is float, but * says int: use float or double"),
+        (
+            ("latitude", IntegerType()),
+            "'latitude' is float, but * specifies int: use float or double",
+        ),
         (("latitude", StringType()), "use float or double"),
-        (("count", FloatType()), "'count' is int, but * says float: use int or bigint or double"),
-        (("count", DecimalType(9, 0)), "says decimal(9,0)"),
-        (("T", FloatType()), "'T' is double, but * says float: use double"),
+        (
+            ("count", FloatType()),
+            "'count' is int, but * specifies float: use int or bigint or double",
+        ),
+        (("count", DecimalType(9, 0)), "specifies decimal(9,0)"),
+        (("T", FloatType()), "'T' is double, but * specifies float: use double"),
         (("time", StringType()), "use timestamp_ntz or timestamp"),
         (("id", LongType()), "'id' is decimal(20,0)"),
-        (("count", ArrayType(IntegerType())), "says array<int>"),
+        (("count", ArrayType(IntegerType())), "specifies array<int>"),
         (("latitud", FloatType()), "did you mean 'latitude'?"),
         (("zzz", FloatType()), "among the columns time, latitude, count, T, id"),
     ],
