@@ -193,8 +193,8 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks that read the changes between two offsets."""
         from icechunk_format.workflows.changes.offsets import Offset
         from icechunk_format.workflows.changes.plan import plan_changes
+        from icechunk_format.workflows.changes.since import change_request
         from icechunk_format.workflows.changes.steps import Step, steps_to
-        from icechunk_spark.reading.changes import change_request
         from icechunk_spark.schema import column_names
 
         self._planned = end

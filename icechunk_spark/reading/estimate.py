@@ -40,7 +40,7 @@ def estimate(
         `stored_bytes` is then None, and chunks are assumed to be spread evenly.
     **options
         Options of `read`: ``tag="v1"``, ``sel={"time": slice(...)}``, ``layout="chunks"``,
-        ``storage_region="us-west-2"``. Metadata tables and ``changes_since`` are not estimated.
+        ``storage_region="us-west-2"``, ``table="chunks"``, ``changes_since="v1"``.
 
     Returns
     -------

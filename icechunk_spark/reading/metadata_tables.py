@@ -17,35 +17,14 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.dataset.requested import requested_version
-from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_type
 
 # Estimated rows of a task that opens manifests, and of any other table.
 _ROWS_OF_A_TASK: Final = 1_000_000
 _ROWS_OF_A_SMALL_TABLE: Final = 10_000
-# Separates the two snapshots to which `changes` is pinned; no id contains it.
-_TO = ".."
-
-
-def resolve_snapshots(options: ReadRequest) -> str:
-    """Return the one or two snapshots to which a metadata table is pinned; empty for none."""
-    table = _table(options)
-    repository = RepositoryReader.open(location_of(options))
-    if table.scope == "repository":
-        return ""
-    if table.scope == "changes":
-        from icechunk_format.dataset.metadata_tables.read import resolve_change
-
-        older, newer = resolve_change(
-            repository, older=options.from_version, newer=options.to_version
-        )
-        return f"{older}{_TO}{newer}"
-    return str(requested_version(options, repository))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +33,17 @@ class MetadataRead:
 
     options: ReadRequest
     snapshot: str
-    """The result of ``resolve_snapshots``."""
+    """The result of ``resolve_versions``."""
     table: MetadataTable
 
     @classmethod
     def of(cls, options: ReadRequest, pinned: str | None) -> MetadataRead:
         """Return the read of the options at the pinned snapshots."""
-        snapshots = resolve_snapshots(options) if pinned is None else pinned
-        return cls(options=options, snapshot=snapshots, table=_table(options))
+        if pinned is None:
+            from icechunk_format.dataset.metadata_tables.read import resolve_versions
+
+            pinned = resolve_versions(options)
+        return cls(options=options, snapshot=pinned, table=METADATA_TABLES[str(options.table)])
 
     @property
     def schema(self) -> StructType:
@@ -77,19 +59,13 @@ class MetadataRead:
 
     def reader(self, schema: StructType, *, since: str | None = None) -> IcechunkReader:
         """Return the reader of the columns of `schema`."""
-        from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
-
-        repository = RepositoryReader.open(location_of(self.options))
-        older, _, newer = self.snapshot.rpartition(_TO)
-        plan = plan_inspection(
-            repository,
-            self.table,
-            columns=column_names(schema, self.table.columns),
-            snapshot_id=repository.resolve(snapshot=newer) if newer else None,
-            older_id=repository.resolve(snapshot=older) if older else None,
-            group=self.options.group,
-            refs_per_task=self.options.rows_per_partition,
+        from icechunk_format.dataset.metadata_tables.read import (
+            requested_inspection,
+            run_inspection,
         )
+
+        names = column_names(schema, self.table.columns)
+        plan = requested_inspection(self.options, self.snapshot, names)
         return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
     def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
@@ -112,8 +88,3 @@ def table_schema(table: MetadataTable) -> StructType:
             for column in table.columns
         ]
     )
-
-
-def _table(options: ReadRequest) -> MetadataTable:
-    assert options.table is not None, "callers request a metadata table"
-    return METADATA_TABLES[options.table]

@@ -31,7 +31,7 @@ from icechunk_format.names import shortened
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
-from icechunk_spark.reading.metadata_tables import MetadataRead, resolve_snapshots
+from icechunk_spark.reading.metadata_tables import MetadataRead
 from icechunk_spark.reading.reader import IcechunkReader
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
 
@@ -115,7 +115,7 @@ class OpenedTable:
             )
             return IcechunkReader(plan, target), plan.rows
         from icechunk_format.workflows.changes.run import run_changes
-        from icechunk_spark.reading.changes import plan_changes_since, resolve_since
+        from icechunk_format.workflows.changes.since import plan_changes_since, resolve_since
 
         since = resolve_since(self.options) if since is None else since
         feed = plan_changes_since(
@@ -133,7 +133,9 @@ def resolve_read(options: ReadRequest) -> str:
         The repository, branch, tag or snapshot does not exist.
     """
     if options.table is not None:
-        return resolve_snapshots(options)
+        from icechunk_format.dataset.metadata_tables.read import resolve_versions
+
+        return resolve_versions(options)
     return str(open_version(options)[1])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from icechunk_format.dataset.reading.costs import ReadCost, columns_read, summed
 from icechunk_format.dataset.reading.plan import chunk_extents
 from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.requested import requested_dataset, requested_scan, requested_table
+from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
@@ -43,13 +44,14 @@ class Estimate:
         Chunks to fetch and decode; of sharded arrays, inner chunks. A chunk that two tasks share
         counts twice.
     stored_bytes
-        Bytes to fetch: chunks as they are stored, shards or parts of them, and indexes of shards.
-        None if the estimate is not exact, because only manifests record lengths.
+        Bytes to fetch: chunks as they are stored, shards or parts of them, and indexes of shards;
+        of metadata tables, manifests. None if the estimate of chunks is not exact, because only
+        manifests record lengths.
     decoded_bytes
         Bytes of the decoded chunks.
     requests
-        Requests to stores for chunks. Near ranges of one object are one request, a large range is
-        several, and chunks that manifests hold need none.
+        Requests to stores for chunks, and of metadata tables for manifests. Near ranges of one
+        object are one request, a large range is several, and chunks that manifests hold need none.
     cells
         Selected cells of the table; for ``layout=chunks``, elements of the chunks.
     rows
@@ -91,28 +93,29 @@ def estimate_read(
     Raises
     ------
     InvalidInputError
-        The options name a metadata table or changes, which are not estimated, or cannot be used.
+        The options cannot be used, or name changes and the estimate is not exact.
     UnauthorizedVirtualChunkError
         A virtual chunk is outside of every authorized prefix.
     NotFoundError
         The repository, the version, the group or a variable does not exist.
     """
-    for name, value in (("table", options.table), ("changesSince", options.changes_since)):
-        if value is not None:
-            raise InvalidInputError(
-                f"{name}={value}: only reads of arrays are estimated; leave {name} out",
-                option=name,
-                found=value,
-            )
+    if options.table is not None:
+        return _of_metadata(options, run, exact)
     dataset = requested_dataset(options)
     table = requested_table(options, dataset)
+    if options.changes_since is not None:
+        return _of_changes(options, dataset, table, run, exact, time_zone)
     plan = requested_scan(options, dataset, table, time_zone=time_zone)
     if exact:
         cost = summed(run(partial(task_cost, plan.context), plan.tasks))
     else:
         cost = _counted_from_snapshot(dataset, plan)
+    return _estimate(len(plan.tasks), cost, exact)
+
+
+def _estimate(partitions: int, cost: ReadCost, exact: bool) -> Estimate:
     return Estimate(
-        partitions=len(plan.tasks),
+        partitions=partitions,
         chunks=cost.chunks,
         stored_bytes=cost.stored_bytes if exact else None,
         decoded_bytes=cost.decoded_bytes,
@@ -121,6 +124,45 @@ def estimate_read(
         rows=cost.rows,
         is_exact=exact,
     )
+
+
+def _of_metadata(options: ReadRequest, run: Run, exact: bool) -> Estimate:
+    from icechunk_format.dataset.metadata_tables import costs, read
+
+    plan = read.requested_inspection(options, read.resolve_versions(options))
+    if not exact and plan.context.table == "chunks":
+        cost = costs.cost_of_snapshot(plan)
+    else:
+        cost = summed(run(partial(costs.inspection_cost, plan.context), plan.tasks))
+    return replace(_estimate(len(plan.tasks), cost, exact), stored_bytes=cost.stored_bytes)
+
+
+def _of_changes(
+    options: ReadRequest,
+    dataset: Dataset,
+    table: Table,
+    run: Run,
+    exact: bool,
+    time_zone: str | None,
+) -> Estimate:
+    from icechunk_format.workflows.changes.costs import change_cost
+    from icechunk_format.workflows.changes.since import plan_changes_since, resolve_since
+
+    if not exact:
+        raise InvalidInputError(
+            f"an estimate with changesSince={options.changes_since} needs manifests, which alone"
+            " record which of the changed chunks exist: leave out exact=False (--no-exact)",
+            option="exact",
+        )
+    plan = plan_changes_since(
+        options,
+        str(dataset.snapshot_id),
+        table,
+        [column.name for column in table.columns],
+        resolve_since(options),
+        time_zone,
+    )
+    return _estimate(len(plan.tasks), summed(run(partial(change_cost, None), plan.tasks)), True)
 
 
 def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:

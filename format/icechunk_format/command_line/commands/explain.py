@@ -77,11 +77,14 @@ def explain(
 
 
 def _lines(found: Estimate) -> list[str]:
+    partitions = f"in {counted(found.partitions, 'partition')}"
+    if not found.cells and not found.chunks:  # references or a metadata table
+        opened = f"{counted(found.requests, 'manifest')} to open, {size(found.stored_bytes or 0)}"
+        return [f"{counted(found.rows, 'row')} {partitions}", *([opened] * bool(found.requests))]
     about = "" if found.is_exact else "about "
     stored = "" if found.stored_bytes is None else f", {size(found.stored_bytes)} stored"
     return [
-        f"{counted(found.rows, 'row')} of {counted(found.cells, 'cell')} in"
-        f" {counted(found.partitions, 'partition')}",
+        f"{counted(found.rows, 'row')} of {counted(found.cells, 'cell')} {partitions}",
         f"{about}{counted(found.chunks, 'chunk')}{stored}, {size(found.decoded_bytes)} decoded",
         f"{about}{counted(found.requests, 'request')} for chunks",
     ]

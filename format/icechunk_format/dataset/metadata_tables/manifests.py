@@ -50,8 +50,13 @@ _ID: Final = ManifestId.SIZE
 _LARGEST: Final = 2**63 - 1
 
 
-def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np.float64]]:
-    """Return the cost of opening each manifest of some arrays (numbers of nodes), in references."""
+def manifest_costs(
+    snapshot: Snapshot, arrays: Sequence[int], opening: int = _MANIFEST_COST
+) -> list[NDArray[np.float64]]:
+    """Return the cost of each manifest of some arrays (numbers of nodes), in references.
+
+    ``opening`` is what a manifest costs beside its references.
+    """
     lists = [Variable(snapshot.nodes[number]).array.manifests.ids for number in arrays]
     counts = [len(ids) for ids in lists]
     if not sum(counts):
@@ -62,7 +67,7 @@ def manifest_costs(snapshot: Snapshot, arrays: Sequence[int]) -> list[NDArray[np
     refs = np.full(len(ids), _UNKNOWN_REFS, dtype=np.float64)
     refs[rows >= 0] = files.num_chunk_refs[rows[rows >= 0]]
     _, which, uses = np.unique(id_keys(ids), return_inverse=True, return_counts=True)
-    costs = (refs + _MANIFEST_COST) / uses[which.reshape(-1)]
+    costs = (refs + opening) / uses[which.reshape(-1)]
     return np.split(costs, np.cumsum(counts)[:-1])
 
 

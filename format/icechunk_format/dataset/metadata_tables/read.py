@@ -42,12 +42,19 @@ from icechunk_format.dataset.metadata_tables.manifests import (
     manifest_costs,
 )
 from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
+from icechunk_format.dataset.requested import requested_version
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.names import by_likeness
-from icechunk_format.options.metadata_tables import STORED_COLUMNS, MetadataTable
+from icechunk_format.options.location import location_of
+from icechunk_format.options.metadata_tables import (
+    METADATA_TABLES,
+    STORED_COLUMNS,
+    MetadataTable,
+)
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
@@ -58,6 +65,8 @@ _ROWS_AT_ONCE: Final = 8_192
 # Cost of describing an array, in references that could be counted in the same time.
 _ARRAY_COST: Final = 2_000
 _MOST_TASKS: Final = 100_000
+# Separates the two snapshots to which `changes` is pinned; no id contains it.
+_TO: Final = ".."
 
 
 @shown_by("records.record")
@@ -67,6 +76,58 @@ class InspectionPlan:
 
     context: InspectionContext
     tasks: list[Task]
+
+
+def resolve_versions(options: ReadRequest) -> str:
+    """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
+
+    Raises
+    ------
+    NotFoundError
+        The repository or a version does not exist.
+    InvalidInputError
+        The versions cannot be compared.
+    """
+    repository = RepositoryReader.open(location_of(options))
+    scope = METADATA_TABLES[str(options.table)].scope
+    if scope == "repository":
+        return ""
+    if scope == "changes":
+        older, newer = resolve_change(
+            repository, older=options.from_version, newer=options.to_version
+        )
+        return f"{older}{_TO}{newer}"
+    return str(requested_version(options, repository))
+
+
+def requested_inspection(
+    options: ReadRequest, versions: str, columns: Sequence[str] | None = None
+) -> InspectionPlan:
+    """Plan the read of the metadata table that the options name.
+
+    Parameters
+    ----------
+    versions
+        The result of `resolve_versions`.
+    columns
+        Some columns of the table; all by default.
+
+    Raises
+    ------
+    IcechunkError
+        An option cannot be used, or what it names does not exist.
+    """
+    repository = RepositoryReader.open(location_of(options))
+    older, _, newer = versions.rpartition(_TO)
+    return plan_inspection(
+        repository,
+        METADATA_TABLES[str(options.table)],
+        columns=columns,
+        snapshot_id=repository.resolve(snapshot=newer) if newer else None,
+        older_id=repository.resolve(snapshot=older) if older else None,
+        group=options.group,
+        refs_per_task=options.rows_per_partition,
+    )
 
 
 def resolve_change(

@@ -88,15 +88,15 @@ class CostCounter:
         self.cost.stored_bytes += reads[1]
 
 
-def task_cost(context: ScanContext, task: ScanTask) -> ReadCost:
-    """Return what one task of a scan reads.
+def task_cost(context: ScanContext, task: ScanTask, counter: CostCounter | None = None) -> ReadCost:
+    """Return what one task of a scan reads, added to a counter of the task if there is one.
 
     Raises
     ------
     IcechunkError
         As when the task runs: a virtual chunk is not authorized, or a manifest cannot be read.
     """
-    counter = CostCounter()
+    counter = counter or CostCounter()
     _COUNT_BY_LAYOUT[context.table.layout](context, task, counter)
     return counter.cost
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
@@ -24,6 +25,7 @@ from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import NotFoundError
 
 Change = Literal["written", "deleted"]
+LookedUp = Callable[[ArrayReader, NDArray[np.int64]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +61,18 @@ class ChangeTask:
     task: ScanTask
 
 
-def run_changes(_: None, task: ChangeTask | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; None yields nothing."""
+def run_changes(
+    _: None, task: ChangeTask | None, looked_up: LookedUp = lambda _, __: None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task; None yields nothing.
+
+    ``looked_up`` gets each array and the chunks of it that the other snapshot is searched for.
+    """
     if task is None:
         return
-    scan = _loaded(task.scan)
+    scan = loaded_scan(task.scan)
     rows = cast("Generator[pa.RecordBatch, None, None]", run_scan(scan.context, task.task))
-    left = None if scan.check is None else _Missing(scan)
+    left = None if scan.check is None else _Missing(scan, looked_up)
     with closing(rows):
         for batch in rows:
             kept = batch if left is None else left.of(batch)
@@ -74,7 +81,8 @@ def run_changes(_: None, task: ChangeTask | None) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(maxsize=4)
-def _loaded(serialized: bytes) -> ChangeScan:
+def loaded_scan(serialized: bytes) -> ChangeScan:
+    """Return the scan of a task."""
     # Serialized by the planner of the same query, not read from a repository.
     scan: ChangeScan = pickle.loads(zlib.decompress(serialized))
     return scan
@@ -103,9 +111,9 @@ def _as_changes(scan: ChangeScan, batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Missing:
     """Keeps the rows that another snapshot does not store."""
 
-    def __init__(self, scan: ChangeScan) -> None:
+    def __init__(self, scan: ChangeScan, looked_up: LookedUp) -> None:
         assert scan.check is not None
-        self._scan = scan
+        self._scan, self._looked_up = scan, looked_up
         self._arrays = ScanArrays(scan.check)
         self._older = ScanArrays(scan.context)
         self._labels: dict[str, pa.Array] = {}
@@ -147,7 +155,9 @@ class _Missing:
             if self._scan.context.table.layout == "refs":
                 at = self._arrays.lookup(path).find(coords.astype(np.uint32)).positions
             else:
-                at = self._arrays.reader(path).stored(coords)
+                reader = self._arrays.reader(path)
+                self._looked_up(reader, coords)
+                at = reader.stored(coords)
         except NotFoundError:  # the array is gone
             return found
         found[at] = True

@@ -1,16 +1,16 @@
-"""Plans reads of the changes between two snapshots, on the driver."""
+"""Plans the changes that the options of a read name, on the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icechunk_format import SnapshotId
 from icechunk_format.dataset.metadata_tables.read import named_snapshot
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.workflows.changes.plan import ChangePlan, plan_changes
 from icechunk_format.workflows.changes.request import ChangeRequest
 from icechunk_format.workflows.changes.steps import steps_to

@@ -1,0 +1,68 @@
+"""Counts the rows of metadata tables, and the manifests that their tasks open.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from icechunk_format.dataset.metadata_tables.inspection import InspectionContext, Task
+from icechunk_format.dataset.metadata_tables.manifests import manifest_costs
+from icechunk_format.dataset.metadata_tables.read import InspectionPlan, run_inspection
+from icechunk_format.dataset.reading.costs import ReadCost
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
+from icechunk_format.spec.id_columns import rows_of_ids
+from icechunk_format.spec.snapshot.file import Snapshot
+
+
+def inspection_cost(context: InspectionContext, task: Task) -> ReadCost:
+    """Return the rows of a task, and the manifests that it opens.
+
+    The rows are made to be counted, with one column that no manifest has.
+
+    Raises
+    ------
+    IcechunkError
+        As when the task runs.
+    """
+    table = METADATA_TABLES[context.table]
+    one = replace(context, columns=(table.names[0],))
+    rows = sum(batch.num_rows for batch in run_inspection(one, task))
+    return replace(_opened(context, [task]), rows=rows)
+
+
+def cost_of_snapshot(plan: InspectionPlan) -> ReadCost:
+    """Return the cost of all tasks of ``chunks``, by the numbers that the snapshot records."""
+    _, snapshot = plan.context.opened()
+    arrays = plan.context.arrays(snapshot)
+    refs = sum(float(costs.sum()) for costs in manifest_costs(snapshot, arrays, opening=0))
+    return replace(_opened(plan.context, plan.tasks), rows=round(refs))
+
+
+def _opened(context: InspectionContext, tasks: Iterable[Task]) -> ReadCost:
+    opens = context.table == "chunks" or (
+        context.table == "variables" and not STORED_COLUMNS.isdisjoint(context.columns)
+    )
+    if not opens:
+        return ReadCost()
+    _, snapshot = context.opened()
+    costs = [_manifests(snapshot, task) for task in tasks]
+    return ReadCost(requests=sum(n for n, _ in costs), stored_bytes=sum(size for _, size in costs))
+
+
+def _manifests(snapshot: Snapshot, task: Task) -> tuple[int, int]:
+    """Return how many manifests a task opens, and their bytes."""
+    files = snapshot.manifest_files
+    lists = [
+        Variable(snapshot.nodes[number]).array.manifests.ids[start:stop]
+        for number, start, stop in task
+    ]
+    if not lists:
+        return 0, 0
+    rows = np.unique(rows_of_ids(files.ids, np.concatenate(lists)))
+    return len(rows), int(files.size_bytes[rows[rows >= 0]].sum())
