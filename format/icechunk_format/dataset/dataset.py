@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.cf.arrow_values import TimestampType
-from icechunk_format.dataset.reading.arrays.opened import WHOLE_LABELS, ScanArrays
+from icechunk_format.dataset.reading.arrays.opened import (
+    WHOLE_LABELS,
+    SnapshotArrays,
+    SnapshotSource,
+)
 from icechunk_format.dataset.reading.plan import PlanRequest, plan_scan
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -40,7 +44,6 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
     from icechunk_format.repository.reader import RepositoryReader
@@ -87,13 +90,7 @@ def open_dataset(
     snapshot = repository.snapshot(snapshot_id)
     source = repository.chunk_source(authorized=authorize, virtual_options=virtual_options)
     path = find_group(snapshot, group, label=str(repository.location))
-    return Dataset(
-        location=repository.location,
-        snapshot_id=snapshot_id,
-        snapshot=snapshot,
-        path=path,
-        chunk_source=source,
-    )
+    return Dataset(snapshot, path, source)
 
 
 @shown_by("groups.dataset")
@@ -108,24 +105,16 @@ class Dataset:
         The group's attributes.
     variables
         The arrays directly in the group, by name, in the order of their paths.
+    source
+        The snapshot, for tasks.
     """
 
-    def __init__(
-        self,
-        *,
-        location: Location,
-        snapshot_id: SnapshotId,
-        snapshot: Snapshot,
-        path: NodePath,
-        chunk_source: ChunkSource,
-    ) -> None:
-        self._location = location
+    def __init__(self, snapshot: Snapshot, path: NodePath, chunk_source: ChunkSource) -> None:
         self.snapshot = snapshot
-        self._chunk_source = chunk_source
-        self.snapshot_id = snapshot_id
+        self.source = SnapshotSource(chunk_source, snapshot.id)
         self.path = str(path)
         # For messages: a user may read several repositories at once.
-        self.label = f"{path} of {location}"
+        self.label = f"{path} of {chunk_source.location}"
         node = snapshot.node(path)
         self.attributes: dict[str, Any] = (
             {}
@@ -134,6 +123,11 @@ class Dataset:
         )
         arrays = [Variable(n) for n in snapshot.children(path) if n.array is not None]
         self.variables: dict[str, Variable] = {variable.name: variable for variable in arrays}
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        """The snapshot."""
+        return self.snapshot.id
 
     @property
     def data_variables(self) -> list[Variable]:
@@ -156,7 +150,7 @@ class Dataset:
             The array does not exist.
         """
         [variable] = named_variables([name], self.variables, self.label)
-        reader = self._arrays(_no_table()).reader(variable.path)
+        reader = self._arrays().reader(variable.path)
         return reader.read_box(
             [0] * len(variable.shape) if lower is None else lower,
             variable.shape if upper is None else upper,
@@ -253,7 +247,7 @@ class Dataset:
         def describe(column: Column) -> tuple[str, Column]:
             path, size = str(column.path), sizes.get(column.source, 0)
             try:
-                labels = self._arrays(table).stored_labels(path, size, 0, size)
+                labels = self._arrays().stored_labels(path, size, 0, size)
             except IcechunkError:
                 # A schema does not need the labels; reading rows will raise the error.
                 return column.name, column
@@ -368,7 +362,7 @@ class Dataset:
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
                 size = table.sizes[table.dims.index(dim)]
-                return self._arrays(table).labels(column, size, DimSelection.whole(size))
+                return self._arrays().labels(column, size, DimSelection.whole(size))
         raise InvalidInputError(
             f"the dimension {dim!r} has no labels of its length in group {self.path}; select on "
             "it with isel",
@@ -377,15 +371,10 @@ class Dataset:
 
     def context(self, **given: Any) -> ScanContext:
         """Return what tasks need to open this dataset's arrays; ``given`` are further fields."""
-        return ScanContext(
-            location=self._location,
-            snapshot_id=self.snapshot_id,
-            chunk_source=self._chunk_source,
-            **{"table": _no_table(), "selections": {}, **given},
-        )
+        return ScanContext(source=self.source, **{"table": _no_table(), "selections": {}, **given})
 
-    def _arrays(self, table: Table) -> ScanArrays:
-        return ScanArrays(self.context(table=table))
+    def _arrays(self) -> SnapshotArrays:
+        return SnapshotArrays(self.source.chunk_source, self.snapshot)
 
     def _by_path(self, path: str) -> Variable:
         for variable in self.variables.values():

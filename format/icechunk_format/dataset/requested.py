@@ -102,7 +102,7 @@ def requested_scan(
         missing_chunks=options.missing_chunks,
         read_ahead_bytes=options.read_ahead_bytes,
     )
-    if plan.context.chunk_source.has_unauthorized_containers:
+    if plan.context.source.chunk_source.has_unauthorized_containers:
         from icechunk_format.dataset.reading.costs import check_access
 
         check_access(plan.context, plan.tasks)

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.dataset.reading import scan
+from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -225,8 +226,9 @@ def counted(monkeypatch):
     original = scan.ScanContext
 
     def context(**fields):
-        source = fields["chunk_source"]
-        return original(**{**fields, "chunk_source": CountingSource(location=source.location)})
+        given = fields["source"]
+        counting = CountingSource(location=given.chunk_source.location)
+        return original(**fields | {"source": SnapshotSource(counting, given.snapshot_id)})
 
     monkeypatch.setattr("icechunk_format.dataset.dataset.ScanContext", context)
     return CountingSource
@@ -327,7 +329,7 @@ def test_rows_that_a_condition_leaves_come_in_few_batches():
 
 def test_a_damaged_chunk_names_array_and_place():
     dataset = weather("damaged")
-    storage = open_storage(dataset._location)
+    storage = open_storage(dataset.source.chunk_source.location)
     refs = rows_of(dataset.plan(dataset.table("refs"), isel="time=3"))
     row = next(r for r in refs.to_pylist() if r["array"] == "/t")
     storage.put(f"chunks/{row['chunk_id']}", b"\0" * row["length"])
@@ -338,7 +340,7 @@ def test_a_damaged_chunk_names_array_and_place():
 
 def test_a_missing_object_is_an_error_and_stops_the_threads():
     dataset = weather("gone")
-    storage = open_storage(dataset._location)
+    storage = open_storage(dataset.source.chunk_source.location)
     for info in list(storage.list("chunks/")):
         storage.delete_many([info.key])
     metadata_cache().clear()

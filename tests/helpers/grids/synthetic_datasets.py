@@ -73,13 +73,7 @@ def write_dataset(name, arrays, *, group="/", attributes=None):
 
 
 def dataset_of(snapshot, location, *, group="/"):
-    return Dataset(
-        location=location,
-        snapshot_id=snapshot.id,
-        snapshot=snapshot,
-        path=NodePath(group),
-        chunk_source=ChunkSource(location=location),
-    )
+    return Dataset(snapshot, NodePath(group), ChunkSource(location=location))
 
 
 def _write_array(storage, path, array, files):

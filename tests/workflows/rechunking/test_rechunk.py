@@ -284,7 +284,7 @@ def test_an_append_beside_it_is_included(place, rival, on_conflict):
             session = repository.writable_session()
             session.update_metadata("/t", longer.to_bytes(), shape=(13,), num_chunks=(7,))
             session.commit("append")
-        runs.append(work.snapshot_id)
+        runs.append(work.source.snapshot_id)
         return receipts
 
     wanted = request(place, {"d0": 4}, options=WriteOptions(mode="append", on_conflict=on_conflict))

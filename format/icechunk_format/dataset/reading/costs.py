@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader, BlockRequest
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
 from icechunk_format.dataset.reading.layouts.cells import needed_columns
 from icechunk_format.dataset.reading.layouts.chunk_refs import refs_of_part
@@ -111,7 +110,7 @@ def check_access(context: ScanContext, tasks: Sequence[ScanTask]) -> None:
     """
     if context.table.layout == "refs":
         return
-    arrays, counter = ScanArrays(context), CostCounter()
+    arrays, counter = context.open_arrays(), CostCounter()
     for number in sorted({0, len(tasks) // 2, len(tasks) - 1}) if tasks else ():
         if context.table.layout == "chunks":
             for block in islice(blocks_of_chunks(context, arrays, tasks[number]), 1):
@@ -146,7 +145,7 @@ def columns_read(context: ScanContext) -> list[Column]:
 
 def _count_cells(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
     table, cost = context.table, counter.cost
-    reads = BlockReads(context, ScanArrays(context), columns_read(context), cell_column)
+    reads = BlockReads(context, context.open_arrays(), columns_read(context), cell_column)
     for slab in reads.requested_slabs(task):
         for path, request in slab.requests.items():
             counter.block(reads.reader(path), request)
@@ -166,7 +165,7 @@ def _count_cells(context: ScanContext, task: ScanTask, counter: CostCounter) -> 
 def _count_chunks(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
     has_data = any(column.source == "data" for column in context.table.columns)
     stored_only = context.skip_missing or not context.table.decoded
-    for block in blocks_of_chunks(context, ScanArrays(context), task):
+    for block in blocks_of_chunks(context, context.open_arrays(), task):
         reader, coords = block.reader, block.coords
         positions = np.arange(len(coords))
         if has_data:
@@ -180,7 +179,7 @@ def _count_chunks(context: ScanContext, task: ScanTask, counter: CostCounter) ->
 
 
 def _count_refs(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
-    arrays = ScanArrays(context)
+    arrays = context.open_arrays()
     for part in task.parts:
         for _, _, rows in refs_of_part(context, arrays, part):
             counter.cost.rows += len(rows)

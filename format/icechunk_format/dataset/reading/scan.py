@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays, SnapshotSource
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.display.lazily import shown_by
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.selection.where.condition import Residual
-    from icechunk_format.repository.chunks.source import ChunkSource
 
 DEFAULT_READ_AHEAD_BYTES = 64 * 1024 * 1024
 
@@ -64,14 +62,17 @@ class ScanContext:
         Bytes that one task may hold ahead of its consumer.
     """
 
-    location: Location
-    snapshot_id: SnapshotId
-    chunk_source: ChunkSource
+    source: SnapshotSource
     table: Table
     selections: Mapping[str, DimSelection]
     residual: Residual | None = None
     skip_missing: bool = False
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
+
+    def open_arrays(self) -> SnapshotArrays:
+        """Open the arrays of the snapshot for one task."""
+        # The other half of the budget is for the blocks themselves.
+        return self.source.open(kept_bytes=self.read_ahead_bytes // 2)
 
     @property
     def arrow_schema(self) -> pa.Schema:

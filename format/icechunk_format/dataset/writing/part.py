@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -49,12 +50,7 @@ class Destination:
 
     def reader(self, snapshot: Snapshot, node: NodeSnapshot) -> ArrayReader:
         """Return a reader of the stored values of an array of a snapshot."""
-        return ArrayReader(
-            storage=self.open_storage(),
-            snapshot=snapshot,
-            variable=Variable(node),
-            chunk_source=self.chunk_source,
-        )
+        return SnapshotArrays(self.chunk_source, snapshot).reader_of(Variable(node))
 
     @property
     def inline_threshold(self) -> int:

@@ -28,7 +28,7 @@ from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key
-from icechunk_format.spec.snapshot.file import ArrayNode, ManifestFiles, NodeSnapshot
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.storage.protocol import Storage
 
 
@@ -95,14 +95,13 @@ class FoundChunks:
 class ChunkLookup:
     """Finds the chunks of one array that exist, and their references."""
 
-    def __init__(
-        self, storage: Storage, node: NodeSnapshot, array: ArrayNode, manifest_files: ManifestFiles
-    ) -> None:
+    def __init__(self, storage: Storage, snapshot: Snapshot, node: NodeSnapshot) -> None:
+        assert node.array is not None, "chunks are looked up of arrays"
         self._storage = storage
         self._node = node
-        self._manifests = array.manifests
-        self._manifest_files = manifest_files
-        self._extents = array.manifests.extents.astype(np.int64)
+        self._manifests = node.array.manifests
+        self._manifest_files = snapshot.manifest_files
+        self._extents = self._manifests.extents.astype(np.int64)
 
     def find(self, coords: NDArray[np.uint32]) -> FoundChunks:
         """Find chunks by their coordinates.

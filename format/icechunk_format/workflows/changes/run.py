@@ -18,7 +18,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.table import Column
@@ -114,8 +113,8 @@ class _Missing:
     def __init__(self, scan: ChangeScan, looked_up: LookedUp) -> None:
         assert scan.check is not None
         self._scan, self._looked_up = scan, looked_up
-        self._arrays = ScanArrays(scan.check)
-        self._older = ScanArrays(scan.context)
+        self._arrays = scan.check.open_arrays()
+        self._older = scan.context.open_arrays()
         self._labels: dict[str, pa.Array] = {}
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:

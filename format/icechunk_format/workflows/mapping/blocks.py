@@ -11,13 +11,9 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.names import nearest
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.workflows.mapping.periodic import Turn, find_turns
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.rechunking.groups import Groups
@@ -79,9 +75,7 @@ class BlockGrid:
         Paths of the arrays of a block, by name.
     """
 
-    location: Location
-    snapshot_id: SnapshotId
-    chunk_source: ChunkSource
+    source: SnapshotSource
     sizes: Mapping[str, int]
     steps: Mapping[str, int]
     overlap: Mapping[str, int]
@@ -159,27 +153,14 @@ class BlockGrid:
 
     def read(self, block: Block) -> dict[str, StoredArray]:
         """Read the arrays of a block, with overlap."""
-        storage = open_storage(self.location)
-        snapshot = pinned_snapshot(storage, self.snapshot_id)
-        found = {}
+        arrays, found = self.source.open(), {}
         for name, path in self.paths.items():
-            node = snapshot.node(path)
-            if node is None or node.array is None:
-                raise NotFoundError(
-                    f"snapshot {self.snapshot_id} has no array {path}", kind="variable", name=path
-                )
-            variable = Variable(node)
-            reader = ArrayReader(
-                storage=storage,
-                snapshot=snapshot,
-                variable=variable,
-                chunk_source=self.chunk_source,
-            )
+            variable = arrays.variable(path)
             ranges = [
                 self._parts(dim, block.read_start[dim], block.read_stop[dim])
                 for dim in variable.dims
             ]
-            values = _joined(reader, ranges)
+            values = _joined(arrays.reader(path), ranges)
             found[name] = StoredArray(variable.dims, values, dict(variable.metadata.attributes))
         return found
 
@@ -199,8 +180,6 @@ def _joined(
 
 def cut_into_blocks(
     dataset: Dataset,
-    location: Location,
-    chunk_source: ChunkSource,
     *,
     blocks: Mapping[str, int] | None,
     overlap: Mapping[str, int] | None,
@@ -276,9 +255,7 @@ def cut_into_blocks(
             steps[dim] = axis.full_size(0) if axis.count else 1
     steps |= {d: sizes[d] if n == -1 else n for d, n in (blocks or {}).items()}
     return BlockGrid(
-        location=location,
-        snapshot_id=dataset.snapshot_id,
-        chunk_source=chunk_source,
+        source=dataset.source,
         sizes=sizes,
         steps={dim: max(1, min(steps[dim], size)) for dim, size in sizes.items()},
         overlap=dict(overlap or {}),

@@ -84,13 +84,8 @@ class BlocksRequest:
             authorize=self.authorize,
             virtual_options=self.virtual_options,
         )
-        source = repository.chunk_source(
-            authorized=self.authorize, virtual_options=self.virtual_options
-        )
         grid = cut_into_blocks(
             dataset,
-            self.location,
-            source,
             blocks=self.blocks,
             overlap=self.overlap,
             variables=self.variables,
@@ -181,7 +176,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     record = FollowRecord(
         repository=str(source.location),
         group=dataset.path,
-        snapshot_id=str(grid.snapshot_id),
+        snapshot_id=str(dataset.snapshot_id),
         function=function.name,
         function_version=request.function_version,
         settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),

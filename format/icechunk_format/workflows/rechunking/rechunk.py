@@ -214,11 +214,7 @@ def _rechunk_once(
         )
         return _result(list(plans.values()), None if dry_run else nothing)
     work = Rechunking(
-        location=request.location,
-        snapshot_id=snapshot_id,
-        chunk_source=repository.chunk_source(
-            authorized=request.authorize, virtual_options=request.virtual_options
-        ),
+        source=dataset.source,
         destination=destination,
         arrays=plans,
     )

@@ -23,15 +23,9 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.compressors import Blosc
 from icechunk_format.arrays.fill_values import is_all_fill
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
-from icechunk_format.errors import NotFoundError
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.workflows.rechunking.groups import Box
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
 
@@ -42,28 +36,10 @@ _PIECE_BYTES: Final = 16 * 2**20
 class Rechunking:
     """The context of all tasks; picklable."""
 
-    location: Location
-    snapshot_id: SnapshotId
-    chunk_source: ChunkSource
+    source: SnapshotSource
     destination: Destination
     arrays: Mapping[str, ArrayPlan]
     """By path of the new array."""
-
-    def reader(self, path: str) -> ArrayReader:
-        """Return the reader of an array of the source."""
-        storage = open_storage(self.location)
-        snapshot = pinned_snapshot(storage, self.snapshot_id)
-        node = snapshot.node(path)
-        if node is None or node.array is None:
-            raise NotFoundError(
-                f"snapshot {self.snapshot_id} has no array {path}", kind="variable", name=path
-            )
-        return ArrayReader(
-            storage=storage,
-            snapshot=snapshot,
-            variable=Variable(node),
-            chunk_source=self.chunk_source,
-        )
 
 
 class Piece(NamedTuple):
@@ -83,7 +59,8 @@ def copy_group(work: Rechunking, task: tuple[str, int]) -> TaskReceipt:
     plan = work.arrays[path]
     lower, upper = plan.groups.box(number)
     blocks = ArrayBlocks(work.destination)
-    blocks.write(plan.target, lower, work.reader(plan.source_path).read_box(lower, upper))
+    values = work.source.open().reader(plan.source_path).read_box(lower, upper)
+    blocks.write(plan.target, lower, values)
     return blocks.receipt()
 
 
@@ -92,7 +69,7 @@ def cut_group(work: Rechunking, task: tuple[str, int]) -> Iterator[Piece]:
     path, number = task
     plan = work.arrays[path]
     box = plan.source.box(number)
-    values = work.reader(plan.source_path).read_box(*box)
+    values = work.source.open().reader(plan.source_path).read_box(*box)
     fill = plan.target.metadata.fill_value
     for group, shared in plan.groups.meeting(box):
         for lower, upper in _bounded(shared, values.itemsize):

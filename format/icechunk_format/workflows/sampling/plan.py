@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icechunk_format.dataset.cf.column_types import is_number
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
@@ -113,7 +112,7 @@ def _fixed(
 ) -> dict[str, DimSelection]:
     """Return the selections that ``sel`` and ``isel`` make."""
     sizes = {dim: size for variable in candidates for dim, size in variable.dimensions}
-    arrays = ScanArrays(context)
+    arrays = context.open_arrays()
 
     def labels(dim: str) -> pa.Array:
         column = factory.of_dimension(dim, sizes[dim])

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.arrow_values import scattered
 from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
@@ -68,7 +67,7 @@ class Sampler:
 
     def __init__(self, plan: SamplePlan) -> None:
         self.plan = plan
-        self.arrays = ScanArrays(plan.context)
+        self.arrays = plan.context.open_arrays()
         # Half for chunks on their way, half for those that the next points may need.
         self._max_bytes = max(1, plan.context.read_ahead_bytes // 2)
         self._kept = DecodedChunks(self._max_bytes)
@@ -212,7 +211,12 @@ class Sampler:
 
     def _kept_in_process(self, key: tuple[Any, ...], make: Callable[[], tuple[V, int]]) -> V:
         context = self.plan.context
-        whole = ("sampling", context.chunk_source.cache_scope, str(context.snapshot_id), *key)
+        whole = (
+            "sampling",
+            context.source.chunk_source.cache_scope,
+            str(context.source.snapshot_id),
+            *key,
+        )
         return metadata_cache().get_many([whole], lambda _: [Loaded(*make())])[0]
 
     # --- values ---------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.workflows.zonal.plan import ZonalContext
 from icechunk_format.workflows.zonal.quantiles import Box, Samples
 from icechunk_format.workflows.zonal.statistics import combine, finish, no_parts
@@ -67,7 +66,7 @@ class Combining:
 
     def __init__(self, context: ZonalContext) -> None:
         self._context = context
-        self._arrays = ScanArrays(context.scan)
+        self._arrays = context.scan.open_arrays()
         self._labels: dict[int, list[pa.Array]] = {}
         self._types = [field.type for field in context.result_fields()]
 

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.block_reads import BlockReads
 from icechunk_format.dataset.reading.layouts.blocks import Block, block_shape
 from icechunk_format.dataset.reading.scan import ScanTask
@@ -82,7 +81,7 @@ class Summing:
 
     def __init__(self, context: ZonalContext) -> None:
         self._context = context
-        self._arrays = ScanArrays(context.scan)
+        self._arrays = context.scan.open_arrays()
         self._variables = context.variables
         self._parts = context.parts
         self._seen = 0

@@ -6,19 +6,19 @@ from helpers.grids.synthetic_datasets import ArrayToWrite, new_id, write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import FormatError
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
-from icechunk_format.repository.files.metadata_files import load_snapshot, metadata_cache
-from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode as encode_manifest
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.object_keys import manifest_key
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.storage.location import Location, open_storage
 
@@ -34,13 +34,8 @@ class RecordingSource(ChunkSource):
 
 def reader_of(dataset, name):
     RecordingSource.calls = []
-    storage = open_storage(dataset._location)
-    return ArrayReader(
-        storage=storage,
-        snapshot=load_snapshot(storage, dataset.snapshot_id),
-        variable=dataset.variables[name],
-        chunk_source=RecordingSource(location=dataset._location),
-    )
+    source = RecordingSource(location=dataset.source.chunk_source.location)
+    return SnapshotSource(source, dataset.snapshot_id).open().reader(dataset.variables[name].path)
 
 
 @settings(deadline=None, max_examples=60)
@@ -108,7 +103,7 @@ def test_most_of_a_shard_is_read_whole(big_shards):
 def test_a_damaged_shard_index_is_an_error(big_shards):
     _, dataset = big_shards
     metadata_cache().clear()
-    storage = open_storage(dataset._location)
+    storage = open_storage(dataset.source.chunk_source.location)
     for info in list(storage.list("chunks/")):
         data = storage.get(info.key).data
         storage.put(info.key, data[:-8] + bytes(8))
@@ -140,7 +135,14 @@ def test_the_first_manifest_whose_extents_hold_a_chunk_decides():
         ),
     )
     node = NodeSnapshot(id=node_id, path=NodePath("/a"), user_data=b"{}", array=array)
-    lookup = ChunkLookup(storage, node, array, ManifestFiles.empty())
+    snapshot = Snapshot(
+        id=new_id(SnapshotId),
+        flushed_at=0,
+        message="overlapping",
+        nodes=(node,),
+        manifest_files=ManifestFiles.empty(),
+    )
+    lookup = ChunkLookup(storage, snapshot, node)
     asked = np.array([[0, 1], [2, 2], [3, 3], [1, 1], [0, 0]], dtype=np.uint32)
     found = lookup.find(asked)
     # (0, 1) is in the first manifest's extents and not in it, so it is missing.

@@ -33,9 +33,7 @@ from icechunk_format.errors import FormatError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
-from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.measures import count, timed
-from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
@@ -89,8 +87,7 @@ class ArrayReader:
     def __init__(
         self,
         *,
-        storage: Storage,
-        snapshot: Snapshot,
+        lookup: ChunkLookup,
         variable: Variable,
         chunk_source: ChunkSource,
         kept: DecodedChunks | None = None,
@@ -98,7 +95,7 @@ class ArrayReader:
         self.path = variable.path
         self.metadata: ArrayMetadata = variable.metadata
         self.shape = self.metadata.shape
-        self.lookup = ChunkLookup(storage, variable.node, variable.array, snapshot.manifest_files)
+        self.lookup = lookup
         self.chunk_source = chunk_source
         self._kept = kept
         grid = self.metadata.grid

@@ -1,7 +1,8 @@
-"""Opens the arrays that a task reads, in the process that runs it."""
+"""``SnapshotSource``, which travels to tasks, and the arrays that they open of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
-from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import NotFoundError
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import Loaded, load_snapshot, metadata_cache
 from icechunk_format.spec.ids import SnapshotId
@@ -27,15 +28,31 @@ from icechunk_format.storage.protocol import Storage
 WHOLE_LABELS = 1_000_000
 
 
-class ScanArrays:
-    """Opens arrays of a scan's snapshot, and keeps them for one task."""
+@dataclass(frozen=True, slots=True)
+class SnapshotSource:
+    """A snapshot of a repository, with the right to fetch its chunks; picklable."""
 
-    def __init__(self, context: ScanContext) -> None:
-        self._context = context
-        self._storage = open_storage(context.location)
-        self.snapshot = pinned_snapshot(self._storage, context.snapshot_id)
-        # The other half of the budget is for the blocks themselves.
-        self._kept = DecodedChunks(context.read_ahead_bytes // 2)
+    chunk_source: ChunkSource
+    snapshot_id: SnapshotId
+
+    def open(self, kept_bytes: int = 0) -> SnapshotArrays:
+        """Open the arrays in this process; see ``SnapshotArrays``."""
+        storage = open_storage(self.chunk_source.location)
+        snapshot = pinned_snapshot(storage, self.snapshot_id)
+        return SnapshotArrays(self.chunk_source, snapshot, kept_bytes)
+
+
+class SnapshotArrays:
+    """Opens the arrays of a snapshot, and keeps them for one task.
+
+    ``kept_bytes`` are for decoded chunks that neighbouring blocks share.
+    """
+
+    def __init__(self, chunk_source: ChunkSource, snapshot: Snapshot, kept_bytes: int = 0) -> None:
+        self.snapshot = snapshot
+        self._chunk_source = chunk_source
+        self._storage = open_storage(chunk_source.location)
+        self._kept = DecodedChunks(kept_bytes) if kept_bytes else None
         self._variables: dict[str, Variable] = {}
         self._readers: dict[str, ArrayReader] = {}
 
@@ -45,7 +62,7 @@ class ScanArrays:
             node = self.snapshot.node(path)
             if node is None or node.array is None:
                 raise NotFoundError(
-                    f"snapshot {self._context.snapshot_id} has no array {path}; plan the scan anew",
+                    f"snapshot {self.snapshot.id} has no array {path}; plan the job anew",
                     kind="variable",
                     name=path,
                 )
@@ -55,21 +72,21 @@ class ScanArrays:
     def reader(self, path: str) -> ArrayReader:
         """Return the reader of an array by its path."""
         if path not in self._readers:
-            self._readers[path] = ArrayReader(
-                storage=self._storage,
-                snapshot=self.snapshot,
-                variable=self.variable(path),
-                chunk_source=self._context.chunk_source,
-                kept=self._kept,
-            )
+            self._readers[path] = self.reader_of(self.variable(path))
         return self._readers[path]
+
+    def reader_of(self, variable: Variable) -> ArrayReader:
+        """Return the reader of an array that the snapshot need not list."""
+        return ArrayReader(
+            lookup=ChunkLookup(self._storage, self.snapshot, variable.node),
+            variable=variable,
+            chunk_source=self._chunk_source,
+            kept=self._kept,
+        )
 
     def lookup(self, path: str) -> ChunkLookup:
         """Return the chunk lookup of an array, which works without its codecs."""
-        variable = self.variable(path)
-        return ChunkLookup(
-            self._storage, variable.node, variable.array, self.snapshot.manifest_files
-        )
+        return ChunkLookup(self._storage, self.snapshot, self.variable(path).node)
 
     def labels(self, column: Column, size: int, selection: DimSelection | None = None) -> pa.Array:
         """Return the values of a dimension column at the selected positions, or at all."""
@@ -89,9 +106,8 @@ class ScanArrays:
             item = 64 if values.dtype.hasobject else values.dtype.itemsize
             return [Loaded(values, values.size * item + 500)]
 
-        snapshot_id = str(self._context.snapshot_id)
-        scope = self._context.chunk_source.cache_scope
-        key = ("labels", scope, snapshot_id, path, start, stop)
+        scope = self._chunk_source.cache_scope
+        key = ("labels", scope, str(self.snapshot.id), path, start, stop)
         return metadata_cache().get_many([key], load)[0]
 
 

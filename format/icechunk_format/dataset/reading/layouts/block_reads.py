@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         BlockRequest,
         FetchedBlock,
     )
-    from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+    from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
     from icechunk_format.dataset.reading.arrays.picks import AxisPick
 
 # Rows of the layout ``summary`` that a task may hold, at about 60 bytes for each variable.
@@ -98,7 +98,7 @@ class BlockReads:
     def __init__(
         self,
         context: ScanContext,
-        arrays: ScanArrays,
+        arrays: SnapshotArrays,
         columns: Sequence[Column],
         convert: Callable[[Column, NDArray[Any], tuple[int, ...]], Any],
     ) -> None:
@@ -244,7 +244,7 @@ class TaskLabels:
 
     def __init__(
         self,
-        arrays: ScanArrays,
+        arrays: SnapshotArrays,
         table: Table,
         columns: Sequence[Column],
         reads: BlockReads,

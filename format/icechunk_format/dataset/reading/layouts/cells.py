@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
 from icechunk_format.dataset.reading.layouts.block_reads import (
     BlockColumns,
@@ -32,7 +31,7 @@ def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task of the layout ``cells``; the errors are those of ``run_scan``."""
     table = context.table
     needed = needed_columns(table, context.residual)
-    arrays = ScanArrays(context)
+    arrays = context.open_arrays()
     reads = BlockReads(context, arrays, [c for c in needed if c.role != "dimension"], cell_column)
     dimensions = [column for column in needed if column.role == "dimension"]
     labels = TaskLabels(arrays, table, dimensions, reads, task)

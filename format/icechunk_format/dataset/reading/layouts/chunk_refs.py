@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.arrow_values import scattered
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
@@ -36,7 +36,7 @@ def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    arrays = ScanArrays(context)
+    arrays = context.open_arrays()
     schema = context.arrow_schema
     for part in task.parts:
         for path, refs, wanted in refs_of_part(context, arrays, part):
@@ -48,7 +48,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 
 
 def refs_of_part(
-    context: ScanContext, arrays: ScanArrays, part: tuple[int, ...]
+    context: ScanContext, arrays: SnapshotArrays, part: tuple[int, ...]
 ) -> Iterator[tuple[str, ChunkRefs, NDArray[np.int64]]]:
     """Yield the array, references of a manifest, and the rows among them that are selected."""
     path = context.table.arrays[part[0]]

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
+from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
 from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
 from icechunk_format.dataset.reading.chunk_edges import chunk_cells, chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import join_thin
@@ -58,7 +58,7 @@ _Fetched = tuple[NDArray[np.int64], "list[bytes] | None"]
 
 
 def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    arrays = ScanArrays(context)
+    arrays = context.open_arrays()
     table = context.table
     sources = [column.source for column in table.columns]
     wants_data = "data" in sources
@@ -106,7 +106,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 
 
 def blocks_of_chunks(
-    context: ScanContext, arrays: ScanArrays, task: ScanTask
+    context: ScanContext, arrays: SnapshotArrays, task: ScanTask
 ) -> Iterator[ChunkBlock]:
     """Yield the chunks that a task selects, a few of one array at a time."""
     for part in task.parts:

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays
 from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
 from icechunk_format.dataset.reading.layouts.block_reads import (
     BlockColumns,
@@ -122,7 +121,7 @@ class _SummaryRun:
         ]
         self._conditional = set(context.residual.columns if context.residual else ())
         needed = {column.source for column in self._summarized} | self._conditional
-        arrays = ScanArrays(context)
+        arrays = context.open_arrays()
         self._reads = BlockReads(
             context,
             arrays,

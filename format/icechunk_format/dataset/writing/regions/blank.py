@@ -30,7 +30,7 @@ from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import missing_value
-from icechunk_format.dataset.reading.arrays.opened import ScanArrays, pinned_snapshot
+from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -280,7 +280,7 @@ def _mask(
     table = condition.table
     bounds = {dim: (a, b) for dim, a, b in zip(dims, lower, upper, strict=True)}
     part = (0, *itertools.chain.from_iterable(bounds[dim] for dim in table.dims))
-    arrays = ScanArrays(condition)
+    arrays = condition.open_arrays()
     labels: list[pa.Array] = []
     for column in table.columns:
         size = table.sizes[table.dims.index(column.source)]

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
 from icechunk_format.dataset.writing.chunks.references import references
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination
-from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session.reads import shifted
@@ -155,10 +155,7 @@ def _of_base(
 ) -> ChunkRefs:
     assert destination.base is not None
     snapshot = load_snapshot(storage, destination.base)
-    node = snapshot.node(box.path)
-    assert node is not None, "an array that moves existed when the plan was made"
-    assert node.array is not None
-    lookup = ChunkLookup(storage, node, node.array, snapshot.manifest_files)
+    lookup = SnapshotArrays(destination.chunk_source, snapshot).lookup(box.path)
     parts = [refs.take(rows) for refs, rows in lookup.in_box(box.lower, box.upper)]
     grid = np.array([(0, n) for n in target.metadata.grid.num_chunks], np.int64).reshape(-1, 2)
     moved = [shifted(part, box.shift, grid) for part in parts]
