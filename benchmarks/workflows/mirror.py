@@ -242,7 +242,7 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
     import zarr
 
     import icechunk_spark
-    from icechunk_format.storage.location import Location
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
     from icechunk_format.workflows.mirroring.selection import Selection
@@ -260,7 +260,7 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
     session.commit("rows")
     target = DeltaTarget.of(str(folder / "copy"))
     request = MirrorRequest(
-        location=Location(path),
+        read=ReadRequest(path=path),
         target=target,
         selection=Selection.of({"rowsPerPartition": 4}),
     )

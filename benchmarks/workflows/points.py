@@ -204,6 +204,7 @@ def fetched(path: str, points: str) -> dict[str, Any]:
 
     from icechunk_format.dataset.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository.repository import Repository
     from icechunk_format.workflows.sampling.choices import SampleRequest
     from icechunk_format.workflows.sampling.plan import plan_sample
@@ -213,7 +214,9 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"))
     columns = {dim: table[name].combine_chunks() for dim, name in ON.items()}
-    request = SampleRequest(points={dim: (ON[dim], c.type) for dim, c in columns.items()})
+    request = SampleRequest(
+        points={dim: (ON[dim], c.type) for dim, c in columns.items()}, read=ReadRequest(path=path)
+    )
     sampler = Sampler(plan_sample(dataset, request))
     places = sampler.find(list(columns.values()))
     wanted = len(np.unique(sampler.chunk_of(places)))

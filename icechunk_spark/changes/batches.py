@@ -37,7 +37,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
-from icechunk_format.options.location import location_of
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_spark.jobs.errors import errors_on_one_line
@@ -67,8 +67,7 @@ def check_stream(request: WriteRequest, schema: StructType) -> str | None:
             write_schema(schema),
             # The id of the query is not known yet.
             replace(request, txn_app_id=None),
-            authorize=request.virtual_authorize,
-            virtual_options=request.virtual_storage_options,
+            access_of(request),
         )
     except (InvalidInputError, UnsupportedError):
         if request.group is None and _has_recorded_groups(request):

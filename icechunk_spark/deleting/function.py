@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -111,7 +112,6 @@ def delete(
     chosen = with_session_options(spark, {**options, **given})
     request = parse_arguments(path, chosen, "sample")
     # Heavy (Arrow, NumPy, the dataset layer).
-    from icechunk_format.dataset.selection.where.split import Selecting
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
@@ -119,20 +119,16 @@ def delete(
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 
-    location = location_of(request)
     work = DeleteRequest(
-        location=location,
-        group=request.group,
-        selecting=Selecting(
+        read=replace(
+            request,
             where=where,
             sel=sel,
             isel=isel,
-            sel_method=sel_method,
-            time_zone=session_time_zone(spark),
+            sel_method=sel_method or "exact",
+            variables=None if variables is None else tuple(variables),
         ),
-        variables=None if variables is None else tuple(variables),
-        authorize=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        time_zone=session_time_zone(spark),
         options=WriteOptions(
             mode="append",
             branch=request.branch or "main",
@@ -147,6 +143,6 @@ def delete(
         dry_run=dry_run,
     )
     outcome = "Nothing was committed; the same call can be repeated"
-    with totalled() as totals, raised_in_jobs(f"deleting from {location}", outcome):
+    with totalled() as totals, raised_in_jobs(f"deleting from {location_of(request)}", outcome):
         done = delete_selected(work, partial(on_executors, spark))
     return in_commit(done, totals)

@@ -7,6 +7,7 @@ Arrow and the dataset layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -309,23 +310,12 @@ def _blocks(
     variables: Sequence[str] | None,
     periodic: Sequence[str],
 ) -> BlocksRequest:
-    from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mapping.map import BlocksRequest
 
     return BlocksRequest(
-        location=location_of(request),
-        version={
-            "branch": request.branch,
-            "tag": request.tag,
-            "snapshot": request.snapshot,
-            "as_of": request.as_of,
-        },
-        group=request.group,
-        authorize=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        read=replace(request, variables=None if variables is None else tuple(variables)),
         blocks=blocks,
         overlap=overlap,
-        variables=None if variables is None else tuple(variables),
         periodic=tuple(periodic),
     )
 

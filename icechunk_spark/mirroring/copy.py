@@ -106,7 +106,6 @@ def mirror(
     """
     # The first call imports Arrow and the dataset layer, since `icechunk_spark` imports this
     # module.
-    from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.mirror import MirrorRequest
     from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
@@ -125,16 +124,13 @@ def mirror(
     given = collect_options(texts, "mirror")
     with errors_on_one_line():
         request = MirrorRequest(
-            location=location_of(parsed),
+            read=parsed,
             target=DeltaTarget.of(target, target_options),
             selection=Selection.of({name: given[name] for name in REMEMBERED if name in given}),
             branch=branch,
             every_snapshot=every_snapshot and not dry_run,
             dry_run=dry_run,
             full=full,
-            authorize=parsed.virtual_authorize,
-            virtual_options=parsed.virtual_storage_options or None,
-            read_ahead_bytes=parsed.read_ahead_bytes,
         )
 
         def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:

@@ -169,16 +169,7 @@ def rechunk(
         given = parse_arguments(to, to_options, "sample") if to_options is not None else None
         target = location_of(given or replace(request, path=to))
     work = RechunkRequest(
-        location=location,
-        version={
-            "branch": request.branch,
-            "tag": request.tag,
-            "snapshot": request.snapshot,
-            "as_of": request.as_of,
-        },
-        group=request.group,
-        authorize=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        read=replace(request, variables=None if variables is None else tuple(variables)),
         target=target,
         options=WriteOptions(
             mode="append",
@@ -194,7 +185,6 @@ def rechunk(
         chunks=chunks,
         shards=shards,
         encoding=encoding or {},
-        variables=None if variables is None else tuple(variables),
         memory=parse_byte_size("memory", str(memory)),
     )
     place: Location = target or location

@@ -102,16 +102,9 @@ def sampled_points(
                     key: (name, arrow_target(StructType([fields[number]])).field(0).type)
                     for key, (number, name) in chosen.items()
                 },
+                read=read,
                 existing=existing,
-                variables=read.variables,
                 keep=parse_names("keep", keep) if isinstance(keep, str) else tuple(keep),
-                sel=read.sel,
-                isel=read.isel,
-                sel_method=None if read.sel_method == "exact" else read.sel_method,
-                decode_cf=read.decode_cf,
-                timestamp_type=read.timestamp_type,
-                missing_chunks=read.missing_chunks,
-                read_ahead_bytes=read.read_ahead_bytes,
                 tolerance=tolerance,
                 circular=circular,
                 **given,

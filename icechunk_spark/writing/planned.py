@@ -47,7 +47,7 @@ from icechunk_format.dataset.writing.regions.clear import clear_region
 from icechunk_format.dataset.writing.replanning.plan import check_order
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.location import location_of
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_spark.jobs.batches import bounded_by_rows, fitted
 from icechunk_spark.jobs.descriptions import described
@@ -95,8 +95,7 @@ def run_planned_write(
         location_of(request),
         schema,
         request,
-        authorize=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        access_of(request),
     )
     if isinstance(prepared, WriteResult):
         return prepared

@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from icechunk_format.dataset.writing.in_process import write_prepared_table
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
-from icechunk_format.options.location import location_of
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import open_storage
@@ -145,8 +145,7 @@ class UnplannedWriter(DataSourceArrowWriter):
                 location_of(self._request),
                 table.schema,
                 options if self._base is None else replace(options, on_conflict="fail"),
-                authorize=self._request.virtual_authorize,
-                virtual_options=self._request.virtual_storage_options,
+                access_of(self._request),
             )
             if isinstance(prepared, PreparedWrite):
                 self.check_base(str(prepared.destination.base))

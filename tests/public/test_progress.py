@@ -16,6 +16,7 @@ from helpers.sessions.model import array_document, group_document, stored_conten
 from icechunk_format import drafts, maintenance
 from icechunk_format import progress as progress_module
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import counted, phase
 from icechunk_format.repository.repository import Repository
@@ -219,7 +220,7 @@ class Mirroring:
         target = DeltaTarget.of(self.grid.target, None)
         selection = Selection.of({"rowsPerPartition": 16})
         request = MirrorRequest(
-            location=Location(self.grid.place), target=target, selection=selection
+            read=ReadRequest(path=self.grid.place), target=target, selection=selection
         )
         return mirror(request, in_process, progress)
 

@@ -11,6 +11,7 @@ from helpers.servers.s3 import ACCESS_KEY, SECRET_KEY
 
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import copy
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
@@ -38,7 +39,9 @@ def test_a_copy_between_buckets(s3_server, delta_options, tmp_path, monkeypatch)
     copy(grid.repository.location, source)
     target = DeltaTarget.of(f"s3://{s3_server.new_bucket()}/table", delta_options)
     request = MirrorRequest(
-        location=source, target=target, selection=Selection.of({"rowsPerPartition": 16})
+        read=ReadRequest(path=source.url, storage_options=s3_server.storage_options),
+        target=target,
+        selection=Selection.of({"rowsPerPartition": 16}),
     )
     seen: list[object] = []
 
@@ -68,7 +71,7 @@ def test_wrong_credentials_are_told_without_them(s3_server, delta_options, tmp_p
     secret = "wrong-" + SECRET_KEY
     wrong = {**delta_options, "AWS_SECRET_ACCESS_KEY": secret, "max_retries": "0"}
     request = MirrorRequest(
-        location=grid.repository.location,
+        read=ReadRequest(path=grid.place),
         target=DeltaTarget.of(f"s3://{s3_server.new_bucket()}/table", wrong),
         selection=Selection.of({}),
     )

@@ -16,6 +16,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
@@ -62,8 +63,7 @@ def test_an_archive_on_s3_becomes_one_dataset(s3_server, shared_bucket, tmp_path
         dataset = open_dataset(
             repository,
             snapshot_id,
-            authorize=done.places,
-            virtual_options=s3_server.storage_options,
+            access=VirtualAccess(done.places, s3_server.storage_options),
         )
         return dataset.read("t2m")
 

@@ -44,6 +44,7 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
 if TYPE_CHECKING:
     from icechunk_format.repository.reader import RepositoryReader
@@ -55,9 +56,7 @@ def open_dataset(
     repository: RepositoryReader,
     snapshot_id: SnapshotId,
     group: str | None = None,
-    *,
-    authorize: Sequence[str] = (),
-    virtual_options: Mapping[str, str] | None = None,
+    access: VirtualAccess = NO_ACCESS,
 ) -> Dataset:
     """Open a group of a snapshot.
 
@@ -70,10 +69,8 @@ def open_dataset(
     group
         Path of the group. None chooses the root if it has arrays, or else the only group that
         has.
-    authorize
-        URL prefixes from which virtual chunks may be fetched.
-    virtual_options
-        Storage options for virtual chunks.
+    access
+        To virtual chunks.
 
     Raises
     ------
@@ -88,7 +85,7 @@ def open_dataset(
     >>> dataset.table().arrow_schema
     """
     snapshot = repository.snapshot(snapshot_id)
-    source = repository.chunk_source(authorized=authorize, virtual_options=virtual_options)
+    source = repository.chunk_source(authorized=access.authorized, virtual_options=access.options)
     path = find_group(snapshot, group, label=str(repository.location))
     return Dataset(snapshot, path, source)
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
-from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.dataset import Dataset, MissingChunks, open_dataset
 from icechunk_format.dataset.reading.scan import ScanPlan
+from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
-from icechunk_format.options.location import location_of
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
+
+
+class Planning(TypedDict):
+    """The sizes of a scan, and its missing chunks; see ``Dataset.plan``."""
+
+    rows_per_partition: int | None
+    missing_chunks: MissingChunks
+    read_ahead_bytes: int
 
 
 def requested_version(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
@@ -41,14 +51,14 @@ def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Datase
     NotFoundError
         The repository, the branch, tag or snapshot, or the group does not exist.
     """
-    repository, snapshot_id = open_version(options, pinned)
-    return open_dataset(
-        repository,
-        snapshot_id,
-        options.group,
-        authorize=options.virtual_authorize,
-        virtual_options=options.virtual_storage_options,
-    )
+    return dataset_at(options, *open_version(options, pinned))
+
+
+def dataset_at(
+    options: ReadRequest, repository: RepositoryReader, snapshot_id: SnapshotId
+) -> Dataset:
+    """Open the group that the options name in a snapshot; see ``open_dataset``."""
+    return open_dataset(repository, snapshot_id, options.group, access_of(options))
 
 
 def requested_table(options: ReadRequest, dataset: Dataset) -> Table:
@@ -69,6 +79,26 @@ def requested_table(options: ReadRequest, dataset: Dataset) -> Table:
         timestamp_type=options.timestamp_type,
         block=options.block,
         decoded=options.decoded,
+    )
+
+
+def selecting(options: ReadRequest, time_zone: str | None) -> Selecting:
+    """Return the keywords of ``Dataset.choose`` that the options stand for."""
+    return Selecting(
+        where=options.where,
+        sel=options.sel,
+        isel=options.isel,
+        sel_method=options.sel_method,
+        time_zone=time_zone,
+    )
+
+
+def planning(options: ReadRequest) -> Planning:
+    """Return the keywords of ``Dataset.plan`` that the options stand for."""
+    return Planning(
+        rows_per_partition=options.rows_per_partition,
+        missing_chunks=options.missing_chunks,
+        read_ahead_bytes=options.read_ahead_bytes,
     )
 
 
@@ -93,14 +123,8 @@ def requested_scan(
     plan = dataset.plan(
         table,
         columns=columns,
-        where=options.where,
-        sel=options.sel,
-        isel=options.isel,
-        sel_method=options.sel_method,
-        time_zone=time_zone,
-        rows_per_partition=options.rows_per_partition,
-        missing_chunks=options.missing_chunks,
-        read_ahead_bytes=options.read_ahead_bytes,
+        **selecting(options, time_zone),
+        **planning(options),
     )
     if plan.context.source.chunk_source.has_unauthorized_containers:
         from icechunk_format.dataset.reading.costs import check_access

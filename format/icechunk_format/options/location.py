@@ -9,6 +9,7 @@ from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import VirtualAccess
 
 
 def location_of(options: ReadRequest | WriteRequest) -> Location:
@@ -16,6 +17,11 @@ def location_of(options: ReadRequest | WriteRequest) -> Location:
     return Location(
         url=options.path, client=options.storage_client, options=options.storage_options
     )
+
+
+def access_of(options: ReadRequest | WriteRequest) -> VirtualAccess:
+    """Return the right to fetch virtual chunks that a load or a write has."""
+    return VirtualAccess(options.virtual_authorize, options.virtual_storage_options)
 
 
 def maintenance_location(path: str, options: Mapping[str, Any]) -> Location:

@@ -35,6 +35,7 @@ from icechunk_format.repository.state.repo_file import (
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.storage.location import Location, Place, open_storage
+from icechunk_format.storage.options import VirtualAccess
 
 if TYPE_CHECKING:
     from icechunk_format.repository.history.diff import Changes
@@ -227,7 +228,8 @@ class RepositoryReader:
         ``InvalidInputError`` if a prefix has no bucket or host, or no storage has such an option.
         """
         containers = self.as_read().config.virtual_chunk_containers
-        return checked_source(self.location, authorized, virtual_options, containers=containers)
+        access = VirtualAccess(tuple(authorized), virtual_options or {})
+        return checked_source(self.location, access, containers)
 
     # -- settings -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from icechunk_format.errors import InvalidInputError
@@ -178,6 +179,28 @@ class StorageOptions(Mapping[str, str]):
         """Return a checked whole-number option."""
         value = self.get(name)
         return default if value is None else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualAccess:
+    """The right to fetch virtual chunks.
+
+    Parameters
+    ----------
+    authorized
+        URL prefixes from which the user allows virtual chunks to be fetched.
+    options
+        Storage options for virtual chunks, over those of the containers. Never shown.
+    """
+
+    authorized: tuple[str, ...] = ()
+    options: Mapping[str, str] = StorageOptions({})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", StorageOptions(self.options))
+
+
+NO_ACCESS: Final = VirtualAccess()
 
 
 def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:

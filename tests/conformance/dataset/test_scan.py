@@ -17,6 +17,7 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.options import VirtualAccess
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -385,7 +386,7 @@ def test_arrays_of_reference_repositories_read_as_zarr_reads_them(built, name, s
     for node in arrays:
         group, _, array_name = str(node.path).rpartition("/")
         dataset = open_dataset(
-            repository, snapshot_id, group or "/", authorize=reference.virtual_prefixes
+            repository, snapshot_id, group or "/", VirtualAccess(tuple(reference.virtual_prefixes))
         )
         expected = zarr.open_array(store, path=str(node.path)[1:], mode="r")[...]
         np.testing.assert_array_equal(dataset.read(array_name), expected)

@@ -8,6 +8,7 @@ import zarr
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.options import VirtualAccess
 
 
 def test_the_reference_reads_virtual_chunks_of_a_written_container(tmp_path):
@@ -63,7 +64,7 @@ def test_the_reference_reads_configurations_with_written_containers(tmp_path):
     for spec_version in (1, 2):
         place = str(tmp_path / str(spec_version))
         options = WriteOptions(layout="refs", encoding={"v": described}, spec_version=spec_version)
-        write_table(place, rows, options, virtual_options={"region": "eu-central-1"})
+        write_table(place, rows, options, VirtualAccess(options={"region": "eu-central-1"}))
         theirs = icechunk.Repository.open(icechunk.local_filesystem_storage(place))
         found = theirs.config.virtual_chunk_containers
         assert sorted(found) == sorted(text.removesuffix("a.nc") for text in locations)

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from deltalake import DeltaTable
 
-from icechunk_format.storage.location import Location
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
@@ -48,7 +48,7 @@ def copied(tmp_path_factory):
         "time": {"units": "hours since 1970-01-01", "dtype": "i8"},
     }
     request = MirrorRequest(
-        location=Location(place),
+        read=ReadRequest(path=place),
         target=DeltaTarget.of(target),
         selection=Selection.of({"rowsPerPartition": 4 * 63}),
     )

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.storage.location import Location
 from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
 from icechunk_format.workflows.running import in_process
 
@@ -28,12 +28,7 @@ def dataset(days, start=0):
 def delete(path, **selecting):
     return delete_selected(
         DeleteRequest(
-            location=Location.of(path),
-            group=None,
-            selecting=selecting,
-            variables=None,
-            authorize=(),
-            virtual_options={},
+            read=ReadRequest(path=str(path), **selecting),
             options=WriteOptions(mode="append"),
         ),
         in_process,

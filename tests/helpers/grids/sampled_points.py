@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.sampling.choices import SampleRequest
 from icechunk_format.workflows.sampling.plan import plan_sample
 from icechunk_format.workflows.sampling.sampler import Sampler
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icechunk_format.dataset.dataset import Dataset
+
+_OF_READ = {field.name for field in fields(ReadRequest)}
 
 
 def sampled(dataset: Dataset, on: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -25,7 +29,9 @@ def sampled(dataset: Dataset, on: Mapping[str, Any], **options: Any) -> dict[str
         key: values if isinstance(values, pa.Array) else pa.array(values)
         for key, values in on.items()
     }
+    given = {name: options.pop(name) for name in _OF_READ & options.keys()}
     request = SampleRequest(
+        read=ReadRequest(path="", **given),
         points={key: (f"{key}_of_point", column.type) for key, column in columns.items()},
         **options,
     )

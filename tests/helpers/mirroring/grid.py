@@ -11,8 +11,8 @@ from helpers.grids.weather_repository import group_document
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
@@ -168,7 +168,7 @@ class Grid:
         ours = ("every_snapshot", "full", "dry_run")
         known = {n: arguments.pop(n) for n in ours if n in arguments}
         return MirrorRequest(
-            location=Location(self.place),
+            read=ReadRequest(path=self.place),
             target=DeltaTarget.of(self.target),
             selection=Selection.of(
                 {name.replace("__", "."): value for name, value in arguments.items()}

@@ -21,6 +21,7 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.object_keys import chunk_key
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.options import VirtualAccess
 
 PACKED = bytes(range(256)) * 4
 
@@ -42,7 +43,8 @@ def source(memory_repository):
     storage.put(chunk_key(chunk_id(2)), PACKED)
     open_storage(Location("memory://virtual-bucket")).put("dir/file.bin", PACKED)
     return ChunkSource(
-        location=memory_repository.location, authorized=("memory://virtual-bucket/dir/",)
+        location=memory_repository.location,
+        access=VirtualAccess(("memory://virtual-bucket/dir/",)),
     )
 
 
@@ -157,11 +159,10 @@ def test_checksums_of_virtual_objects_are_kept(source):
 def test_a_source_travels_and_shows_no_credential(memory_repository, mixed_refs):
     source = ChunkSource(
         location=memory_repository.location,
-        authorized=("s3://bucket/",),
-        virtual_options={"key": "ABCDEF", "secret": "very-secret"},
+        access=VirtualAccess(("s3://bucket/",), {"key": "ABCDEF", "secret": "very-secret"}),
     )
     arrived = pickle.loads(pickle.dumps(source))
     assert arrived == source
-    assert dict(arrived.virtual_options) == {"key": "ABCDEF", "secret": "very-secret"}
+    assert dict(arrived.access.options) == {"key": "ABCDEF", "secret": "very-secret"}
     assert "very-secret" not in repr(arrived)
     assert "ABCDEF" not in str(arrived)

@@ -34,6 +34,7 @@ def test_more_points_than_a_group_holds(monkeypatch, tmp_path):
     import xarray as xr
     from helpers.reference.xarray_datasets import opened, store_dataset
 
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.workflows.sampling.choices import SampleRequest
     from icechunk_format.workflows.sampling.plan import plan_sample
 
@@ -41,7 +42,12 @@ def test_more_points_than_a_group_holds(monkeypatch, tmp_path):
     values = np.random.default_rng(1).normal(size=500)
     dataset = xr.Dataset({"v": (("n",), values)})
     path = store_dataset(dataset, tmp_path / "line", {"v": {"chunks": (30,)}})
-    request = SampleRequest(points={"n": ("n", pa.int64())}, existing=["n"], outside="drop")
+    request = SampleRequest(
+        points={"n": ("n", pa.int64())},
+        read=ReadRequest(path=str(path)),
+        existing=["n"],
+        outside="drop",
+    )
     plan = plan_sample(opened(path), request)
     run = tasks.SamplePoints(plan, [0], 1, plan.arrow_schema)
     made = list(run(batches_of(200, 100, 300)))

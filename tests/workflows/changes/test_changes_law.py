@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import NotFoundError
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.changes.plan import plan_changes
@@ -67,18 +68,9 @@ def rows_at(repository, version, layout, options, plan_options, group="/"):
 
 def feed_rows(repository, older, newer, layout, options, plan_options, table, **step_options):
     """Return the rows of a feed, in order."""
-    choices = dict(options)
-    selection = {k: v for k, v in plan_options.items() if k in ("where", "sel", "isel")}
-    request = ChangeRequest(
-        repository=repository,
-        group="/",
-        layout=layout,
-        variables=choices.pop("variables", None),
-        coords=choices.pop("coords", ()),
-        table_options=choices,
-        selection=selection,
-        plan_options={k: v for k, v in plan_options.items() if k not in selection},
-    )
+    choices = {**options, **plan_options, "change_columns": True}
+    read = ReadRequest(path="", group="/", layout=layout, **choices)
+    request = ChangeRequest(repository=repository, read=read)
     steps = steps_to(repository, repository.snapshot_info(newer), older, **step_options)
     plan = plan_changes(request, steps, (*table.columns, *CHANGE_COLUMNS))
     return [

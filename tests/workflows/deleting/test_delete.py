@@ -15,10 +15,10 @@ from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.writing.regions import blank
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import RunAxis
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.local.store import LocalStorage
-from icechunk_format.storage.location import Location
 from icechunk_format.workflows.deleting import labels
 from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
 
@@ -102,12 +102,7 @@ def weather(place, times=6, chunks=(2, 2), fill=np.nan, dtype="f4", **more):
 
 def delete(place, *, run=pickled, variables=None, dry_run=False, options=None, **selecting):
     request = DeleteRequest(
-        location=Location.of(place),
-        group=None,
-        selecting=selecting,
-        variables=variables,
-        authorize=(),
-        virtual_options={},
+        read=ReadRequest(path=place, variables=variables, **selecting),
         options=options or WriteOptions(mode="append"),
         dry_run=dry_run,
     )

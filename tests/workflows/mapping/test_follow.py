@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
@@ -80,11 +81,7 @@ def mapped(source, function, to, *, blocks=None, run=in_process, **given):
     template = given.pop("template", None)
     request = MapRequest(
         source=BlocksRequest(
-            location=Location.of(source.path),
-            version={"branch": "main"},
-            group=None,
-            authorize=(),
-            virtual_options={},
+            read=ReadRequest(path=str(source.path), variables=read.pop("variables")),
             blocks=blocks,
             periodic=periodic,
             **read,

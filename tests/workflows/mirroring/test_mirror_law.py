@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
+from icechunk_format.dataset.requested import requested_scan, requested_table
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
@@ -30,7 +32,8 @@ CHOICES = [
 def rows_of(grid: ChangingGrid, snapshot_id: str, selection: Selection) -> pa.Table:
     """Return the rows that a reader of the snapshot gets."""
     dataset = open_dataset(grid.repository, snapshot_id, "/")
-    plan = selection.plan(dataset, selection.table(dataset), 1 << 20)
+    read = selection.of_read(ReadRequest(path=""))
+    plan = requested_scan(read, dataset, requested_table(read, dataset))
     batches = [batch for task in plan.tasks for batch in run_scan(plan.context, task)]
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 
@@ -45,7 +48,7 @@ def test_copies_of_random_histories(seed, choice, every_snapshot, rows):
     grid.commit()
     with tempfile.TemporaryDirectory() as folder:
         request = MirrorRequest(
-            location=grid.repository.location,
+            read=ReadRequest(path=grid.repository.location.url),
             target=DeltaTarget.of(folder + "/copy"),
             selection=selection,
             every_snapshot=every_snapshot,

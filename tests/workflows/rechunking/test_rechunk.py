@@ -9,6 +9,7 @@ import pytest
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
@@ -69,18 +70,14 @@ def make(place, values, chunks, *, name="t", dims=None, fill=None, shards=None, 
 
 
 def request(place, chunks, *, memory=1 << 29, target=None, options=None, **more):
+    read = ("group", "variables", "branch", "snapshot")
     values = {
-        "location": Location.of(place),
-        "version": {},
-        "group": None,
-        "authorize": (),
-        "virtual_options": {},
+        "read": ReadRequest(path=place, **{n: more.pop(n) for n in read if n in more}),
         "target": None if target is None else Location.of(target),
         "options": options or WriteOptions(mode="append"),
         "chunks": chunks,
         "shards": None,
         "encoding": {},
-        "variables": None,
         "memory": memory,
     }
     return RechunkRequest(**values | more)

@@ -21,6 +21,7 @@ from helpers.arrays.real_data import FOLDER
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.options import VirtualAccess
 
 pytest.importorskip("virtualizarr")
 pytestmark = [
@@ -90,7 +91,7 @@ def test_our_own_reader_reads_the_files(tmp_path):
     files = made.archive(tmp_path / "files", made.packed)
     done = virtualize(files, tmp_path / "repository")
     repository = Repository.open(str(tmp_path / "repository"))
-    dataset = open_dataset(repository, done.snapshot_id, authorize=done.places)
+    dataset = open_dataset(repository, done.snapshot_id, access=VirtualAccess(done.places))
     expected = concatenated(files, mask_and_scale=False)["t2m"].values
     np.testing.assert_array_equal(dataset.read("t2m"), expected)
 

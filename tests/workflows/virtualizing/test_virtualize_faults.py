@@ -18,6 +18,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage import location as locations
+from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing.scanning import scan
 
@@ -30,7 +31,7 @@ def values(path, name="t2m"):
     repository = Repository.open(str(path))
     places = [c.url_prefix for c in repository.config.virtual_chunk_containers]
     newest = repository.resolve(branch="main")
-    return open_dataset(repository, newest, authorize=places).read(name)
+    return open_dataset(repository, newest, access=VirtualAccess(tuple(places))).read(name)
 
 
 # -- a run that dies ------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_a_store_that_throttles_for_a_while_is_asked_again(tmp_path):
         assert statuses(done) == {f"{number}.nc": "taken" for number in range(6)}
         repository = Repository.open(str(tmp_path / "repository"))
         dataset = open_dataset(
-            repository, done.snapshot_id, authorize=done.places, virtual_options=options
+            repository, done.snapshot_id, access=VirtualAccess(done.places, options)
         )
         expected = concatenated(files)["t2m"].values
         np.testing.assert_array_equal(dataset.read("t2m"), expected)

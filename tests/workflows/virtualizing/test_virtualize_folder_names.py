@@ -11,6 +11,7 @@ from helpers.archives.running import by_reference, concatenated, virtualize
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.options import VirtualAccess
 
 pytest.importorskip("virtualizarr")
 pytestmark = pytest.mark.needs_reference
@@ -21,7 +22,7 @@ ODD = ["a b", "50%", "Jürgen", "日本", "it's (1)", "a;b&c", 'a"b<c>', "a,b+c=
 def assert_readable(repository, done, files):
     xr.testing.assert_identical(by_reference(repository), concatenated(files))
     ours = Repository.open(str(repository))
-    read = open_dataset(ours, done.snapshot_id, authorize=done.places).read("t2m")
+    read = open_dataset(ours, done.snapshot_id, access=VirtualAccess(done.places)).read("t2m")
     np.testing.assert_array_equal(read, concatenated(files)["t2m"].values)
     containers = {item.url_prefix for item in ours.config.virtual_chunk_containers}
     assert set(done.places) <= containers

@@ -16,6 +16,7 @@ from helpers.arrays.real_data import FOLDER
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.repository.repository import Repository
+from icechunk_format.storage.options import VirtualAccess
 
 pytest.importorskip("virtualizarr")
 pytestmark = [
@@ -29,7 +30,7 @@ pytestmark = [
 def by_us(done, path, variable, group=None):
     """Return an array as our own reader reads it."""
     dataset = open_dataset(
-        Repository.open(str(path)), done.snapshot_id, authorize=done.places, group=group
+        Repository.open(str(path)), done.snapshot_id, group=group, access=VirtualAccess(done.places)
     )
     return dataset.read(variable)
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from icechunk_format.dataset.selection.where.split import Selecting
     from icechunk_format.workflows.deleting.delete import DeleteResult
 
 _Group = Annotated[str | None, typer.Option("--group", metavar="PATH", help="Group of the arrays.")]
@@ -60,20 +59,15 @@ def head(
     """Show the first rows of a group as a table."""
     from icechunk_format.dataset.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
+    from icechunk_format.options.location import access_of
 
     chosen = resolve_snapshot(
         call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
     )
-    dataset = open_dataset(
-        call.repository,
-        chosen,
-        group,
-        authorize=call.options.virtual_authorize,
-        virtual_options=call.options.virtual_storage_options,
-    )
+    dataset = open_dataset(call.repository, chosen, group, access_of(call.options))
     table = dataset.table("cells", variables=_names(variables))
     # Small tasks, since only the first rows are shown.
-    plan = dataset.plan(table, rows_per_partition=4 * count, **_selecting(where, sel, isel))
+    plan = dataset.plan(table, rows_per_partition=4 * count, where=where, sel=sel, isel=isel)
     columns = [column.name for column in table.columns]
     rows: list[dict[str, Any]] = []
     for task in plan.tasks:
@@ -113,12 +107,9 @@ def delete(
     from icechunk_format.workflows.running import in_process
 
     request = DeleteRequest(
-        location=call.location,
-        group=group,
-        selecting=_selecting(where, sel, isel),
-        variables=_names(variables),
-        authorize=call.options.virtual_authorize,
-        virtual_options=call.options.virtual_storage_options,
+        read=replace(
+            call.options, group=group, variables=_names(variables), where=where, sel=sel, isel=isel
+        ),
         options=WriteOptions(mode="append", branch=branch or "main", group=group, message=message),
     )
     call.carry_out(
@@ -229,10 +220,6 @@ def virtualize(
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
-def _selecting(where: str | None, sel: str | None, isel: str | None) -> Selecting:
-    return {"where": where, "sel": sel, "isel": isel}
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

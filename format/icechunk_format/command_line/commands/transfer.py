@@ -183,15 +183,13 @@ def mirror(
     if variables is not None:
         given["variables"] = [name.strip() for name in variables.split(",") if name.strip()]
     request = MirrorRequest(
-        location=call.location,
+        read=call.options,
         target=DeltaTarget.of(target, parse_table_options(target_option)),
         selection=Selection.of(given),
         branch=branch,
         every_snapshot=every_snapshot and not dry_run,
         full=full,
         dry_run=dry_run,
-        authorize=call.options.virtual_authorize,
-        virtual_options=call.options.virtual_storage_options or None,
     )
     with screen.working("Copying") as progress:
         result = bring_up_to_date(request, in_process, progress)
@@ -274,6 +272,8 @@ def rechunk(
     dry_run: DryRunOption = False,
 ) -> None:
     """Store arrays in other chunks, in one process."""
+    from dataclasses import replace
+
     from icechunk_format.options.values import parse_byte_size
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.rechunking.rechunk import (
@@ -283,11 +283,14 @@ def rechunk(
     )
 
     request = RechunkRequest(
-        location=call.location,
-        version={"branch": branch},
-        group=group,
-        authorize=call.options.virtual_authorize,
-        virtual_options=call.options.virtual_storage_options,
+        read=replace(
+            call.options,
+            branch=branch,
+            group=group,
+            variables=None
+            if variables is None
+            else tuple(name.strip() for name in variables.split(",")),
+        ),
         target=None if to is None else location_at(to, target_option),
         options=WriteOptions(
             mode="append",
@@ -298,7 +301,6 @@ def rechunk(
         chunks="auto" if chunks == "auto" else _sizes(chunks, "--chunks"),
         shards=None if shards is None else _sizes(shards, "--shards"),
         encoding={},
-        variables=None if variables is None else [n.strip() for n in variables.split(",")],
         memory=parse_byte_size("--memory", memory),
     )
     with call.screen.working("Rechunking"):

@@ -96,12 +96,9 @@ def finish_write(
     seen = repository.as_read()
     prefixes = {prefix for receipt in receipts for prefix in receipt.prefixes}
     if prefixes:
-        source = destination.chunk_source
+        access = destination.chunk_source.access
         add_containers(
-            repository,
-            prefixes,
-            authorized=source.authorized,
-            virtual_options=source.virtual_options,
+            repository, prefixes, authorized=access.authorized, virtual_options=access.options
         )
         seen = repository
     session = seen.writable_session(options.branch, base=base)

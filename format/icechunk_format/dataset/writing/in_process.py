@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from icechunk_format.dataset.writing.replanning.plan import check_order
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Place
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
 _ROWS_PER_BATCH = 65_536
 
@@ -29,9 +30,7 @@ def write_table(
     location: Place,
     table: pa.Table,
     options: WriteOptions,
-    *,
-    authorize: Sequence[str] = (),
-    virtual_options: Mapping[str, str] | None = None,
+    access: VirtualAccess = NO_ACCESS,
 ) -> WriteResult:
     """Write a table, in any layout, in one commit.
 
@@ -40,9 +39,7 @@ def write_table(
     IcechunkError
         As ``prepare_write``, ``plan_write``, ``write_batches`` and ``finish_write``.
     """
-    prepared = prepare_write(
-        location, table.schema, options, authorize=authorize, virtual_options=virtual_options
-    )
+    prepared = prepare_write(location, table.schema, options, access)
     if isinstance(prepared, WriteResult):
         return prepared
     return write_prepared_table(prepared, table)

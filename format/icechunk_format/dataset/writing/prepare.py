@@ -9,7 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,7 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath, ancestors, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, Place
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +117,7 @@ def prepare_write(
     location: Place,
     schema: pa.Schema,
     options: WriteOptions,
-    *,
-    authorize: Sequence[str] = (),
-    virtual_options: Mapping[str, str] | None = None,
+    access: VirtualAccess = NO_ACCESS,
 ) -> PreparedWrite | WriteResult:
     """Check a write and find the arrays of its columns; return a result if it can be skipped.
 
@@ -130,8 +129,8 @@ def prepare_write(
         Of the DataFrame; fields may carry the metadata of a read.
     options
         Of the write.
-    authorize, virtual_options
-        Access to virtual chunks, which a write may have to patch.
+    access
+        To virtual chunks, which a write may have to patch.
 
     Raises
     ------
@@ -146,7 +145,7 @@ def prepare_write(
         An existing array has an unsupported data type or codec.
     """
     check_options(options)
-    found = open_destination(location, options, authorize, virtual_options)
+    found = open_destination(location, options, access)
     if isinstance(found, WriteResult):
         return found
     destination, snapshot = found
@@ -160,10 +159,7 @@ def prepare_write(
 
 
 def open_destination(
-    location: Place,
-    options: WriteOptions,
-    authorize: Sequence[str] = (),
-    virtual_options: Mapping[str, str] | None = None,
+    location: Place, options: WriteOptions, access: VirtualAccess = NO_ACCESS
 ) -> tuple[Destination, Snapshot | None] | WriteResult:
     """Return the repository of a write and its base; a result if the write is committed already.
 
@@ -177,7 +173,7 @@ def open_destination(
             location=root,
             base=None,
             manifest_format=ManifestFormat(spec_version=options.spec_version),
-            chunk_source=checked_source(root, authorize, virtual_options),
+            chunk_source=checked_source(root, access),
         )
         return new, None
     repository = found.as_read()
@@ -188,7 +184,9 @@ def open_destination(
         manifest_format=ManifestFormat(
             spec_version=repository.spec_version, config=repository.config
         ),
-        chunk_source=repository.chunk_source(authorized=authorize, virtual_options=virtual_options),
+        chunk_source=repository.chunk_source(
+            authorized=access.authorized, virtual_options=access.options
+        ),
     )
     return find_committed(repository, options) or (destination, snapshot)
 

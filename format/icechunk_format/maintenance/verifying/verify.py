@@ -49,6 +49,7 @@ from icechunk_format.spec.object_keys import (
     branch_ref_key,
 )
 from icechunk_format.storage.location import Location, Place, open_storage
+from icechunk_format.storage.options import VirtualAccess
 
 _ROWS_AT_ONCE: Final = 1_000
 _BRANCHES: Final = branch_ref_key("")[: -len("/ref.json")]
@@ -178,7 +179,7 @@ def plan_verify(
     """Read ``repo`` or refs, and return what remains to be checked."""
     report = Report(max_findings)
     wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
-    source = checked_source(location, authorized, virtual_options)
+    source = checked_source(location, VirtualAccess(tuple(authorized), virtual_options or {}))
     storage = open_storage(location)
     try:
         data = storage.get(REPO).data

@@ -11,7 +11,7 @@ Specification: "Chunk references", "Virtual chunks".
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from icechunk_format.spec.manifest.chunk_refs import (
 )
 from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.location import Location, environment_mark, open_storage, planned_reads
-from icechunk_format.storage.options import StorageOptions
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
 if TYPE_CHECKING:
@@ -55,54 +55,34 @@ _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
 
 def checked_source(
     location: Location,
-    authorized: Sequence[str],
-    virtual_options: Mapping[str, str] | None,
-    *,
+    access: VirtualAccess,
     containers: Iterable[VirtualChunkContainer] = (),
 ) -> ChunkSource:
     """Check the options of a user and return a source; see ``Repository.chunk_source``."""
-    virtual_options = virtual_options or {}
-    parse_authorized(authorized)
-    check_virtual_options(virtual_options, authorized)
-    return ChunkSource(
-        location=location,
-        containers=tuple(containers),
-        authorized=tuple(authorized),
-        virtual_options=virtual_options,
-    )
+    parse_authorized(access.authorized)
+    check_virtual_options(access.options, access.authorized)
+    return ChunkSource(location=location, containers=tuple(containers), access=access)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSource:
-    """Fetches the chunks of a repository; picklable, opened where it is used.
-
-    Parameters
-    ----------
-    authorized
-        URL prefixes from which the user allows virtual chunks to be fetched.
-    virtual_options
-        Storage options for virtual chunks, over those of the containers. Never shown.
-    """
+    """Fetches the chunks of a repository; picklable, opened where it is used."""
 
     location: Location
     containers: tuple[VirtualChunkContainer, ...] = ()
-    authorized: tuple[str, ...] = ()
-    virtual_options: Mapping[str, str] = StorageOptions({})
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "virtual_options", StorageOptions(self.virtual_options))
+    access: VirtualAccess = NO_ACCESS
 
     @property
     def cache_scope(self) -> Hashable:
         """Key for caches of the process: different for sources that may return other bytes."""
-        access = (self.authorized, self.virtual_options, repr(self.containers))
-        return self.location, access, environment_mark()
+        return self.location, self.access, repr(self.containers), environment_mark()
 
     @property
     def has_unauthorized_containers(self) -> bool:
         """True if virtual chunks of some container would be refused."""
         return not all(
-            is_authorized(container.url_prefix, self.authorized) for container in self.containers
+            is_authorized(container.url_prefix, self.access.authorized)
+            for container in self.containers
         )
 
     def fetch(
@@ -208,7 +188,7 @@ class ChunkSource:
         self, refs: ChunkRefs, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Location, dict[str, Any]]]:
         """Yield the storage and the fields of the request of each virtual chunk."""
-        resolver = VirtualResolver(self.containers, self.authorized, self.virtual_options)
+        resolver = VirtualResolver(self.containers, self.access.authorized, self.access.options)
         conditions = refs.etags(rows), refs.last_modified[rows].tolist()
         for location, etag, modified in zip(refs.locations(rows), *conditions, strict=True):
             found = resolver.resolve(location)

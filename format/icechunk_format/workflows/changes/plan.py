@@ -35,8 +35,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
+from icechunk_format.dataset.requested import dataset_at, planning, requested_table, selecting
 from icechunk_format.dataset.selection.where.condition import Selection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
@@ -108,37 +108,29 @@ class _Planner:
         if older is None:
             yield from self._tasks(step, "written", newer, newer.chosen, None)
             return
-        if self._request.layout == "cells":
+        if self._request.read.layout == "cells":
             yield from self._of_cells(step, older, newer)
         else:
             yield from self._of_chunks(step, older, newer)
 
     def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> SnapshotTable | None:
         """Open the table of a snapshot; None if an older snapshot has nothing of it."""
-        request = self._request
+        read = self._request.read
         try:
-            dataset = open_dataset(
-                request.repository,
-                snapshot_id,
-                request.group,
-                authorize=request.authorize,
-                virtual_options=request.virtual_options,
-            )
+            dataset = dataset_at(read, self._request.repository, snapshot_id)
         except NotFoundError as error:
             if newest or error.facts.get("kind") not in ("group", "node"):
                 raise
             return None
-        names, coords = request.variables, request.coords
+        names, coords = read.variables, read.coords
         if not newest:
             exists = dataset.variables.__contains__
             coords = tuple(filter(exists, coords))
             names = None if names is None else tuple(filter(exists, names))
             if names == () or not dataset.variables:
                 return None
-        table = dataset.table(
-            request.layout, variables=names, coords=coords, **request.table_options
-        )
-        chosen = dataset.choose(table, **request.selection)
+        table = requested_table(replace(read, variables=names, coords=coords), dataset)
+        chosen = dataset.choose(table, **selecting(read, self._request.time_zone))
         if chosen.residual is not None and chosen.residual.needs_zone:
             raise InvalidInputError(
                 f"the condition {chosen.residual.sql} depends on the session's time zone, which "
@@ -168,7 +160,7 @@ class _Planner:
                     column=column.name,
                     snapshot_id=str(step.newer.id),
                 )
-        if older is None or self._request.layout != "cells":
+        if older is None or self._request.read.layout != "cells":
             return
         if older.table.dims != newer.table.dims:
             raise InvalidInputError(
@@ -195,7 +187,7 @@ class _Planner:
                     dim=dim,
                 )
             gone.append(axis.gone)
-        if self._request.deletions:
+        if self._request.read.change_columns:
             skips = self._request.only_stored
             runs = [axis.moved for axis in axes] if skips else gone
             boxes = slabs(runs, older.table.sizes)
@@ -240,14 +232,14 @@ class _Planner:
                 written[path] = np.concatenate(found)
             else:
                 written[path] = _all_chunks(axes)
-        if self._request.deletions:
+        if self._request.read.change_columns:
             yield from self._tasks(step, "deleted", older, older.chosen, gone)
             if self._request.only_stored:
                 yield from self._tasks(step, "deleted", older, older.chosen, shared, check=newer)
         yield from self._tasks(step, "written", newer, newer.chosen, written)
 
     def _axes(self, variable: Variable) -> Sequence[ChunkAxis]:
-        is_refs = self._request.layout == "refs"
+        is_refs = self._request.read.layout == "refs"
         return variable.metadata.grid.axes if is_refs else chunk_axes(variable)
 
     # -- tasks ------------------------------------------------------------------------------
@@ -271,7 +263,7 @@ class _Planner:
         keys: tuple[Column, ...] = ()
         names = [column.name for column in self._own]
         if change == "deleted":
-            if self._request.layout != "cells":
+            if self._request.read.layout != "cells":
                 names = list(_KEYS_OF_CHUNKS)
             elif check is None:
                 names = [column.name for column in table.columns if column.role == "dimension"]
@@ -286,13 +278,12 @@ class _Planner:
                     [column.name for column in positions],
                 )
         names = names or [table.columns[0].name]
-        options = self._request.plan_options
+        options = planning(self._request.read)
         plan = side.dataset.plan(table, chosen, columns=names, only=only, **options)
         if not plan.tasks:
             return
         against = None
         if check is not None:
-            options = {k: v for k, v in options.items() if k != "rows_per_partition"}
             against = check.dataset.plan(
                 check.table, Selection(dims={}), only=_nowhere(check), **options
             ).context

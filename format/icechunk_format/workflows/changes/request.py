@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Column, Table, check_names
 
 if TYPE_CHECKING:
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository.reader import RepositoryReader
 
 #: Columns that describe the change of a row.
@@ -32,33 +31,21 @@ class ChangeRequest:
 
     Parameters
     ----------
-    table_options
-        Keywords of ``Dataset.table`` but for variables and coordinates.
-    selection
-        Keywords of ``Dataset.choose``.
-    plan_options
-        Keywords of ``Dataset.plan``: rows of a task, missing chunks, read-ahead.
-    deletions
-        True if deleted rows are yielded.
+    read
+        The options, with the group and the variables of the table that the changes are of.
+    time_zone
+        Zone of times in the option ``where``; None is UTC.
     """
 
     repository: RepositoryReader
-    group: str
-    layout: Literal["cells", "chunks", "refs"]
-    variables: tuple[str, ...] | None = None
-    coords: tuple[str, ...] = ()
-    table_options: Mapping[str, Any] = field(default_factory=dict)
-    selection: Selecting = field(default_factory=Selecting)
-    plan_options: Mapping[str, Any] = field(default_factory=dict)
-    authorize: tuple[str, ...] = ()
-    virtual_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    deletions: bool = True
+    read: ReadRequest
+    time_zone: str | None = None
 
     @property
     def only_stored(self) -> bool:
         """True if the table has no rows for chunks that are missing."""
-        skips = self.plan_options.get("missing_chunks") == "skip"
-        return self.layout == "refs" or skips or not self.table_options.get("decoded", True)
+        read = self.read
+        return read.layout == "refs" or read.missing_chunks == "skip" or not read.decoded
 
 
 def with_change_columns(table: Table) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from icechunk_format.dataset.metadata_tables.read import named_snapshot
 from icechunk_format.dataset.table.table import Column, Table
@@ -65,32 +66,12 @@ def change_request(
     options: ReadRequest, repository: RepositoryReader, table: Table, time_zone: str | None
 ) -> ChangeRequest:
     """Return the request of a change feed for the group and variables of `table`."""
-    of_cells = options.layout == "cells"
     assert options.layout != "summary"
-    cf = {"decode_cf": options.decode_cf, "timestamp_type": options.timestamp_type}
-    return ChangeRequest(
-        repository=repository,
-        group=_group_of(table, options),
-        layout=options.layout,
-        variables=_sources(table.columns, "variable") if of_cells else options.variables,
-        coords=_sources(table.columns, "coordinate") if of_cells else (),
-        table_options={**cf, "decoded": options.decoded},
-        selection={
-            "where": options.where,
-            "sel": options.sel,
-            "isel": options.isel,
-            "sel_method": options.sel_method,
-            "time_zone": time_zone,
-        },
-        plan_options={
-            "rows_per_partition": options.rows_per_partition,
-            "missing_chunks": options.missing_chunks,
-            "read_ahead_bytes": options.read_ahead_bytes,
-        },
-        authorize=options.virtual_authorize,
-        virtual_options=options.virtual_storage_options,
-        deletions=options.change_columns,
-    )
+    read = replace(options, group=_group_of(table, options), coords=())
+    if options.layout == "cells":
+        variables, coords = (_sources(table.columns, role) for role in ("variable", "coordinate"))
+        read = replace(read, variables=variables, coords=coords)
+    return ChangeRequest(repository=repository, read=read, time_zone=time_zone)
 
 
 def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.dataset import Dataset, open_dataset
-from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.requested import dataset_at, selecting
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.dataset.writing.prepare import open_destination
@@ -33,9 +33,10 @@ from icechunk_format.dataset.writing.regions.blank import (
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.options.location import access_of, location_of
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,
@@ -57,13 +58,9 @@ _LOG: Final = logging.getLogger(__name__)
 class DeleteRequest:
     """Arguments of a deletion; see ``icechunk_spark.delete``."""
 
-    location: Location
-    group: str | None
-    selecting: Selecting
-    variables: tuple[str, ...] | None
-    authorize: Sequence[str]
-    virtual_options: Mapping[str, str]
+    read: ReadRequest
     options: WriteOptions
+    time_zone: str | None = None
     dry_run: bool = False
 
 
@@ -99,17 +96,16 @@ class DeleteResult:
 def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
     """Delete labels or cells; see ``icechunk_spark.delete``."""
     for last in (False,) * (_TRIES - 1) + (True,):
-        opened = open_destination(
-            request.location, request.options, request.authorize, request.virtual_options
-        )
+        location = location_of(request.read)
+        opened = open_destination(location, request.options, access_of(request.read))
         if isinstance(opened, WriteResult):
             return DeleteResult(arrays=(), cells={}, commit=opened)
         destination, base = opened
         if base is None:
             raise NotFoundError(
-                f"there is no repository at {request.location} to delete from",
+                f"there is no repository at {location} to delete from",
                 kind="repository",
-                name=str(request.location),
+                name=str(location),
             )
         try:
             return _delete(request, destination, run)
@@ -122,14 +118,9 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
 
 def _delete(request: DeleteRequest, destination: Destination, run: Run) -> DeleteResult:
     assert destination.base is not None
-    dataset = open_dataset(
-        Repository.open(request.location),
-        destination.base,
-        request.group,
-        authorize=request.authorize,
-        virtual_options=request.virtual_options,
-    )
-    found = what_to_delete(dataset, request.variables, request.selecting)
+    read = request.read
+    dataset = dataset_at(read, Repository.open(destination.location), destination.base)
+    found = what_to_delete(dataset, read.variables, selecting(read, request.time_zone))
     if isinstance(found, LabelsToDelete):
         return _delete_labels(request, destination, dataset, found, run)
     return _delete_cells(request, destination, dataset, found, run)

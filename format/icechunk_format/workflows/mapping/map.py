@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.requested import dataset_at, requested_version
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.options.location import access_of, location_of
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.node_path import NodePath, parse_node_path
@@ -60,14 +63,9 @@ _TASKS_OF_A_CORE: Final = 4
 class BlocksRequest:
     """The group whose blocks are read; see ``icechunk_spark.map_blocks``."""
 
-    location: Location
-    version: Mapping[str, Any]
-    group: str | None
-    authorize: Sequence[str]
-    virtual_options: Mapping[str, str]
+    read: ReadRequest
     blocks: Mapping[str, int] | None
     overlap: Mapping[str, int] | None
-    variables: Sequence[str] | None
     periodic: Sequence[str] = ()
 
     def grid(self) -> BlockGrid:
@@ -76,19 +74,13 @@ class BlocksRequest:
 
     def opened(self) -> tuple[Repository, Dataset, BlockGrid]:
         """Return the repository, the group and its blocks."""
-        repository = Repository.open(self.location)
-        dataset = open_dataset(
-            repository,
-            repository.resolve(**self.version),
-            self.group,
-            authorize=self.authorize,
-            virtual_options=self.virtual_options,
-        )
+        repository = Repository.open(location_of(self.read))
+        dataset = dataset_at(self.read, repository, requested_version(self.read, repository))
         grid = cut_into_blocks(
             dataset,
             blocks=self.blocks,
             overlap=self.overlap,
-            variables=self.variables,
+            variables=self.read.variables,
             periodic=self.periodic,
         )
         return repository, dataset, grid
@@ -162,19 +154,19 @@ class MapPlan:
 def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> MapBlocksResult:
     """Map a function over blocks, in one commit; see ``icechunk_spark.map_blocks``."""
     source, options = request.source, request.options
-    opened = open_destination(request.target, options, source.authorize, source.virtual_options)
+    opened = open_destination(request.target, options, access_of(source.read))
     if isinstance(opened, WriteResult):
         return MapBlocksResult(arrays=(), blocks=0, commit=opened)
     destination, base = opened
     repository, dataset, grid = source.opened()
     if not len(grid):
         raise InvalidInputError(
-            f"{source.location} has no elements to map over: a dimension has length 0",
+            f"{source.read.path} has no elements to map over: a dimension has length 0",
             sizes=dict(grid.sizes),
         )
     group = parse_node_path(f"/{(options.group or '').strip('/')}")
     record = FollowRecord(
-        repository=str(source.location),
+        repository=str(location_of(source.read)),
         group=dataset.path,
         snapshot_id=str(dataset.snapshot_id),
         function=function.name,
@@ -394,6 +386,6 @@ def _unchanged(
             branch=request.options.branch,
             snapshot_id=destination.base,
             is_skipped=True,
-            reason=f"no block of {request.source.location} changed",
+            reason=f"no block of {request.source.read.path} changed",
         ),
     )

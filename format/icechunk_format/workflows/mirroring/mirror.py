@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
-from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES
+from icechunk_format.dataset.requested import dataset_at, requested_scan, requested_table
 from icechunk_format.dataset.selection.where.condition import Selection as Selected
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import (
@@ -37,6 +36,8 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.grid.cover import Boxes
+from icechunk_format.options.location import location_of
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.reader import RepositoryReader
@@ -70,9 +71,15 @@ _MOST_ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRequest:
-    """The group of a branch to copy, and the table to copy it to."""
+    """The group of a branch to copy, and the table to copy it to.
 
-    location: Location
+    Parameters
+    ----------
+    read
+        The repository, and how it is read; ``selection`` has the options that select cells.
+    """
+
+    read: ReadRequest
     target: DeltaTarget
     selection: Selection
     branch: str = "main"
@@ -82,9 +89,11 @@ class MirrorRequest:
     """Copy all cells anew, whatever the table holds."""
     dry_run: bool = False
     """Plan one version of the table, and write nothing."""
-    authorize: tuple[str, ...] = ()
-    virtual_options: Mapping[str, str] | None = None
-    read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
+
+    @property
+    def location(self) -> Location:
+        """The repository."""
+        return location_of(self.read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,15 +418,10 @@ def _open(
     snapshot_id: SnapshotId,
     selection: Selection,
 ) -> Source:
-    dataset = open_dataset(
-        repository,
-        snapshot_id,
-        selection.group,
-        authorize=request.authorize,
-        virtual_options=request.virtual_options,
-    )
-    table = selection.table(dataset)
-    plan = selection.plan(dataset, table, request.read_ahead_bytes)
+    read = selection.of_read(request.read)
+    dataset = dataset_at(read, repository, snapshot_id)
+    table = requested_table(read, dataset)
+    plan = requested_scan(read, dataset, table)
     chosen = Selected(dims=dict(plan.context.selections), residual=plan.context.residual)
     return Source(dataset=dataset, table=table, chosen=chosen, plan=plan)
 

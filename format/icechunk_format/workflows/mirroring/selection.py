@@ -11,36 +11,22 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.dataset.reading.scan import ScanPlan
-from icechunk_format.dataset.table.table import Table
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.parse import by_attribute
+from icechunk_format.options.read import ReadRequest
 
-if TYPE_CHECKING:
-    from icechunk_format.dataset.dataset import Dataset
-
-# Options that select rows and columns, with the names of the arguments.
-_OF_TABLE: Final = {
-    "variables": "variables",
-    "coords": "coords",
-    "decodeCf": "decode_cf",
-    "timestampType": "timestamp_type",
-}
-_OF_PLAN: Final = {
-    "where": "where",
-    "sel": "sel",
-    "sel.method": "sel_method",
-    "isel": "isel",
-    "missingChunks": "missing_chunks",
-}
 # Key of a slice in JSON; a dimension cannot have this name.
 _SLICE: Final = "/slice"
 
-REMEMBERED: Final = ("group", *_OF_TABLE, *_OF_PLAN, "rowsPerPartition")
+REMEMBERED: Final = (
+    *("group", "variables", "coords", "decodeCf", "timestampType"),
+    *("where", "sel", "sel.method", "isel", "missingChunks", "rowsPerPartition"),
+)
 """The options that a copy accepts and records, by their documented names."""
 
 
@@ -77,29 +63,15 @@ class Selection:
                 )
 
     @property
-    def group(self) -> str | None:
-        """The group to copy; None for the default of reading."""
-        group = self.given.get("group")
-        return None if group is None else str(group)
-
-    @property
     def rows_per_file(self) -> int | None:
         """Rows of a file; None for the default."""
         rows = self.given.get("rowsPerPartition")
         return None if rows is None else int(rows)
 
-    def table(self, dataset: Dataset) -> Table:
-        """Return the selected table of a dataset."""
-        return dataset.table(**self._arguments(_OF_TABLE))
-
-    def plan(self, dataset: Dataset, table: Table, read_ahead_bytes: int) -> ScanPlan:
-        """Plan a scan of the selected cells."""
-        return dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **self._arguments(_OF_PLAN))
-
-    def _arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            names[name]: _from_json(value) for name, value in self.given.items() if name in names
-        }
+    def of_read(self, read: ReadRequest) -> ReadRequest:
+        """Return a read of the selected cells; the rows of a file are not those of a task."""
+        given = by_attribute({name: _from_json(value) for name, value in self.given.items()})
+        return replace(read, **given | {"rows_per_partition": None})
 
 
 def _as_json(value: Any) -> Any:

@@ -11,11 +11,12 @@ Rules of this file
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.requested import dataset_at, requested_version
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
@@ -29,6 +30,8 @@ from icechunk_format.errors import (
     NotFoundError,
 )
 from icechunk_format.names import nearest
+from icechunk_format.options.location import access_of, location_of
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
@@ -51,23 +54,18 @@ class RechunkRequest:
 
     Parameters
     ----------
-    version
-        Arguments of ``RepositoryReader.resolve``.
+    read
+        The group, its snapshot, and the variables to store again.
     target
         None for the same repository.
     """
 
-    location: Location
-    version: Mapping[str, Any]
-    group: str | None
-    authorize: Sequence[str]
-    virtual_options: Mapping[str, str]
+    read: ReadRequest
     target: Location | None
     options: WriteOptions
     chunks: Sizes
     shards: Mapping[str, int] | None
     encoding: Mapping[str, Mapping[str, Any]]
-    variables: Sequence[str] | None
     memory: int
 
 
@@ -154,10 +152,10 @@ class _LostRaceError(Exception):
 
 def _is_beside_append(request: RechunkRequest, race: _LostRaceError) -> bool:
     """Return True if the other writers only appended to the arrays."""
-    repository = Repository.open(request.location)
+    repository = Repository.open(location_of(request.read))
     try:
         tip = repository.resolve(branch=request.options.branch)
-        now = open_dataset(repository, tip, request.group)
+        now = dataset_at(request.read, repository, tip)
     except NotFoundError:
         return False
     return is_append(repository, race.dataset, now, race.names)
@@ -167,26 +165,21 @@ def _rechunk_once(
     request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool
 ) -> RechunkResult:
     """Plan, run and commit on the current state of the repository."""
-    place = request.target or request.location
-    opened = open_destination(place, request.options, request.authorize, request.virtual_options)
+    read, location = request.read, location_of(request.read)
+    place = request.target or location
+    opened = open_destination(place, request.options, access_of(read))
     if isinstance(opened, WriteResult):
         return _result([], opened)
     destination, base = opened
-    repository = Repository.open(request.location)
-    in_place = place.url == request.location.url
-    if in_place and not any(request.version.get(key) for key in ("tag", "snapshot", "as_of")):
-        same = request.version.get("branch") in (None, request.options.branch)
-        snapshot_id = destination.base if same else repository.resolve(**request.version)
+    repository = Repository.open(location)
+    in_place = place.url == location.url
+    is_tip = not (read.tag or read.snapshot or read.as_of)
+    if in_place and is_tip and read.branch in (None, request.options.branch):
+        assert destination.base is not None, "the repository exists"
+        snapshot_id = destination.base
     else:
-        snapshot_id = repository.resolve(**request.version)
-    assert snapshot_id is not None  # The repository exists, so the destination has a base.
-    dataset = open_dataset(
-        repository,
-        snapshot_id,
-        request.group,
-        authorize=request.authorize,
-        virtual_options=request.virtual_options,
-    )
+        snapshot_id = requested_version(read, repository)
+    dataset = dataset_at(read, repository, snapshot_id)
     wanted = request.options.group
     group = parse_node_path(dataset.path if wanted is None else f"/{wanted.strip('/')}")
     replaces = in_place and str(group) == dataset.path
@@ -251,8 +244,8 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
                     option=option,
                     dimension=dim,
                 )
-    if request.variables is not None:
-        for name in request.variables:
+    if request.read.variables is not None:
+        for name in request.read.variables:
             if name not in dataset.variables:
                 near = nearest(name, sorted(dataset.variables))
                 raise NotFoundError(
@@ -261,7 +254,7 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
                     kind="variable",
                     name=name,
                 )
-        wanted = {*request.variables} | (
+        wanted = {*request.read.variables} | (
             set() if replaces else {v.name for v in arrays if v.dims == (v.name,)}
         )
         return [variable for variable in arrays if variable.name in wanted]

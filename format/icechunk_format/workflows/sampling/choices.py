@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.arrow_values import TimestampType
-from icechunk_format.dataset.selection.sel_isel import Given
 from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
@@ -34,7 +32,8 @@ from icechunk_format.workflows.sampling.labels import (
 from icechunk_format.workflows.sampling.sampled import AxisChoice, TreeChoice
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.dataset import Dataset, MissingChunks
+    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.options.read import ReadRequest
 
 PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 """For each key of ``on``, the name of a column and its type."""
@@ -45,21 +44,14 @@ class SampleRequest:
     """The arguments of ``icechunk_spark.sample``, and the names of all columns of the points."""
 
     points: PointColumns
+    read: ReadRequest
     existing: Sequence[str] = ()
-    variables: Sequence[str] | None = None
     method: Any = "nearest"
     tolerance: Mapping[str, Any] | None = None
     outside: str = "null"
     keep: Sequence[str] = ()
     crs: Any = None
     circular: Mapping[str, float | None] | None = None
-    sel: Given | None = None
-    isel: Given | None = None
-    sel_method: str | None = None
-    decode_cf: bool = True
-    timestamp_type: TimestampType = "ntz"
-    missing_chunks: MissingChunks = "fill"
-    read_ahead_bytes: int | None = None
 
 
 class Choices:

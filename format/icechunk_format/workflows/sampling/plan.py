@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -38,27 +38,28 @@ from icechunk_format.workflows.sampling.sampled import (
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset.reading.scan import ScanContext
+    from icechunk_format.options.read import ReadRequest
 
 
 def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
     """Plan to sample a group."""
     outside: Outside = choose("outside", request.outside, OUTSIDE)
+    read = request.read
     factory = ColumnFactory(
         dataset.variables,
-        decode_cf=request.decode_cf,
-        timestamp_type=request.timestamp_type,
+        decode_cf=read.decode_cf,
+        timestamp_type=read.timestamp_type,
         named=True,
     )
     named = None
-    if request.variables is not None:
-        named = named_variables(request.variables, dataset.variables, dataset.label)
+    if read.variables is not None:
+        named = named_variables(read.variables, dataset.variables, dataset.label)
     candidates = dataset.data_variables if named is None else named
     choices = Choices(dataset, candidates, factory, request)
     keep = _kept(request.keep, candidates, choices.dims)
-    context = dataset.context()
-    if request.read_ahead_bytes is not None:
-        context = dataset.context(read_ahead_bytes=request.read_ahead_bytes)
-    fixed = _fixed(request, context, factory, candidates, choices.dims, keep)
+    context = dataset.context(read_ahead_bytes=read.read_ahead_bytes)
+    fixed = _fixed(read, context, factory, candidates, choices.dims, keep)
     sampled = _sampled(candidates, choices.dims, keep, fixed, is_named=named is not None)
     _check_used(choices.dims, keep, fixed, sampled)
     _check_sizes(sampled)
@@ -82,7 +83,7 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
         lead=sampled.index(lead),
         horizontal=horizontal,
         outside=outside,
-        skip_missing=request.missing_chunks == "skip",
+        skip_missing=read.missing_chunks == "skip",
     )
 
 
@@ -103,8 +104,8 @@ def _kept(
 
 
 def _fixed(
-    request: SampleRequest,
-    context: Any,
+    read: ReadRequest,
+    context: ScanContext,
     factory: ColumnFactory,
     candidates: Sequence[Variable],
     chosen: Mapping[str, str],
@@ -119,10 +120,11 @@ def _fixed(
         return arrays.labels(column, sizes[dim], DimSelection.whole(sizes[dim]))
 
     found: dict[str, DimSelection] = {}
-    if request.sel is not None:
-        found = resolve_sel(request.sel, sizes, labels, method=request.sel_method)
-    if request.isel is not None:
-        for dim, selection in resolve_isel(request.isel, sizes).items():
+    if read.sel is not None:
+        method = None if read.sel_method == "exact" else read.sel_method
+        found = resolve_sel(read.sel, sizes, labels, method=method)
+    if read.isel is not None:
+        for dim, selection in resolve_isel(read.isel, sizes).items():
             found[dim] = selection if dim not in found else found[dim].intersect(selection)
     for dim, selection in found.items():
         if dim in chosen:

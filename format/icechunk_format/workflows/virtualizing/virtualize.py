@@ -50,6 +50,7 @@ from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.object_keys import STAGING
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.workflows.running import Run
 from icechunk_format.workflows.virtualizing.committing import Changes, check_consent, commit_changes
 from icechunk_format.workflows.virtualizing.planning.plan import ArchivePlanner
@@ -303,8 +304,7 @@ class _Call:
             chunk_source=ChunkSource(
                 location=archive.location,
                 containers=self._containers(),
-                authorized=(*archive.authorize, *prefixes),
-                virtual_options=archive.virtual_options,
+                access=VirtualAccess((*archive.authorize, *prefixes), archive.virtual_options),
             ),
         )
 

@@ -10,6 +10,7 @@ from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.storage.options import VirtualAccess
 
 DOCUMENT = {
     "zarr_format": 3,
@@ -39,7 +40,7 @@ def test_kept_labels_of_virtual_chunks_need_the_authorization_again(tmp_path):
     snapshot_id = session.commit("virtual").snapshot_id
 
     def read(*authorize, sel=None):
-        dataset = open_dataset(repository, snapshot_id, authorize=authorize)
+        dataset = open_dataset(repository, snapshot_id, access=VirtualAccess(authorize))
         plan = dataset.plan(dataset.table(), sel=sel)
         for task in plan.tasks:
             list(run_scan(plan.context, task))

@@ -26,6 +26,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.config.config import VirtualChunkContainer
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
 _numbers = itertools.count()
 
@@ -38,7 +39,9 @@ def place():
 def dataset_at(place):
     repository = Repository.open(place)
     return open_dataset(
-        repository, repository.resolve(branch="main"), authorize=["memory://layouts-data/"]
+        repository,
+        repository.resolve(branch="main"),
+        access=VirtualAccess(("memory://layouts-data/",)),
     )
 
 
@@ -362,12 +365,12 @@ def test_columns_of_another_layout_are_refused(place):
 # -- containers -----------------------------------------------------------------------------
 
 
-def containers_after(place, *locations, authorize=(), virtual_options=None):
+def containers_after(place, *locations, access=NO_ACCESS):
     """Write references to locations, and return the containers of the repository."""
     rows = virtual_rows(len(locations)).set_column(3, "location", [list(locations)])
     rows = rows.drop_columns(["etag", "last_modified"])
     options = WriteOptions(mode="overwrite", layout="refs", encoding=COLUMN)
-    write_table(place, rows, options, authorize=authorize, virtual_options=virtual_options)
+    write_table(place, rows, options, access)
     found = Repository.open(place).config.virtual_chunk_containers
     return {c.url_prefix: (c.store_kind, dict(c.store_options)) for c in found}
 
@@ -394,7 +397,7 @@ def test_containers_hold_settings_and_no_credentials(place):
         "secret": "hush",
         "force_path_style": "true",
     }
-    found = containers_after(place, "s3://one/a.nc", authorize=["s3://one"], virtual_options=given)
+    found = containers_after(place, "s3://one/a.nc", access=VirtualAccess(("s3://one",), given))
     kind, options = found["s3://one/"]
     assert kind == "s3_compatible"
     assert options["region"] == "eu-central-1"
@@ -408,7 +411,7 @@ def test_beside_other_containers_a_place_has_to_be_authorized(place):
     containers_after(place, "s3://one/a.nc")
     with pytest.raises(InvalidInputError, match=r"virtual\.authorize"):
         containers_after(place, "s3://two/deep/a.nc")
-    found = containers_after(place, "s3://two/deep/a.nc", authorize=["s3://two/deep"])
+    found = containers_after(place, "s3://two/deep/a.nc", access=VirtualAccess(("s3://two/deep",)))
     assert sorted(found) == ["s3://one/", "s3://two/deep/"]
     found = containers_after(place, "s3://one/b.nc", "s3://two/deep/c.nc")
     assert sorted(found) == ["s3://one/", "s3://two/deep/"]

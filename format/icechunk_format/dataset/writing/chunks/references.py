@@ -132,7 +132,7 @@ def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource)
     # Containers whose prefix does not end with "/" are ignored by every reader.
     usable = [item for item in source.containers if item.url_prefix.endswith("/")]
     outside = outside_of(locations, usable)
-    prefixes, outside = authorized_prefixes(outside, source.authorized)
+    prefixes, outside = authorized_prefixes(outside, source.access.authorized)
     refused = outside if usable else outside.filter(pc.starts_with(outside, NAMED))
     if not len(refused):
         return prefixes | prefixes_of(outside)

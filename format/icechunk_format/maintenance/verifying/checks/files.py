@@ -120,7 +120,7 @@ def check_manifests(
     """
     source, storage = context.source, context.storage
     containers = source.containers if context.knows_containers else None
-    files = VirtualFiles(containers, source.authorized, source.virtual_options)
+    files = VirtualFiles(containers, source.access.authorized, source.access.options)
     sized = ((one, one.expected_size or None) for one in claims)
     for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
         contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])
