@@ -54,7 +54,7 @@ from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.state.publish import update_repo
+from icechunk_format.repository.state.publish import MOST_RUNS, race_lost, update_repo
 from icechunk_format.repository.state.transitions import check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import SnapshotId
@@ -70,7 +70,7 @@ from icechunk_format.storage.protocol import (
     check_writable,
 )
 
-_ATTEMPTS: Final = 20
+_NOTHING: Final = "nothing was deleted. Collect when fewer branches are moved"
 _SNAPSHOTS_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _FILES: Final = (Phase.SNAPSHOTS, Phase.TRANSACTION_LOGS, Phase.MANIFESTS, Phase.CHUNKS)
@@ -225,7 +225,7 @@ def _marked_v1(
     storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
 ) -> frozenset[SnapshotId]:
     """Mark what stays in spec version 1, which has no update that fails if refs have moved."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(MOST_RUNS):
         kept = reachable(RefFilesHistory(storage), extra)
         if not kept:
             raise NotFoundError(
@@ -242,11 +242,7 @@ def _marked_v1(
             )
         if _tips_v1(storage) <= kept:
             return kept
-    raise ConflictError(
-        f"refs of {storage.root_url} were moved {_ATTEMPTS} times during the collection; "
-        "nothing was deleted. Collect when fewer branches are moved",
-        attempts=_ATTEMPTS,
-    )
+    raise race_lost(storage, "a ref", _NOTHING, times=MOST_RUNS)
 
 
 def _delete_snapshots_v1(
@@ -300,7 +296,7 @@ def _marked_state(
 ) -> RepoInfo:
     """Mark what stays, and return the state of ``repo`` that lists nothing else."""
     why = ""
-    for _ in range(_ATTEMPTS):
+    for _ in range(MOST_RUNS):
         info = repo_info.decode(storage.get(REPO).data)
         if not dry_run:
             check_status(info.status)
@@ -322,11 +318,7 @@ def _marked_state(
                 collector.mark_also(added)
             return answer.info
         why = answer.declined.why
-    raise ConflictError(
-        f"{storage.root_url} was changed {_ATTEMPTS} times during the collection ({why}); "
-        "nothing was deleted. Collect when fewer branches are moved",
-        attempts=_ATTEMPTS,
-    )
+    raise race_lost(storage, "a ref", _NOTHING, times=MOST_RUNS, why=why)
 
 
 def _counted(

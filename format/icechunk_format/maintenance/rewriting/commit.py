@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from icechunk_format.repository.files.bounded_reads import manifest_keys
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved
 from icechunk_format.spec.ids import NodeId
@@ -46,8 +47,6 @@ from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.splitting import SplittingRule, rules_tree
 from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.storage.measures import Measures
-
-_TRIES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ def commit_rewrite(
     tip = plan.repository.writable_tip(branch)
     written = Written()
     current = plan.base
-    for attempt in range(_TRIES):
+    for attempt in range(DEFAULT_REBASE_TRIES):
         began = time.monotonic()
         changed, files, left_out = _applied(current, replacements, is_base=current is plan.base)
         if not changed:

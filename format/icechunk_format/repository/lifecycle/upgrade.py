@@ -44,7 +44,12 @@ from icechunk_format.repository.history.history import (
     snapshot_summary,
 )
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
-from icechunk_format.repository.state.publish import create_once, now_in_microseconds
+from icechunk_format.repository.state.publish import (
+    MOST_RUNS,
+    create_once,
+    now_in_microseconds,
+    race_lost,
+)
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
 from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
 from icechunk_format.spec.ids import SnapshotId
@@ -64,7 +69,6 @@ from icechunk_format.storage.protocol import (
     check_writable,
 )
 
-_ATTEMPTS: Final = 5
 _BATCH_FILES: Final = 64
 _BATCH_BYTES: Final = 64 * 1024 * 1024
 
@@ -151,7 +155,7 @@ def upgrade_repository(
         create_once(storage, REPO, repo_info.encode(info))
         # The stored state decides what is deleted below, not the state that was sent.
         state = _current(storage, repo_file)
-    for _ in range(_ATTEMPTS):
+    for _ in range(MOST_RUNS):
         files = _read_files(storage)
         merged = _merged(storage, state, files)
         if merged is None or dry_run:
@@ -160,10 +164,11 @@ def upgrade_repository(
         _replace(storage, merged, state.version)
         state = _current(storage, repo_file)
     else:
-        raise ConflictError(
-            f"branches of {storage.root_url} were changed by others {_ATTEMPTS} times during its "
-            "upgrade; stop all writers, then run the upgrade again to finish it",
-            location=storage.root_url,
+        raise race_lost(
+            storage,
+            "a branch",
+            "stop all writers, then run the upgrade again to finish it",
+            times=MOST_RUNS,
         )
     if not dry_run:
         _delete(storage, files.keys)

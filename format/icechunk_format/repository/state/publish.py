@@ -61,6 +61,8 @@ from icechunk_format.storage.protocol import (
 DeclinedT = TypeVar("DeclinedT")
 
 MAX_ATTEMPTS: Final = 100
+#: Runs of a whole job that begins again when other writers commit first.
+MOST_RUNS: Final = 10
 _IMMEDIATE_ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 10.0
@@ -371,12 +373,20 @@ def attempts() -> Iterator[int]:
         yield attempt
 
 
-def race_lost(storage: Storage, what: str, **facts: str) -> ConflictError:
-    """Return the error for a change after all ``attempts``."""
+def race_lost(
+    storage: Storage,
+    what: str,
+    outcome: str = "nothing was changed. Let fewer writers commit at once, or try again",
+    *,
+    times: int | None = None,
+    **facts: str,
+) -> ConflictError:
+    """Return the error for a change after all ``attempts``, or for a job after all runs."""
+    times = times or MAX_ATTEMPTS
     return ConflictError(
-        f"{what} of {storage.root_url} was changed by other writers {MAX_ATTEMPTS} times during "
-        "this change; nothing was changed. Let fewer writers commit at once, or try again",
-        attempts=MAX_ATTEMPTS,
+        f"{what} of {storage.root_url} was changed by other writers {times} times during "
+        f"this change; {outcome}",
+        attempts=times,
         location=storage.root_url,
         **facts,
     )

@@ -37,6 +37,7 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,
@@ -50,7 +51,6 @@ from icechunk_format.workflows.deleting.selection import (
 )
 from icechunk_format.workflows.running import Run
 
-_TRIES: Final = 5
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -95,7 +95,7 @@ class DeleteResult:
 
 def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
     """Delete labels or cells; see ``icechunk_spark.delete``."""
-    for last in (False,) * (_TRIES - 1) + (True,):
+    for runs in range(1, MOST_RUNS + 1):
         location = location_of(request.read)
         opened = open_destination(location, request.options, access_of(request.read))
         if isinstance(opened, WriteResult):
@@ -110,7 +110,7 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         try:
             return _delete(request, destination, run)
         except ConflictError as error:
-            if last or request.options.on_conflict == "fail":
+            if runs == MOST_RUNS or request.options.on_conflict == "fail":
                 raise
             _LOG.info("delete: other writers committed first, so it begins again: %s", error)
     raise AssertionError("the last attempt returns or raises")

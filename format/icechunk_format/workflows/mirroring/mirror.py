@@ -21,7 +21,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
@@ -65,8 +65,6 @@ from icechunk_format.workflows.mirroring.record import MirrorRecord
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.mirroring.transaction import commit, delta_schema, discard
 from icechunk_format.workflows.running import Run
-
-_MOST_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +198,7 @@ def mirror(request: MirrorRequest, run: Run, progress: ProgressOption = None) ->
         result = finish_mirror(plan, counted(receipts, progress, "Writing files", len(plan.tasks)))
         if result is None:
             lost += 1
-            if lost == _MOST_ATTEMPTS:
+            if lost == MOST_RUNS:
                 raise ConflictError(
                     f"other runs wrote to {target} during each of {lost} attempts; this one"
                     " changed nothing, mirror again later",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_version
@@ -34,6 +34,7 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.storage.location import Location
@@ -44,8 +45,6 @@ from icechunk_format.workflows.rechunking.run import Rechunking, copy_group
 from icechunk_format.workflows.running import in_process
 
 Runner = Callable[[Rechunking], Iterable[TaskReceipt]]
-
-_MOST_APPENDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +131,11 @@ def rechunk_arrays(
         Other writers changed elements of the same arrays, or appended too often, or at all with
         ``on_conflict="fail"``; nothing was committed.
     """
-    for lost in range(_MOST_APPENDS + 1):
+    for runs in range(1, MOST_RUNS + 1):
         try:
             return _rechunk_once(request, run, cores=cores, dry_run=dry_run)
         except _LostRaceError as race:
-            is_last = lost == _MOST_APPENDS or request.options.on_conflict != "rebase"
+            is_last = runs == MOST_RUNS or request.options.on_conflict != "rebase"
             if is_last or not _is_beside_append(request, race):
                 raise race.conflict from None
     raise AssertionError("the last race raises")
