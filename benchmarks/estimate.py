@@ -25,7 +25,7 @@ from measurement import RequestLog, in_fresh_process
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId

@@ -12,14 +12,14 @@ Examples
 from __future__ import annotations
 
 import logging
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from icechunk_format.names import loaded_on_use
 from icechunk_format.version import __version__ as __version__
-from icechunk_spark.reading.function import read
+from icechunk_spark.reading.read import read
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.writing.function import write
+from icechunk_spark.writing.write import write
 
 # Loaded now: the function has the name of its package.
 from icechunk_spark.zonal.zonal import zonal
@@ -27,40 +27,20 @@ from icechunk_spark.zonal.zonal import zonal
 if TYPE_CHECKING:
     from icechunk_format.storage.measures import Measures
     from icechunk_format.workflows.estimate import Estimate
-    from icechunk_format.workflows.virtualizing.result import VirtualizeResult
+    from icechunk_format.workflows.virtualizing import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
-    from icechunk_spark.deleting.function import delete
-    from icechunk_spark.mapping.function import map_blocks, read_blocks
+    from icechunk_spark.deleting.delete import delete
+    from icechunk_spark.mapping.map_blocks import map_blocks, read_blocks
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.combine import combine_summaries
     from icechunk_spark.reading.estimate import estimate
     from icechunk_spark.reading.metrics import last_read_metrics
     from icechunk_spark.reading.to_xarray import to_xarray
-    from icechunk_spark.rechunking.function import rechunk
+    from icechunk_spark.rechunking.rechunk import rechunk
     from icechunk_spark.sampling.sample import sample
     from icechunk_spark.sql.view import view
-    from icechunk_spark.virtualizing.function import virtualize
-
-_HOME: Final = {
-    "Estimate": "icechunk_format.workflows.estimate",
-    "Measures": "icechunk_format.storage.measures",
-    "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
-    "combine_summaries": "icechunk_spark.reading.combine",
-    "delete": "icechunk_spark.deleting.function",
-    "estimate": "icechunk_spark.reading.estimate",
-    "freshness": "icechunk_spark.mirroring.read",
-    "last_read_metrics": "icechunk_spark.reading.metrics",
-    "map_blocks": "icechunk_spark.mapping.function",
-    "mirror": "icechunk_spark.mirroring.copy",
-    "mirrored": "icechunk_spark.mirroring.read",
-    "read_blocks": "icechunk_spark.mapping.function",
-    "rechunk": "icechunk_spark.rechunking.function",
-    "sample": "icechunk_spark.sampling.sample",
-    "to_xarray": "icechunk_spark.reading.to_xarray",
-    "view": "icechunk_spark.sql.view",
-    "virtualize": "icechunk_spark.virtualizing.function",
-}
+    from icechunk_spark.virtualizing.virtualize import virtualize
 
 # Silent until a program configures logging.
 logging.getLogger("icechunk_spark").addHandler(logging.NullHandler())
@@ -91,17 +71,28 @@ __all__ = [
     "zonal",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name that workers and the driver of a read do not need."""
-    if name == "maintenance":
-        return import_module("icechunk_spark.maintenance")
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return [*__all__, "__version__", "maintenance"]
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        "Estimate": "icechunk_format.workflows.estimate",
+        "Measures": "icechunk_format.storage.measures",
+        "VirtualizeResult": "icechunk_format.workflows.virtualizing.result",
+        "combine_summaries": ".reading.combine",
+        "delete": ".deleting.delete",
+        "estimate": ".reading.estimate",
+        "freshness": ".mirroring.read",
+        "last_read_metrics": ".reading.metrics",
+        "map_blocks": ".mapping.map_blocks",
+        "mirror": ".mirroring.copy",
+        "mirrored": ".mirroring.read",
+        "read_blocks": ".mapping.map_blocks",
+        "rechunk": ".rechunking.rechunk",
+        "sample": ".sampling.sample",
+        "to_xarray": ".reading.to_xarray",
+        "view": ".sql.view",
+        "virtualize": ".virtualizing.virtualize",
+        "maintenance": ".maintenance",
+    },
+    *__all__,
+    "__version__",
+)

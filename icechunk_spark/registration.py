@@ -35,10 +35,10 @@ from icechunk_format.options.values import listed
 from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
 from icechunk_spark.jobs.session_options import set_session_options
-from icechunk_spark.reading.function import MappedLoad
+from icechunk_spark.reading.read import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.sql.table_function import IcechunkFunction
-from icechunk_spark.writing.function import PlannedSave
+from icechunk_spark.writing.write import PlannedSave
 
 if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction

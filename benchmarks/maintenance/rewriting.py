@@ -20,7 +20,7 @@ import numpy as np
 import zarr
 from measurement import Row
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.maintenance import copy, rewrite_manifests
 from icechunk_format.repository.files.metadata_files import metadata_cache

@@ -113,7 +113,7 @@ def series(spark: SparkSession, grid: Grid) -> list[float]:
 
 def run_tasks(path: str, question: str, bound: float) -> int:
     """Open, plan and run every task of a question, and count the rows that would go to Spark."""
-    from icechunk_format.dataset.dataset import open_dataset
+    from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
 

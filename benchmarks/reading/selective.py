@@ -152,7 +152,7 @@ def check(cases: dict[str, Any], group: str, cells: int) -> None:
 
 def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int]:
     """Return the objects of the variable's chunks that meet a selection, and their bytes."""
-    from icechunk_format.dataset.dataset import open_dataset
+    from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
 

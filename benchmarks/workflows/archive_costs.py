@@ -19,9 +19,8 @@ from measurement import RequestLog, in_fresh_process
 
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.virtualizing import virtualize
+from icechunk_format.workflows.virtualizing import Archive, virtualize, virtualize_files
 from icechunk_format.workflows.virtualizing.scanning import scan
-from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

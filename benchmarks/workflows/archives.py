@@ -30,7 +30,7 @@ from measurement import Row, in_fresh_process, interleaved, row
 import icechunk_spark
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
+from icechunk_format.workflows.virtualizing import Archive, virtualize_files
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -243,8 +243,8 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
 
     import icechunk_spark
     from icechunk_format.options.read import ReadRequest
+    from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
     from icechunk_format.workflows.mirroring.selection import Selection
     from icechunk_format.workflows.mirroring.versions import find_files
     from icechunk_format.workflows.running import in_process
@@ -264,12 +264,12 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
         target=target,
         selection=Selection.of({"rowsPerPartition": 4}),
     )
-    first = mirror(request, in_process)
+    first = bring_up_to_date(request, in_process)
     session = repository.writable_session("main")
     zarr.open_group(session.store, mode="a")["v"][0] = 2
     session.commit("a chunk")
     began = time.perf_counter()
-    done = mirror(request, in_process)
+    done = bring_up_to_date(request, in_process)
     seconds = time.perf_counter() - began
     if (done.files_added, done.files_removed) != (1, 1):
         raise AssertionError(f"a change of one chunk wrote {done}")

@@ -22,9 +22,9 @@ from icechunk_format.dataset.reading.arrays import array_reader
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository.files import metadata_files
 from icechunk_format.storage.local import store
-from icechunk_spark.reading.function import _numbers
 from icechunk_spark.reading.mapped_tasks import IcechunkTasks
 from icechunk_spark.reading.plan import plan_table
+from icechunk_spark.reading.read import _numbers
 
 if TYPE_CHECKING:
     from argparse import Namespace

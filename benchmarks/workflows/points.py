@@ -202,7 +202,7 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     """Sample in this process and compare the bytes of chunks with the ideal."""
     import pyarrow.parquet as pq
 
-    from icechunk_format.dataset.dataset import open_dataset
+    from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository.repository import Repository

@@ -209,7 +209,7 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
     """Run the steps in this process for a tenth of the polygons, and count bytes of chunks."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.dataset import open_dataset
+    from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.repository import Repository
     from icechunk_format.workflows.zonal.covering import Covering

@@ -8,8 +8,7 @@ lookups are of another one.
 from __future__ import annotations
 
 import logging
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -25,17 +24,12 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
+from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
-
-_HOME: Final = {
-    "Location": "icechunk_format.storage.location",
-    "Repository": "icechunk_format.repository.repository",
-    "SnapshotId": "icechunk_format.spec.ids",
-}
 
 # Silent until a program configures logging.
 logging.getLogger("icechunk_format").addHandler(logging.NullHandler())
@@ -58,17 +52,13 @@ __all__ = [
     "UnsupportedError",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from the module where it lives."""
-    if name == "maintenance":
-        return import_module("icechunk_format.maintenance")
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, also those that are not loaded yet."""
-    return [*__all__, "maintenance"]
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        "Location": ".storage.location",
+        "Repository": ".repository.repository",
+        "SnapshotId": ".spec.ids",
+        "maintenance": ".maintenance",
+    },
+    *__all__,
+)

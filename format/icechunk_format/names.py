@@ -1,10 +1,14 @@
-"""Names in messages: allowed values, existing names with the nearest first, and long lists."""
+"""Names in messages: allowed values, existing names with the nearest first, and long lists.
+
+Also the public names of packages, whose modules are imported at the first use of a name.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeVar
 
 from icechunk_format.errors import InvalidInputError
 
@@ -68,3 +72,21 @@ def shortened(names: Sequence[str], most: int = 20) -> str:
     """Return names as a list, cut after ``most`` of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def loaded_on_use(
+    package: str, homes: Mapping[str, str], *more: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package.
+
+    ``homes`` are the modules of its public names, those of the package with a dot before them;
+    ``more`` are further names for ``__dir__``.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(homes[name], package)
+        return home if homes[name] == f".{name}" else getattr(home, name)
+
+    return load, lambda: sorted({*homes, *more})

@@ -39,7 +39,7 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
-from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository import RepositoryReader
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import write_schema

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from icechunk_format import SnapshotId
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
     from icechunk_format.workflows.changes.offsets import Offset
     from icechunk_spark.reading.plan import OpenedTable
 
@@ -152,7 +152,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _repository(self) -> RepositoryReader:
         from icechunk_format.options.location import location_of
-        from icechunk_format.repository.reader import RepositoryReader
+        from icechunk_format.repository import RepositoryReader
 
         return RepositoryReader.open(location_of(self._options)).as_read()
 

@@ -43,8 +43,8 @@ from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
 from icechunk_format.options.location import maintenance_location
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
-from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_jobs

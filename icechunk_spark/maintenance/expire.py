@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
 from icechunk_format.options.location import maintenance_location
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff
-from icechunk_format.repository.repository import Repository
 
 
 def expire_snapshots(

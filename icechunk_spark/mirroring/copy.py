@@ -12,7 +12,7 @@ from icechunk_format.options.keywords import given_options
 from icechunk_format.options.parse import collect_options, parse_read_options
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.mirroring.mirror import MirrorResult
+    from icechunk_format.workflows.mirroring import MirrorResult
 
 # Starting a task costs a third of a small file, so a task writes several, but few enough to repeat.
 _TASKS_OF_A_CORE: Final = 2
@@ -106,9 +106,8 @@ def mirror(
     """
     # The first call imports Arrow and the dataset layer, since `icechunk_spark` imports this
     # module.
+    from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.mirror import MirrorRequest
-    from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
     from icechunk_format.workflows.mirroring.selection import REMEMBERED, Selection
     from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of

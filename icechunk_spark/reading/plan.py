@@ -18,7 +18,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import (
     open_version,
     requested_dataset,

@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DateType, LongType, StructField, StructType, TimestampType
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.python_values import Names

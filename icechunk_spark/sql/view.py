@@ -29,8 +29,8 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.reading.function import read
 from icechunk_spark.reading.plan import open_read
+from icechunk_spark.reading.read import read
 from icechunk_spark.schema import row_bytes
 from icechunk_spark.sql.functions import register_view_functions
 

@@ -36,7 +36,7 @@ from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import open_storage
 from icechunk_spark.jobs.batches import fitted
 from icechunk_spark.jobs.noted_options import catalog_refused

@@ -13,7 +13,7 @@ from helpers.pages import Page
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.display.markup import brief, escaped

@@ -13,9 +13,9 @@ from icechunk_format.maintenance import CollectResult, ExpireResult
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mirroring.mirror import MirrorResult
+from icechunk_format.workflows.mirroring import MirrorResult
+from icechunk_format.workflows.virtualizing import VirtualizeResult
 from icechunk_format.workflows.virtualizing.report import REPORT_SCHEMA
-from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 
 ID = SnapshotId(bytes(12))
 

@@ -17,7 +17,7 @@ from fuzz.mutations import damaged, damaged_file, damaged_json, damaged_tree
 from fuzz.seeds import ARRAYS, build_repository, chunk_seeds, shard_index_seeds
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import verify

@@ -21,11 +21,11 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import counted, phase
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.running import in_process
-from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
+from icechunk_format.workflows.virtualizing import Archive, virtualize_files
 
 _numbers = itertools.count()
 
@@ -222,7 +222,7 @@ class Mirroring:
         request = MirrorRequest(
             read=ReadRequest(path=self.grid.place), target=target, selection=selection
         )
-        return mirror(request, in_process, progress)
+        return bring_up_to_date(request, in_process, progress)
 
     def check_interrupted(self):
         assert not visible(self.grid.target)

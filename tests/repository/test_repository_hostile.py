@@ -16,7 +16,7 @@ import pytest
 from helpers.sessions.model import group_document
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import (
     FormatError,

@@ -13,8 +13,8 @@ from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import copy
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.mirroring.versions import find_files, freshness
 from icechunk_format.workflows.running import in_process
@@ -49,14 +49,14 @@ def test_a_copy_between_buckets(s3_server, delta_options, tmp_path, monkeypatch)
         seen.extend((function, list(tasks)))
         return in_process(function, tasks)
 
-    assert mirror(request, run).rows == 48
+    assert bring_up_to_date(request, run).rows == 48
     grid.change("wind", (1, 1))
     copy(grid.repository.location, source)
     storage = {"options": s3_server.storage_options}
     assert freshness(target, storage=storage).snapshots_behind == 1
-    done = mirror(request, run)
+    done = bring_up_to_date(request, run)
     assert (done.version, done.files_added, done.files_removed) == (1, 1, 1)
-    assert mirror(request, run).rows == 0
+    assert bring_up_to_date(request, run).rows == 0
     table = DeltaTable(target.url, storage_options=delta_options)
     rows = table.to_pyarrow_table().sort_by([("time", "ascending"), ("y", "ascending")])
     assert rows.equals(grid.rows())
@@ -76,7 +76,7 @@ def test_wrong_credentials_are_told_without_them(s3_server, delta_options, tmp_p
         selection=Selection.of({}),
     )
     with pytest.raises(IcechunkError) as raised:
-        mirror(request, in_process)
+        bring_up_to_date(request, in_process)
     text = str(raised.value)
     assert secret not in text
     assert "\n" not in text

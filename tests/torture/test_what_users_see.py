@@ -14,7 +14,7 @@ import pytest
 from helpers.servers.http import Fault, misbehaving_server
 from helpers.sessions.model import array_document, group_document, stored_contents
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.files.metadata_files import metadata_cache

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
 _R = TypeVar("_R")
 
@@ -54,7 +54,7 @@ class Call:
     @functools.cached_property
     def repository(self) -> Repository:
         """The repository, opened on first use."""
-        from icechunk_format.repository.repository import Repository
+        from icechunk_format.repository import Repository
 
         return Repository.open(self.location)
 

@@ -1,1 +1,21 @@
 """The meaning of arrays: a group as a table, CF decoding, selections and plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.names import loaded_on_use
+
+if TYPE_CHECKING:
+    from icechunk_format.dataset.dataset import Dataset, MissingChunks, open_dataset
+
+__all__ = ["Dataset", "MissingChunks", "open_dataset"]
+
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        "Dataset": ".dataset",
+        "MissingChunks": ".dataset",
+        "open_dataset": ".dataset",
+    },
+)

@@ -47,7 +47,7 @@ from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
 
 MissingChunks = Literal["fill", "skip"]
 

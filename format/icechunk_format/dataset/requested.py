@@ -11,7 +11,7 @@ from icechunk_format.dataset.selection.where.split import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 
 

@@ -11,9 +11,9 @@ from icechunk_format.maintenance.garbage.result import CollectResult
 from icechunk_format.maintenance.rewriting.commit import RewriteResult
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.maintenance.verifying.verify import verify
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff
 from icechunk_format.repository.lifecycle.expire import ExpireResult
-from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Place
 
 __all__ = [

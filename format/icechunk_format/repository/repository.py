@@ -25,9 +25,9 @@ from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
 from icechunk_format.repository.merging.merge import Merge, MergeResult, parent_of
 from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.repository.session.editing import edit_attributes
-from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
 from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
     chunk_axes,

@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 from helpers.reference import repositories as reference_repositories
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import xarray as xr
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions

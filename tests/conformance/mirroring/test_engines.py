@@ -12,8 +12,8 @@ import xarray as xr
 from deltalake import DeltaTable
 
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.running import in_process
 
@@ -60,7 +60,7 @@ def copied(tmp_path_factory):
         else:
             dataset(first, days).to_zarr(session.store, encoding=encoding, consolidated=False)
         snapshot = session.commit("days")
-        assert mirror(request, in_process).snapshot_id == snapshot
+        assert bring_up_to_date(request, in_process).snapshot_id == snapshot
         opened = xr.open_zarr(repository.readonly_session(snapshot_id=snapshot).store)
         versions.append(opened.load().to_dataframe().reset_index())
     return target, versions

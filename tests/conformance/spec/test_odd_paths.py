@@ -8,7 +8,7 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.buffer.cpu import Buffer
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.maintenance import verify
 from icechunk_format.repository.repository import Repository
 

@@ -9,7 +9,7 @@ import xarray as xr
 
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
+from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.running import in_process
 
 

@@ -24,7 +24,7 @@ import json, re, sys
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.repository.repository import Repository
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, values
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.in_process import numbered_batches, write_part, write_table

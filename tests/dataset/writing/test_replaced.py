@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.options.write import WriteOptions

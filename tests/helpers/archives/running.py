@@ -11,15 +11,15 @@ import xarray as xr
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.running import Run, in_process
+from icechunk_format.workflows.virtualizing import Archive, virtualize_files
 from icechunk_format.workflows.virtualizing.planning.template import parse_template
-from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from icechunk_format.workflows.virtualizing.result import VirtualizeResult
+    from icechunk_format.workflows.virtualizing import VirtualizeResult
 
 
 def virtualize(

@@ -15,7 +15,7 @@ from icechunk_format.workflows.sampling.sampler import Sampler
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset import Dataset
 
 _OF_READ = {field.name for field in fields(ReadRequest)}
 

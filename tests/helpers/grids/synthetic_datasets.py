@@ -10,7 +10,7 @@ import numpy as np
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs

@@ -13,8 +13,8 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository.repository import Repository
+from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.running import in_process
 
@@ -177,8 +177,8 @@ class Grid:
             **known,
         )
 
-    def mirror(self, run: Any = in_process, **arguments: Any) -> Any:
-        return mirror(self.request(**arguments), run)
+    def bring_up_to_date(self, run: Any = in_process, **arguments: Any) -> Any:
+        return bring_up_to_date(self.request(**arguments), run)
 
     def rows(self, *names: str) -> pa.Table:
         """Return the rows that the newest snapshot has, in the order of their labels."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import icechunk
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset import Dataset
 
 
 def store_dataset(

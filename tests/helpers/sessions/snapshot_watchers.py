@@ -10,7 +10,7 @@ import threading
 import numpy as np
 from helpers.sessions.model import array_document, group_document
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config

@@ -12,7 +12,7 @@ from helpers.sessions.model import Model, OurDriver, RandomChanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.read import ReadRequest

@@ -11,7 +11,7 @@ from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing.regions import blank
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import RunAxis
@@ -19,8 +19,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.local.store import LocalStorage
-from icechunk_format.workflows.deleting import labels
-from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
+from icechunk_format.workflows.deleting import DeleteRequest, delete_selected, labels
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mapping.map import BlocksRequest, MapRequest, map_over_blocks
+from icechunk_format.workflows.mapping import BlocksRequest, MapRequest, map_over_blocks
 from icechunk_format.workflows.running import in_process
 from icechunk_spark.mapping.datasets import DatasetFunction
 

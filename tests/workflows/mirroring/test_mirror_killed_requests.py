@@ -14,8 +14,8 @@ from helpers.mirroring.grid import Grid, rows_of
 from helpers.servers.http import Fault, misbehaving_server
 
 from icechunk_format.errors import IcechunkError
+from icechunk_format.workflows.mirroring import bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.mirror import mirror
 from icechunk_format.workflows.running import in_process
 
 OPTIONS = {
@@ -64,7 +64,7 @@ def test_a_run_may_end_at_any_request(server, elsewhere, tmp_path, work, after):
     request = replace(grid.request(rowsPerPartition=32), target=place)
     stored, before = {}, None
     if work == "refresh":
-        elsewhere(mirror, request, in_process)
+        elsewhere(bring_up_to_date, request, in_process)
         stored, before = dict(server.objects), grid.rows()
         grid.change("wind", (1, 1))
     outcomes = set()
@@ -74,7 +74,7 @@ def test_a_run_may_end_at_any_request(server, elsewhere, tmp_path, work, after):
         seen = ends_at(server, number, after=after)
         failed = False
         try:
-            elsewhere(mirror, request, in_process)
+            elsewhere(bring_up_to_date, request, in_process)
         except IcechunkError as error:
             failed = True
             told = str(error)
@@ -86,7 +86,7 @@ def test_a_run_may_end_at_any_request(server, elsewhere, tmp_path, work, after):
         assert is_new or failed
         assert not failed or told.isprintable()
         outcomes.add((failed, is_new))
-        again = elsewhere(mirror, request, in_process)
+        again = elsewhere(bring_up_to_date, request, in_process)
         assert (again.rows == 0) is is_new
         assert elsewhere(rows_of, place).equals(grid.rows())
         if next(seen) <= number:

@@ -9,12 +9,12 @@ from helpers.grids.changing_grid import ChangingGrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.requested import requested_scan, requested_table
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.mirror import MirrorRequest, mirror
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.running import in_process
 
@@ -55,7 +55,7 @@ def test_copies_of_random_histories(seed, choice, every_snapshot, rows):
         )
         snapshots = {}
         for _ in range(4):
-            done = mirror(request, in_process)
+            done = bring_up_to_date(request, in_process)
             snapshots[done.version] = done.snapshot_id
             for _ in range(grid.random.randint(0, 3)):
                 for _ in range(grid.random.randint(1, 3)):

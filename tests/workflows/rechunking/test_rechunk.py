@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions

@@ -18,7 +18,7 @@ from helpers.archives.running import (
 )
 from helpers.arrays.real_data import FOLDER
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.options import VirtualAccess

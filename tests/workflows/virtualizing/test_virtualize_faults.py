@@ -13,7 +13,7 @@ from helpers.archives.running import concatenated, statuses, virtualize
 from helpers.servers.http import Fault, misbehaving_server
 from helpers.storage.faulty_storage import FaultyStorage
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository

@@ -13,7 +13,7 @@ from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
 from helpers.arrays.real_data import FOLDER
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.options import VirtualAccess

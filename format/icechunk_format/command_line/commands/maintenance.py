@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from icechunk_format.maintenance import CollectResult, ExpireResult, RewriteResult
+    from icechunk_format.repository import Repository
     from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
-    from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 _COLLECTED: Final = {

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.repository import Repository
     from icechunk_format.repository.merging.merge import MergeResult
-    from icechunk_format.repository.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from icechunk_format.workflows.deleting.delete import DeleteResult
+    from icechunk_format.workflows.deleting import DeleteResult
 
 _Group = Annotated[str | None, typer.Option("--group", metavar="PATH", help="Group of the arrays.")]
 _Variables = Annotated[
@@ -57,7 +57,7 @@ def head(
     as_of: AsOfOption = None,
 ) -> None:
     """Show the first rows of a group as a table."""
-    from icechunk_format.dataset.dataset import open_dataset
+    from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.options.location import access_of
 
@@ -103,7 +103,7 @@ def delete(
     from dataclasses import replace
 
     from icechunk_format.options.write import WriteOptions
-    from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
+    from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_format.workflows.running import in_process
 
     request = DeleteRequest(
@@ -175,9 +175,9 @@ def virtualize(
     """Make files one dataset by references, in one process."""
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.running import in_process
+    from icechunk_format.workflows.virtualizing import Archive, virtualize_files
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
-    from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
 
     names = None if template is None else parse_template(template)
     dims = _names(concat_dim) or ()

@@ -172,9 +172,8 @@ def mirror(
     The first run copies a group, later runs write the changes since. This process writes all
     files; icechunk_spark.mirror distributes them over a cluster.
     """
+    from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.mirror import MirrorRequest
-    from icechunk_format.workflows.mirroring.mirror import mirror as bring_up_to_date
     from icechunk_format.workflows.mirroring.selection import Selection
     from icechunk_format.workflows.running import in_process
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.progress import ProgressOption
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
     from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         RowsOf,
         Task,
     )
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
 
 # The last microsecond that Spark's BIGINT and TIMESTAMP can hold.
 _LAST_INSTANT: Final = 2**63 - 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath, is_below
 from icechunk_format.spec.snapshot.file import Snapshot

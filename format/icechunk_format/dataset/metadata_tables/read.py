@@ -55,8 +55,8 @@ from icechunk_format.options.metadata_tables import (
     MetadataTable,
 )
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH
-from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
 

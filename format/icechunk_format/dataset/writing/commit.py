@@ -46,14 +46,14 @@ from icechunk_format.errors import (
 )
 from icechunk_format.names import shortened
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
-from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT
 from icechunk_format.storage.location import Location

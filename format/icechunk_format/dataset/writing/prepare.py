@@ -44,9 +44,9 @@ from icechunk_format.errors import (
 )
 from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.files.manifest_files import ManifestFormat
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath, ancestors, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot

@@ -11,8 +11,8 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.measures import Measures
 
 if TYPE_CHECKING:
+    from icechunk_format.repository import RepositoryReader
     from icechunk_format.repository.commit.commit import CommitResult
-    from icechunk_format.repository.reader import RepositoryReader
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 TXN_APP_ID: Final = "txnAppId"

@@ -33,9 +33,9 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance.copying.objects import CopyContext
 from icechunk_format.maintenance.garbage.marks import distinct_manifests
 from icechunk_format.progress import ProgressOption
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.history import versions_after
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.transitions import MAIN, check_status

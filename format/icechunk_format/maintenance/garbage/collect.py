@@ -51,9 +51,9 @@ from icechunk_format.maintenance.garbage.sweep import (
     delete_keys,
 )
 from icechunk_format.progress import ProgressOption
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS, race_lost, update_repo
 from icechunk_format.repository.state.transitions import check_status
 from icechunk_format.spec.envelope import SPEC_V1

@@ -24,6 +24,7 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask
+from icechunk_format.repository import Repository
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.commit.commit import (
     CommitResult,
@@ -36,7 +37,6 @@ from icechunk_format.repository.commit.commit import (
 from icechunk_format.repository.files.bounded_reads import manifest_keys
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved

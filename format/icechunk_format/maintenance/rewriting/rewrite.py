@@ -42,13 +42,13 @@ from icechunk_format.maintenance.rewriting.task import (
     run_rewrite,
 )
 from icechunk_format.progress import ProgressOption, phase
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.bounded_reads import ListedManifests
 from icechunk_format.repository.files.manifest_files import (
     MAX_REFS_PER_MANIFEST,
     ManifestFormat,
     ManifestReceipt,
 )
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import is_below, parse_node_path
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot

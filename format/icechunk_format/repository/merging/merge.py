@@ -38,8 +38,8 @@ from icechunk_format.repository.history.history import History, versions_after
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.merging.base import MERGED, base_gone, merge_base, with_merged
 from icechunk_format.repository.merging.three_way import changes_onto
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve, check_choice
-from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.using_tip import tip_using

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Selection
 from icechunk_format.dataset.table.table import Column, Table

@@ -24,7 +24,7 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.workflows.changes.steps import logs_of
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

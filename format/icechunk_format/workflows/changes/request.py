@@ -11,7 +11,7 @@ from icechunk_format.dataset.table.table import Column, Table, check_names
 
 if TYPE_CHECKING:
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
 
 #: Columns that describe the change of a row.
 CHANGE_COLUMNS: Final = tuple(

@@ -10,7 +10,7 @@ from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.workflows.changes.plan import ChangePlan, plan_changes
 from icechunk_format.workflows.changes.request import ChangeRequest

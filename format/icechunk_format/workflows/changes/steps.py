@@ -27,7 +27,7 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.transaction_log import TransactionLog
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
 
 _MOST_COORDS_HELD: Final = 1 << 21
 _READ_AT_ONCE: Final = 64

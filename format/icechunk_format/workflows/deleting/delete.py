@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, selecting
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
@@ -36,7 +36,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Residual, Selection
 from icechunk_format.dataset.selection.where.split import Selecting

@@ -1,1 +1,27 @@
 """Maps a function over labelled blocks of a group: reads blocks, places and writes results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.names import loaded_on_use
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.mapping.map import (
+        BlocksRequest,
+        MapBlocksResult,
+        MapRequest,
+        map_over_blocks,
+    )
+
+__all__ = ["BlocksRequest", "MapBlocksResult", "MapRequest", "map_over_blocks"]
+
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        "BlocksRequest": ".map",
+        "MapBlocksResult": ".map",
+        "MapRequest": ".map",
+        "map_over_blocks": ".map",
+    },
+)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
 from icechunk_format.errors import InvalidInputError, NotFoundError

@@ -20,12 +20,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.dataset import Dataset, open_dataset
+from icechunk_format.dataset import Dataset, open_dataset
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget, path_in
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_version
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt, path_in
@@ -22,7 +22,7 @@ from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location

@@ -22,7 +22,7 @@ from icechunk_format.workflows.changes.cells import (
 from icechunk_format.workflows.changes.steps import touched_nodes
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.reader import RepositoryReader
+    from icechunk_format.repository import RepositoryReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,8 @@ from icechunk_format.grid.cover import Boxes
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.repository.history.history import versions_after
-from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -144,7 +144,9 @@ class MirrorResult:
     totals: Measures | None = field(default=None, compare=False)
 
 
-def mirror(request: MirrorRequest, run: Run, progress: ProgressOption = None) -> MirrorResult:
+def bring_up_to_date(
+    request: MirrorRequest, run: Run, progress: ProgressOption = None
+) -> MirrorResult:
     """Bring a copy to the tip of its branch; each version of the table is a phase of `progress`.
 
     Raises

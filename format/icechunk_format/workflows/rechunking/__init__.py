@@ -1,1 +1,27 @@
 """Stores arrays again in other chunks: groups of chunks are read, cut into pieces, and joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.names import loaded_on_use
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.rechunking.rechunk import (
+        RechunkRequest,
+        RechunkResult,
+        one_process,
+        rechunk_arrays,
+    )
+
+__all__ = ["RechunkRequest", "RechunkResult", "one_process", "rechunk_arrays"]
+
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        "RechunkRequest": ".rechunk",
+        "RechunkResult": ".rechunk",
+        "one_process": ".rechunk",
+        "rechunk_arrays": ".rechunk",
+    },
+)

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.reader import RepositoryReader
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.workflows.changes.changed_boxes import why_another_array
 from icechunk_format.workflows.changes.steps import TouchedNodes, steps_to, touched_nodes
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_version
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
@@ -33,7 +33,7 @@ from icechunk_format.names import nearest
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parse_node_path

@@ -32,7 +32,7 @@ from icechunk_format.workflows.sampling.labels import (
 from icechunk_format.workflows.sampling.sampled import AxisChoice, TreeChoice
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset import Dataset
     from icechunk_format.options.read import ReadRequest
 
 PointColumns = Mapping[str, "tuple[str, pa.DataType]"]

@@ -37,7 +37,7 @@ from icechunk_format.workflows.sampling.sampled import (
 )
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset import Dataset
     from icechunk_format.dataset.reading.scan import ScanContext
     from icechunk_format.options.read import ReadRequest
 

@@ -18,8 +18,8 @@ from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import txn_metadata
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.repository import Repository
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath
 from icechunk_format.workflows.virtualizing.planning.record import ATTRIBUTE, RECORD, Record

@@ -39,10 +39,10 @@ from icechunk_format.errors import (
 )
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
+from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import MAX_ATTEMPTS
 from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.spec.ids import SnapshotId

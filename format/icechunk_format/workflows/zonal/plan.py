@@ -45,7 +45,7 @@ from icechunk_format.workflows.zonal.quantiles import column_suffix, part_steps,
 from icechunk_format.workflows.zonal.statistics import check_statistics, parts_of
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.dataset import Dataset
+    from icechunk_format.dataset import Dataset
     from icechunk_format.workflows.zonal.cover import Coverage
     from icechunk_format.workflows.zonal.geometries import Antimeridian
 

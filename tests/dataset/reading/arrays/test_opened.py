@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.sessions.model import group_document
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository.repository import Repository

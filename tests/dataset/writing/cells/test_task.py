@@ -12,7 +12,7 @@ from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, new_plac
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing import in_process as write_table_module
 from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.in_process import write_table

@@ -28,7 +28,7 @@ from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
-from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.spec.node_path import ancestors, parse_node_path
 
 

@@ -28,7 +28,7 @@ from icechunk_format.storage.location import Location
 from icechunk_format.storage.options import parse_options, relevant_options
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
 NAMED: Final = "vcc://"
 _FILE: Final = "file://"

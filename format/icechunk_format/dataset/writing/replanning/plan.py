@@ -39,9 +39,9 @@ from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, 
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.repository import Repository
-from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.spec.snapshot.file import Snapshot
 
 

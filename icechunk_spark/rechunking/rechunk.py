@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icechunk_format.dataset.writing.part import TaskReceipt
-    from icechunk_format.workflows.rechunking.rechunk import RechunkResult
+    from icechunk_format.workflows.rechunking import RechunkResult
     from icechunk_format.workflows.rechunking.run import Rechunking
 
 _PIECES = StructType(
@@ -158,7 +158,7 @@ def rechunk(
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.storage.location import Location
-    from icechunk_format.workflows.rechunking.rechunk import RechunkRequest, rechunk_arrays
+    from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.totals import in_commit, totalled

@@ -17,7 +17,7 @@ from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.deleting.delete import DeleteResult
+    from icechunk_format.workflows.deleting import DeleteResult
 
 
 def delete(
@@ -114,7 +114,7 @@ def delete(
     # Heavy (Arrow, NumPy, the dataset layer).
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
-    from icechunk_format.workflows.deleting.delete import DeleteRequest, delete_selected
+    from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled

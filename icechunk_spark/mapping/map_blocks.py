@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.workflows.mapping.map import BlocksRequest, MapBlocksResult
+    from icechunk_format.workflows.mapping import BlocksRequest, MapBlocksResult
 
 Sizes = Mapping[str, int]
 
@@ -156,7 +156,7 @@ def map_blocks(
     request = _parsed(path, options, group, branch, tag, snapshot, as_of)
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
-    from icechunk_format.workflows.mapping.map import MapRequest, map_over_blocks
+    from icechunk_format.workflows.mapping import MapRequest, map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
@@ -310,7 +310,7 @@ def _blocks(
     variables: Sequence[str] | None,
     periodic: Sequence[str],
 ) -> BlocksRequest:
-    from icechunk_format.workflows.mapping.map import BlocksRequest
+    from icechunk_format.workflows.mapping import BlocksRequest
 
     return BlocksRequest(
         read=replace(request, variables=None if variables is None else tuple(variables)),

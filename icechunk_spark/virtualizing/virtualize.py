@@ -20,7 +20,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_format.workflows.virtualizing.result import VirtualizeResult
+from icechunk_format.workflows.virtualizing import VirtualizeResult
 from icechunk_spark.schema import quoted
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
@@ -113,9 +113,9 @@ def virtualize(
     request = replace(request, layout="refs")
     choose("on_mismatch", on_mismatch, ("fail", "skip"))
     from icechunk_format.options.location import location_of
+    from icechunk_format.workflows.virtualizing import Archive, virtualize_files
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
-    from icechunk_format.workflows.virtualizing.virtualize import Archive, virtualize_files
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
