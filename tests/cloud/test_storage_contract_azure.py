@@ -9,13 +9,12 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from helpers.builder import add_array
 from helpers.servers.azurite import ACCOUNT_KEY
 from helpers.sessions.model import (
     Model,
     OurDriver,
     RandomChanges,
-    array_document,
-    group_document,
     stored_contents,
 )
 from helpers.storage.contract import StorageContract
@@ -150,8 +149,7 @@ def test_two_sessions_that_change_one_chunk_conflict_on_azure(azure, container):
     location = Location(f"az://{container}/{uuid.uuid4()}", options=azure.storage_options)
     repository = Repository.create(location)
     session = repository.writable_session()
-    session.create_group("/", group_document())
-    session.create_array("/a", array_document((4,), (1,)), shape=(4,), num_chunks=(4,))
+    add_array(session, "/a", (4,))
     session.commit("base")
     rivals = [Repository.open(location).writable_session() for _ in range(3)]
     for number, (rival, chunk) in enumerate(zip(rivals, (0, 1, 0), strict=True)):

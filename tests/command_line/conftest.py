@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers.builder import new_place
 from helpers.grids.weather_repository import Weather, write_weather
 
 from icechunk_format.command_line.entry import run
@@ -14,8 +14,6 @@ from icechunk_format.command_line.entry import run
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -46,12 +44,12 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def weather() -> Weather:
-    return write_weather(f"memory://command-line-{next(_numbers)}")
+    return write_weather(new_place())
 
 
 @pytest.fixture
 def weather_v1() -> Weather:
-    return write_weather(f"memory://command-line-{next(_numbers)}", spec_version=1)
+    return write_weather(new_place(), spec_version=1)
 
 
 @pytest.fixture

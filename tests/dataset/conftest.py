@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from helpers.grids.written_cells import new_place
-from helpers.spark.inspected_repositories import GROUP, add_array, new_location
+from helpers.builder import new_place, new_repository
+from helpers.spark.inspected_repositories import GROUP, add_array
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def weather(request):
     """Two commits: arrays of each kind of chunk; then one chunk more, and new metadata."""
-    repository = Repository.create(new_location(), spec_version=request.param)
+    repository = new_repository(request.param)
     session = repository.writable_session()
     session.create_group("/", build_group_metadata(attributes={"title": "é"}).to_bytes())
     session.create_group("/sea", GROUP)

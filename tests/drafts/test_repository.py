@@ -5,7 +5,6 @@ than was stored, or escapes as another error.
 """
 
 import contextlib
-import itertools
 import json
 import math
 
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.builder import new_location
 from helpers.files.draft_repositories import (
     MANIFEST,
     STRUCTURE,
@@ -43,14 +43,13 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.location import Location, open_storage
 
-_numbers = itertools.count()
 # A loaded machine is no failure.
 RELAXED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture
 def place():
-    return Location(f"memory://open-draft-{next(_numbers)}")
+    return new_location()
 
 
 @pytest.fixture

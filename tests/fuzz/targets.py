@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 from fuzz.mutations import damaged, damaged_file, damaged_json, damaged_tree
 from fuzz.seeds import ARRAYS, build_repository, chunk_seeds, shard_index_seeds
+from helpers.builder import new_place
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
 from icechunk_format.dataset import open_dataset
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-_numbers = itertools.count()
 LARGEST_DECODED = 1 << 22
 
 
@@ -163,7 +163,7 @@ def use_shard_index(case: tuple[str, bytes]) -> None:
 
 def use_repository(objects: list[tuple[str, bytes]]) -> None:
     """Read everything of a repository as a scan does."""
-    url = f"memory://fuzzed-{next(_numbers)}"
+    url = new_place()
     storage = open_storage(Location(url))
     storage.put_many(objects)
     metadata_cache().clear()
@@ -187,7 +187,7 @@ def use_repository(objects: list[tuple[str, bytes]]) -> None:
 
 def use_verify(objects: list[tuple[str, bytes]]) -> None:
     """Verify a repository, which reports damage and refuses none."""
-    url = f"memory://verified-{next(_numbers)}"
+    url = new_place()
     storage = open_storage(Location(url))
     storage.put_many(objects)
     metadata_cache().clear()
@@ -219,10 +219,7 @@ def damaged_repository(objects: Any, chance: random.Random) -> Any:
 
 def make_targets() -> list[Target]:
     """Return every target."""
-    repositories = {
-        version: build_repository(f"memory://fuzz-seed-{version}-{next(_numbers)}", version)
-        for version in (1, 2)
-    }
+    repositories = {version: build_repository(new_place(), version) for version in (1, 2)}
     objects = [item for found in repositories.values() for item in found]
 
     def files(prefix: str) -> list[bytes]:

@@ -9,9 +9,10 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from helpers.builder import add_array, new_location, new_repository
 from helpers.files.draft_repositories import some_history, write_numbered
 from helpers.mirroring.grid import Grid
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.sessions.model import stored_contents
 
 from icechunk_format import drafts, maintenance
 from icechunk_format import progress as progress_module
@@ -26,8 +27,6 @@ from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing import Archive, virtualize_files
-
-_numbers = itertools.count()
 
 
 class Enough(Exception):
@@ -66,18 +65,13 @@ def every_step(monkeypatch):
     monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN", 0)
 
 
-def place():
-    return Location(f"memory://progress-{next(_numbers)}")
-
-
 def repository_of(count, spec_version=2):
     """Return a repository with that many versions, and a manifest for each."""
-    repository = Repository.create(place(), spec_version=spec_version)
+    repository = new_repository(spec_version)
     for number in range(count):
         session = repository.writable_session()
         if number == 0:
-            session.create_group("/", group_document())
-            session.create_array("/a", array_document((99,), (1,)), shape=(99,), num_chunks=(99,))
+            add_array(session, "/a", (99,))
         session.set_chunks("/a", [[number]], [bytes([number]) * 700])
         session.commit(f"number {number}")
     return repository
@@ -162,7 +156,7 @@ class Copying:
     phases = ("Reading snapshots", "Copying manifests", "Copying chunks", "Copying snapshots")
 
     def __init__(self, tmp_path):
-        self.repository, self.target = repository_of(3), place()
+        self.repository, self.target = repository_of(3), new_location()
 
     def run(self, progress=None):
         return maintenance.copy(self.repository.location, self.target, progress=progress)
@@ -179,7 +173,7 @@ class Importing:
     phases = ("Importing snapshots",)
 
     def __init__(self, tmp_path):
-        self.source, self.target = place(), place()
+        self.source, self.target = new_location(), new_location()
         (tmp_path / "outside").mkdir()
         write_numbered(open_storage(self.source), some_history(), tmp_path / "outside")
 

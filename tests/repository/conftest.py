@@ -1,10 +1,9 @@
 """Builds small repositories in memory, empty or object by object with our own encoders."""
 
-import itertools
 from dataclasses import dataclass, field
 
 import pytest
-from helpers.grids.sessions import new_repository
+from helpers.builder import new_location, new_repository
 
 from icechunk_format.repository.commit import commit
 from icechunk_format.repository.files.metadata_files import metadata_cache
@@ -98,14 +97,11 @@ class MemoryRepository:
         return self
 
 
-_numbers = itertools.count(1)
-
-
 @pytest.fixture
 def memory_repository():
     """Give an empty place in memory, to write a repository to."""
     metadata_cache().clear()
-    return MemoryRepository(Location(f"memory://repository-{next(_numbers)}"))
+    return MemoryRepository(new_location())
 
 
 @pytest.fixture(params=[1, 2])

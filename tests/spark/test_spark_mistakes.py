@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers.spark.repositories import build_two_dimension_sets, build_two_groups, new_repository
+from helpers.builder import reference_repository
+from helpers.spark.repositories import build_two_dimension_sets, build_two_groups
 from helpers.spark.session import source_session
 from pyspark.errors import StreamingQueryException
 
@@ -57,7 +58,7 @@ def test_a_zarr_folder_that_is_no_repository(fails, tmp_path):
 
 
 def test_an_empty_repository(fails, tmp_path):
-    new_repository(tmp_path / "empty")
+    reference_repository(tmp_path / "empty")
     assert "empty" in fails(str(tmp_path / "empty"))
 
 

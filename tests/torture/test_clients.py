@@ -11,8 +11,9 @@ import time
 from collections import Counter
 
 import pytest
+from helpers.builder import add_array
 from helpers.servers.http import misbehaving_server
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.sessions.model import stored_contents
 
 from icechunk_format.errors import CommitOutcomeUnknownError, ConflictError, StorageError
 from icechunk_format.repository.files.metadata_files import metadata_cache
@@ -30,8 +31,7 @@ def test_writers_and_a_reader_over_an_unreliable_server(client):
         location = Location("s3://bucket/root", client=client, options=options)
         repository = Repository.create(location)
         session = repository.writable_session()
-        session.create_group("/", group_document())
-        session.create_array("/a", array_document((12,), (1,)), shape=(12,), num_chunks=(12,))
+        add_array(session, "/a", (12,))
         session.commit("first")
         told: list[tuple[str, str, int, bytes]] = []
         wrong: list[BaseException] = []

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import xarray as xr
+from helpers.builder import reference_repository
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def write_with_xarray(path, dataset, *, group=None, encoding=None):
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)))
+    repository = reference_repository(path)
     session = repository.writable_session("main")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -238,7 +239,7 @@ def test_coordinates_that_were_asked_for_stay_coordinates(tmp_path):
 def test_chunks_of_unequal_sizes_are_patched_and_extended(tmp_path):
     import zarr
 
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "a")))
+    repository = reference_repository(tmp_path / "a")
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     with zarr.config.set({"array.rectilinear_chunks": True}):

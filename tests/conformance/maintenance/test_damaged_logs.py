@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-import icechunk
 import zarr
+from helpers.builder import reference_repository
 
 from icechunk_format.maintenance import verify
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
@@ -13,7 +13,7 @@ from icechunk_format.spec.envelope import FileType, unwrap, wrap
 
 def history(path):
     """Write arrays, then change, delete, resize and move some of them with the reference."""
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)))
+    repository = reference_repository(path)
     session = repository.writable_session("main")
     group = zarr.group(session.store)
     for number in range(4):

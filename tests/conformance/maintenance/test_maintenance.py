@@ -18,6 +18,7 @@ import icechunk
 import numpy as np
 import pytest
 import zarr
+from helpers.builder import reference_repository
 from helpers.reference.repositories import CASES, build
 
 from icechunk_format.maintenance import collect_garbage
@@ -309,7 +310,7 @@ def test_the_reference_collects_what_we_expired_and_the_other_way_round(tmp_path
 
 def test_the_reference_reads_a_write_during_which_its_base_expired(tmp_path):
     """The reference itself fails here where a pruned log creates the array."""
-    theirs = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
+    theirs = reference_repository(tmp_path)
     session = theirs.writable_session("main")
     array = zarr.create_group(session.store).create_array("a", shape=(9,), chunks=(1,), dtype="i4")
     array[:] = 1

@@ -12,9 +12,10 @@ import icechunk
 import numpy as np
 import pytest
 import zarr
+from helpers.builder import add_array, reference_repository
 from helpers.reference.repositories import build
 from helpers.reference.sessions import put_chunk, start
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.sessions.model import group_document, stored_contents
 from zarr.core.buffer import default_buffer_prototype
 
 from icechunk_format.maintenance import copy, rewrite_manifests
@@ -196,8 +197,7 @@ def test_restorations_are_read_compared_and_built_on(built):
 def test_a_session_of_the_reference_rebases_over_a_rewrite_and_not_over_a_restoration(tmp_path):
     ours = Repository.create(str(tmp_path / "r"))
     session = ours.writable_session()
-    session.create_group("/", group_document())
-    session.create_array("/a", array_document((9,), (1,)), shape=(9,), num_chunks=(9,))
+    add_array(session, "/a", (9,))
     session.set_chunks("/a", [[n] for n in range(9)], [bytes([n + 1]) for n in range(9)])
     first = session.commit("first").snapshot_id
     session = ours.writable_session()
@@ -267,7 +267,7 @@ def test_a_copy_can_join_a_repository_of_the_reference(tmp_path):
 
 def test_version_control_is_the_same_in_both_libraries(tmp_path):
     """The same steps through both libraries leave the same refs, history and log."""
-    theirs = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "b")))
+    theirs = reference_repository(tmp_path / "b")
     ours = Repository.create(str(tmp_path / "a"))
 
     def their_commit(number):

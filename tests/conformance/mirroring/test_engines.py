@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import duckdb
-import icechunk
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 import xarray as xr
 from deltalake import DeltaTable
+from helpers.builder import reference_repository
 
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
@@ -42,7 +42,7 @@ def dataset(first: int, days: int) -> xr.Dataset:
 def copied(tmp_path_factory):
     folder = tmp_path_factory.mktemp("copied")
     place, target = str(folder / "repository"), str(folder / "copy")
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(place))
+    repository = reference_repository(place)
     encoding = {
         "t2m": {"chunks": (4, 7, 9), "dtype": "i2", "scale_factor": 0.1, "_FillValue": -9999},
         "time": {"units": "hours since 1970-01-01", "dtype": "i8"},

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import icechunk
 import pytest
+from helpers.builder import add_array, reference_repository
 from helpers.reference.sessions import assert_both_hold, open_reference, start
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.sessions.model import group_document, stored_contents
 
 from icechunk_format.errors import ConflictError
 from icechunk_format.repository.files.metadata_files import metadata_cache
@@ -51,7 +52,7 @@ def test_we_rebase_over_history_that_the_reference_pruned(tmp_path):
     session.create_group("/", group_document())
     pruned = session.commit("pruned").snapshot_id
     session = repository.writable_session()
-    session.create_array("/b", array_document((6,), (1,)), shape=(6,), num_chunks=(6,))
+    add_array(session, "/b", (6,))
     tip = session.commit("kept").snapshot_id
     open_reference(tmp_path).expire_snapshots(datetime.now(UTC) + timedelta(seconds=5))
     [kept, _] = repository.ancestry()
@@ -69,7 +70,7 @@ def test_we_rebase_over_history_that_the_reference_pruned(tmp_path):
 def test_both_continue_one_log(tmp_path):
     config = icechunk.RepositoryConfig.default()
     config.num_updates_per_repo_info_file = 4
-    icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)), config)
+    reference_repository(tmp_path, config=config)
     for number in range(6):
         ours = Repository.open(str(tmp_path))
         ours.create_tag(f"ours-{number}", ours.resolve())

@@ -13,7 +13,8 @@ import signal
 
 import icechunk
 import pytest
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.builder import add_array
+from helpers.sessions.model import stored_contents
 from helpers.storage.faulty_storage import FaultyStorage
 from zarr.core.buffer import default_buffer_prototype
 
@@ -53,8 +54,7 @@ class WatchedRepository(Repository):
 def build(directory, spec_version):
     repository = Repository.create(str(directory), spec_version=spec_version)
     session = repository.writable_session()
-    session.create_group("/", group_document())
-    session.create_array("/a", array_document((8,), (1,)), shape=(8,), num_chunks=(8,))
+    add_array(session, "/a", (8,))
     session.set_chunks("/a", [[0], [1]], [b"old 0", b"old 1" * 200])
     session.commit("base")
 
@@ -67,7 +67,7 @@ def change(directory, operation, killed_at=None, after=False):
     repository.watched.killed_at, repository.watched.after = killed_at, after
     session = repository.writable_session()
     session.set_chunks("/a", [[1], [2]], [b"new 1" * 200, b"new 2"])
-    session.create_array("/b", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    add_array(session, "/b", (2,))
     session.set_chunk("/b", [1], b"new b" * 200)
     getattr(session, operation)("killed")
     return repository.watched.requests

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from helpers.builder import reference_repository
 from helpers.reference.sessions import open_reference, put_chunk, reference_contents, start
 from helpers.sessions.model import stored_contents
 
@@ -107,7 +108,7 @@ def test_the_reference_goes_on_after_merges(tmp_path):
 @pytest.mark.parametrize("appends", ["main", "fix"])
 def test_cells_are_fixed_on_one_branch_while_the_other_appends(tmp_path, appends):
     path = str(tmp_path / "weather")
-    theirs = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    theirs = reference_repository(path)
     data = xr.Dataset(
         {"t": (("time", "x"), np.arange(40.0).reshape(8, 5))}, {"time": range(8), "x": range(5)}
     )

@@ -11,6 +11,7 @@ import secrets
 import icechunk
 import numpy as np
 import pytest
+from helpers.builder import add_array
 from helpers.reference.sessions import (
     PROTOTYPE,
     open_reference,
@@ -40,7 +41,7 @@ def test_the_reference_sees_the_same_differences(tmp_path):
     session.delete_chunks("/g/a", [[2]])
     session.update_metadata("/b", array_document((9,), (1,)), shape=(9,), num_chunks=(9,))
     session.create_group("/n", group_document())
-    session.create_array("/n/c", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    add_array(session, "/n/c", (2,))
     session.set_chunk("/n/c", [1], b"c")
     session.update_metadata("/g", group_document(5))
     tip = session.commit("changes").snapshot_id
@@ -137,7 +138,7 @@ def test_both_find_the_same_conflicts(tmp_path):
 def test_the_reference_reads_and_extends_manifests_of_executors(tmp_path):
     repository = start(tmp_path)
     session = repository.writable_session()
-    session.create_array("/w", array_document((40, 8), (1, 1)), shape=(40, 8), num_chunks=(40, 8))
+    add_array(session, "/w", (40, 8))
     node_id = session.node("/w").id
     receipts = []
     expected = {}
@@ -169,9 +170,7 @@ def test_a_large_commit_cut_into_manifests_is_readable(tmp_path):
     """Bulk references, cut into several manifests, through the reference's eyes."""
     repository = start(tmp_path)
     session = repository.writable_session()
-    session.create_array(
-        "/big", array_document((300, 300), (1, 1)), shape=(300, 300), num_chunks=(300, 300)
-    )
+    add_array(session, "/big", (300, 300))
     coords = np.argwhere(np.ones((300, 300), dtype=bool))
     session.set_chunks("/big", coords, [b"%d" % n for n in range(len(coords))])
     session._state.assembler._format = type(session.format)(spec_version=2, max_refs=20_000)
@@ -188,7 +187,7 @@ def test_a_log_of_a_million_chunks_is_readable(tmp_path):
     repository = start(tmp_path)
     session = repository.writable_session()
     shape = (400, 50, 50)
-    session.create_array("/big", array_document(shape, (1, 1, 1)), shape=shape, num_chunks=shape)
+    add_array(session, "/big", shape)
     is_there = np.ones(shape, dtype=bool)
     is_there[::7, ::3, 5] = False
     is_there[300:] = False

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import icechunk
 import pytest
+from helpers.builder import reference_repository
 from helpers.reference.sessions import ReferenceDriver, assert_both_hold, open_reference
 from helpers.sessions.model import Model, ModelNode, OurDriver, RandomChanges
 from hypothesis import HealthCheck, given, settings
@@ -56,7 +57,7 @@ def test_both_take_turns(tmp_path, seed, splits):
                 {icechunk.ManifestSplitCondition.AnyArray(): {any_dimension: splits}}
             )
         )
-        icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)), config)
+        reference_repository(tmp_path, config=config)
     else:
         Repository.create(str(tmp_path))
     model = Model()

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from helpers.arrays.real_data import FOLDER, load_table, new_repository
+from helpers.arrays.real_data import FOLDER, load_table, repository_of_files
 from helpers.grids.cell_grids import assert_cells
 from zarr.codecs import numcodecs as zn
 
@@ -32,7 +32,7 @@ def months(tmp_path_factory) -> Path:
     """Three monthly ocean files as one array of virtual chunks that stay where they are."""
     path = tmp_path_factory.mktemp("virtual") / "months"
     prefix = (FOLDER / "NEMO").as_uri() + "/"
-    repository = new_repository(path, prefix)
+    repository = repository_of_files(path, prefix)
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     array = root.create_array(

@@ -6,6 +6,7 @@ import icechunk
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.builder import reference_repository
 
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -46,7 +47,7 @@ def delete(path, **selecting):
 )
 def test_labels(tmp_path, where, gone):
     path = str(tmp_path / "repository")
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    repository = reference_repository(path)
     session = repository.writable_session("main")
     data = dataset(10)
     data.to_zarr(session.store, encoding={"t2m": {"chunks": (2, 3)}}, consolidated=False)
@@ -72,7 +73,7 @@ def test_labels(tmp_path, where, gone):
 
 def test_cells(tmp_path):
     path = str(tmp_path / "repository")
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    repository = reference_repository(path)
     session = repository.writable_session("main")
     data = dataset(10)
     data.to_zarr(session.store, encoding={"t2m": {"chunks": (2, 3)}}, consolidated=False)

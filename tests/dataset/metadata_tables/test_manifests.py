@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
+from helpers.builder import new_location, new_repository
 from helpers.spark.inspected_repositories import (
     GROUP,
     add_array,
     array_document,
-    new_location,
     read,
     rows_of,
 )
@@ -220,7 +220,7 @@ def test_cutting_covers_every_manifest_once_and_bounds_tasks(references, target)
 
 def test_many_references_are_cut_and_opened_a_few_at_a_time(monkeypatch):
     """No task, and no moment of one, opens more references than it was told to."""
-    repository = Repository.create(new_location())
+    repository = new_repository()
     session = repository.writable_session()
     session.create_group("/", GROUP)
     add_array(session, "/x", (4000,), (1,))

@@ -3,17 +3,16 @@
 import json
 
 import pytest
+from helpers.builder import new_location, new_repository
 from helpers.spark.inspected_repositories import (
     GROUP,
     add_array,
     array_document,
-    new_location,
     rows_of,
 )
 
 from icechunk_format.dataset.metadata_tables.nodes import group_rows, variable_rows
 from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
@@ -121,7 +120,7 @@ def test_nodes_that_cannot_be_read_are_rows_that_say_so():
 
 
 def test_attributes_that_utf8_cannot_hold():
-    repository = Repository.create(new_location())
+    repository = new_repository()
     session = repository.writable_session()
     half = {"units": "\ud800m", "é": "\ud800"}
     session.create_group("/", json.dumps(json.loads(GROUP) | {"attributes": half}).encode())

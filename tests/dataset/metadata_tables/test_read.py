@@ -8,12 +8,12 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from helpers.spark.inspected_repositories import GROUP, add_array, new_location, rows_of
+from helpers.builder import new_repository
+from helpers.spark.inspected_repositories import GROUP, add_array, rows_of
 
 from icechunk_format.dataset.metadata_tables.read import resolve_change
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 
 
@@ -97,7 +97,7 @@ def test_changes_by_node(weather):
 
 
 def test_a_move_is_a_change():
-    repository = Repository.create(new_location())
+    repository = new_repository()
     session = repository.writable_session()
     session.create_group("/", GROUP)
     session.create_group("/a", GROUP)
@@ -129,7 +129,7 @@ def test_versions_of_changes_that_cannot_be_compared(weather):
 
 
 def test_a_version_without_nodes_has_no_rows():
-    repository = Repository.create(new_location())
+    repository = new_repository()
     root = repository.resolve()
     for name in ("groups", "variables", "manifests", "chunks"):
         assert rows_of(repository, name, snapshot_id=root) == []

@@ -1,7 +1,8 @@
 """Attributes of a group travel with the rows that were read from it."""
 
 import pytest
-from helpers.grids.written_cells import DIMS, dataset_at, grid, new_place, rows_of
+from helpers.builder import new_place
+from helpers.grids.written_cells import DIMS, dataset_at, grid, rows_of
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.dataset.writing.in_process import write_table

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import icechunk
 import xarray as xr
+from helpers.builder import reference_repository
 
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
@@ -98,9 +99,7 @@ def by_virtualizarr(files: Sequence[str], path: Path, parser: Any, dim: str = "t
         compat="override",
         combine_attrs="override",
     )
-    repository = icechunk.Repository.create(
-        icechunk.local_filesystem_storage(str(path)), config=config
-    )
+    repository = reference_repository(path, config=config)
     session = repository.writable_session("main")
     combined.vz.to_icechunk(session.store)
     session.commit("by VirtualiZarr")

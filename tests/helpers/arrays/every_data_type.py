@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-import icechunk
 import numpy as np
 import zarr
 import zarr.codecs as zc
+from helpers.builder import reference_repository
 from helpers.grids.zarr_arrays import NUMBERS
 from helpers.reference.repositories import ReferenceRepository
 from zarr.codecs import numcodecs as zn
@@ -131,7 +131,7 @@ def _add(group: zarr.Group, name: str, dtype: Any, values: np.ndarray, **how: An
 
 def build_zoo(directory: Path) -> ReferenceRepository:
     """Every data type, plain and in shards; every number through every compressor; filters."""
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(directory)))
+    repository = reference_repository(directory)
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     types, shards, filters, grids = map(

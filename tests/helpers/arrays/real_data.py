@@ -14,6 +14,7 @@ import icechunk
 import iris_sample_data
 import numpy as np
 import xarray as xr
+from helpers.builder import reference_repository
 from helpers.grids.cell_grids import assert_cells
 from helpers.spark.session import by_source
 
@@ -136,21 +137,13 @@ def open_file(file: str) -> xr.Dataset:
     return dataset
 
 
-def new_repository(path: Path, *prefixes: str) -> icechunk.Repository:
+def repository_of_files(path: Path, *prefixes: str) -> icechunk.Repository:
     """Create a repository in which files below ``prefixes`` may be virtual chunks."""
-    icechunk.set_logs_filter("off")
     config = icechunk.RepositoryConfig.default()
     for prefix in prefixes:
         store = icechunk.local_filesystem_store(prefix.removeprefix("file://"))
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
-    access = icechunk.Credentials.LocalFileSystemAccess()
-    repository = icechunk.Repository.create(
-        icechunk.local_filesystem_storage(str(path)),
-        config=config,
-        authorize_virtual_chunk_access=icechunk.containers_credentials(
-            dict.fromkeys(prefixes, access)
-        ),
-    )
+    repository = reference_repository(path, config=config, prefixes=prefixes)
     repository.save_config()
     return repository
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+from helpers.builder import new_place
 from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.maintenance.garbage import parts as collect_parts
@@ -25,15 +25,12 @@ FOREIGN = (
     "transactions/ZZZZZZZZZZZZZZZZZZZZ",
 )
 
-_numbers = itertools.count(1)
-
 
 @dataclass
 class Built:
     """A repository, the instants between its changes, and ids by label."""
 
     repository: Repository
-    number: int
     ids: dict[str, str] = field(default_factory=dict)
     instants: dict[str, datetime] = field(default_factory=dict)
 
@@ -50,17 +47,17 @@ class Built:
 
     def clone(self):
         """Return a copy in memory, ages of objects included."""
-        source, target = f"untidy-{self.number}/", f"untidy-{next(_numbers)}"
+        source, target = (str(url)[9:] for url in (self.repository.location, new_place()))
         objects = self.storage._space.objects
         objects.update(
             {
-                f"{target}/{key.removeprefix(source)}": found
+                f"{target}/{key.removeprefix(source + '/')}": found
                 for key, found in list(objects.items())
-                if key.startswith(source)
+                if key.startswith(source + "/")
             }
         )
         repository = Repository.open(f"memory://{target}")
-        return Built(repository, self.number, dict(self.ids), dict(self.instants))
+        return Built(repository, dict(self.ids), dict(self.instants))
 
     def contents(self):
         """Return what every ref shows, bytes included; no cache helps."""
@@ -97,10 +94,8 @@ def commit(repository, number, branch="main", *, amend=False, flush=False):
 def build_untidy(spec_version=2, location=None):
     """Make commits, a reset, a deleted branch, and in version 2 an amendment and a flush."""
     metadata_cache().clear()
-    number = next(_numbers)
-    place = location or f"memory://untidy-{number}"
-    repository = Repository.create(place, spec_version=spec_version)
-    built = Built(repository, number)
+    repository = Repository.create(location or new_place(), spec_version=spec_version)
+    built = Built(repository)
     built.note("root", repository.resolve(branch="main"))
     for step in range(3):
         built.note(f"main {step}", commit(repository, step))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 
+from helpers.builder import new_repository
 from helpers.sessions.model import group_document
-
-from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count(1)
 
 
 class ChangingGrid:
@@ -20,7 +15,7 @@ class ChangingGrid:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.shape = {"x": 5, "y": 4}
-        self.repository = Repository.create(Location(f"memory://changing-{next(_numbers)}"))
+        self.repository = new_repository()
         session = self.repository.writable_session()
         session.create_group("/", group_document())
         self.session = session

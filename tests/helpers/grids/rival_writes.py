@@ -2,7 +2,8 @@
 
 import numpy as np
 import pyarrow.compute as pc
-from helpers.grids.written_cells import APPEND, dataset_at, new_place
+from helpers.builder import new_place
+from helpers.grids.written_cells import APPEND, dataset_at
 
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_table

@@ -1,24 +1,11 @@
 """Sessions over one array of small chunks, and what they left of its manifests."""
 
-import itertools
-
 import numpy as np
-from helpers.sessions.model import array_document, group_document
+from helpers.builder import add_array
 
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count(1)
-
-
-def new_repository(spec_version=2):
-    """Create an empty repository in memory."""
-    return Repository.create(
-        Location(f"memory://session-{next(_numbers)}"), spec_version=spec_version
-    )
 
 
 def split_manifests(repository, **sizes):
@@ -37,12 +24,8 @@ def split_manifests(repository, **sizes):
 def grid_session(repository, shape, chunks=None):
     """Begin a session, with an array ``/a`` of ``shape`` chunks if there is none."""
     session = repository.writable_session()
-    if session.node("/") is None:
-        session.create_group("/", group_document())
     if session.node("/a") is None:
-        session.create_array(
-            "/a", array_document(shape, [1] * len(shape)), shape=shape, num_chunks=shape
-        )
+        add_array(session, "/a", shape)
     return session
 
 

@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
+from helpers.builder import new_location
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
@@ -21,7 +22,7 @@ from icechunk_format.spec.object_keys import chunk_key, manifest_key, snapshot_k
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.location import open_storage
 
 _numbers = itertools.count(1)
 
@@ -47,7 +48,7 @@ class ArrayToWrite:
 
 def write_dataset(name, arrays, *, group="/", attributes=None):
     """Write arrays to ``memory://name`` and return the dataset of their group."""
-    location = Location(f"memory://{name}-{next(_numbers)}")
+    location = new_location()
     storage = open_storage(location)
     nodes, files = {}, []
     for path in sorted({"/", group}):

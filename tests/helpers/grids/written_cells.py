@@ -1,7 +1,5 @@
 """Rows to write as cells of a grid, and what was written, read back with our own reader."""
 
-import itertools
-
 import numpy as np
 import pyarrow as pa
 
@@ -9,13 +7,6 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
-
-_numbers = itertools.count()
-
-
-def new_place():
-    """Return the URL of a place in memory that nothing was written to."""
-    return f"memory://writes-{next(_numbers)}"
 
 
 def grid(times, xs, *, offset=0.0, **columns):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import icechunk
 import numpy as np
 import zarr
+from helpers.builder import file_access, reference_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,14 +52,6 @@ class ReferenceRepository:
         )
 
 
-def file_access(prefixes: tuple[str, ...]) -> Any:
-    """Return what lets the reference read virtual chunks below some prefixes of local files."""
-    if not prefixes:
-        return None
-    access = icechunk.Credentials.LocalFileSystemAccess()
-    return icechunk.containers_credentials(dict.fromkeys(prefixes, access))
-
-
 def create(
     directory: Path,
     spec_version: int,
@@ -68,11 +61,8 @@ def create(
 ) -> tuple[icechunk.Repository, ReferenceRepository]:
     """Create a repository in a directory; its first snapshot is labelled ``initial``."""
     directory.mkdir(parents=True, exist_ok=True)
-    repository = icechunk.Repository.create(
-        icechunk.local_filesystem_storage(str(directory)),
-        config=config,
-        authorize_virtual_chunk_access=file_access(virtual_prefixes),
-        spec_version=spec_version,
+    repository = reference_repository(
+        directory, spec_version=spec_version, config=config, prefixes=virtual_prefixes
     )
     built = ReferenceRepository(
         path=directory, spec_version=spec_version, virtual_prefixes=virtual_prefixes

@@ -7,7 +7,8 @@ the reference; ``assert_both_hold`` compares what both show with what a model sa
 import asyncio
 
 import icechunk
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.builder import add_array
+from helpers.sessions.model import group_document, stored_contents
 from zarr.core.buffer import default_buffer_prototype
 
 from icechunk_format.repository.repository import Repository
@@ -99,7 +100,7 @@ def start(directory, spec_version=2):
     session.create_group("/", group_document())
     session.create_group("/g", group_document())
     for path in ("/g/a", "/b"):
-        session.create_array(path, array_document((6,), (1,)), shape=(6,), num_chunks=(6,))
+        add_array(session, path, (6,))
         session.set_chunks(
             path, [[i] for i in range(6)], [b"base" * (1 + 200 * i) for i in range(6)]
         )

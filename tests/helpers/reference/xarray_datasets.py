@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import icechunk
+from helpers.builder import reference_repository
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.repository.repository import Repository
@@ -21,9 +21,7 @@ def store_dataset(
     dataset: xr.Dataset, path: Path | str, encoding: dict[str, Any] | None = None
 ) -> str:
     """Write a dataset to a new local repository in one commit; return the path."""
-    icechunk.set_logs_filter("off")
-    storage = icechunk.local_filesystem_storage(str(path))
-    session = icechunk.Repository.create(storage).writable_session("main")
+    session = reference_repository(path).writable_session("main")
     dataset.to_zarr(session.store, consolidated=False, mode="w", encoding=encoding or {})
     session.commit("a dataset")
     return str(path)

@@ -1,21 +1,13 @@
 """Repositories in memory whose metadata tables are read, and how Spark reads those."""
 
-import itertools
 import pickle
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.storage.location import Location
 
 GROUP = build_group_metadata(attributes=None).to_bytes()
-_numbers = itertools.count(1)
-
-
-def new_location():
-    """Return a place in memory that nothing was written to."""
-    return Location(f"memory://metadata-tables-{next(_numbers)}")
 
 
 def read(repository, name, **arguments):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from helpers.builder import reference_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,17 +53,6 @@ class Weather:
     v1: str
     v2: str
     between: datetime.datetime
-
-
-def new_repository(path: Path, *, spec_version: int = 2) -> Any:
-    """Create an empty repository with the reference library."""
-    import icechunk
-
-    # The reference warns about local file systems on every open; here that is only noise.
-    icechunk.set_logs_filter("off")
-    return icechunk.Repository.create(
-        icechunk.local_filesystem_storage(str(path)), spec_version=spec_version
-    )
 
 
 def commit(repository: Any, message: str, change: Callable[[Any], None]) -> str:
@@ -113,7 +103,7 @@ def _add_grid(root: Any) -> None:
 
 def build_weather(path: Path) -> Weather:
     """Build a grid with CF times, packed values and a sub-group, in two commits."""
-    return fill_weather(new_repository(path), str(path))
+    return fill_weather(reference_repository(path), str(path))
 
 
 def fill_weather(repository: Any, url: str) -> Weather:
@@ -139,7 +129,7 @@ def build_two_groups(path: Path) -> str:
         for name in ("north", "south"):
             add_array(root.create_group(name), "depth", np.arange(4.0), ["x"])
 
-    commit(new_repository(path), "two groups", add)
+    commit(reference_repository(path), "two groups", add)
     return str(path)
 
 
@@ -150,5 +140,5 @@ def build_two_dimension_sets(path: Path) -> str:
         add_array(root, "a", np.arange(3.0), ["x"])
         add_array(root, "b", np.arange(4.0), ["y"])
 
-    commit(new_repository(path), "two sets", add)
+    commit(reference_repository(path), "two sets", add)
     return str(path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, grid
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
@@ -19,7 +19,6 @@ from icechunk_spark.changes.source import IcechunkStreamReader
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_numbers = itertools.count()
 # Spark 4.0 and 4.1 ask for the latest offset without a start, know no limits, and plan the last
 # batch once more after a restart.
 SPARK_TELLS_START = find_spec("pyspark.sql.streaming.datasource") is not None
@@ -31,11 +30,6 @@ ROWS = StructType(
     ]
 )
 CHANGES = StructType([*ROWS.fields, StructField("_change", StringType())])
-
-
-def new_place() -> str:
-    """Return the URL of a place in memory that nothing was written to."""
-    return f"memory://streams-{next(_numbers)}"
 
 
 def append(place: str, times: Sequence[int], **options: Any) -> str:

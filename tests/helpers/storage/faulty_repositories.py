@@ -1,16 +1,13 @@
 """Repositories whose storage fails at the requests that a test names."""
 
-import itertools
-
-from helpers.sessions.model import array_document, group_document
+from helpers.builder import add_array, new_place
+from helpers.sessions.model import group_document
 from helpers.storage.faulty_storage import FaultyStorage
 
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.memory import MemoryStorage
-
-_numbers = itertools.count(1)
 
 
 class FaultyRepository(Repository):
@@ -25,11 +22,10 @@ class FaultyRepository(Repository):
 
 def faulty_repository(spec_version):
     """Create a repository with one commit; return it at a sound storage and at a faulty one."""
-    url = f"memory://commit-{next(_numbers)}"
+    url = new_place()
     sound = Repository.create(Location(url), spec_version=spec_version)
     session = sound.writable_session()
-    session.create_group("/", group_document())
-    session.create_array("/a", array_document((8,), (1,)), shape=(8,), num_chunks=(8,))
+    add_array(session, "/a", (8,))
     session.set_chunk("/a", [0], b"base")
     session.commit("base")
     # What the commit remembers would save requests in the first session, and in no later one.

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from helpers.files.copied_repositories import assert_same, commit, history, place, repository_of
+from helpers.builder import new_location, new_repository
+from helpers.files.copied_repositories import assert_same, commit, history, repository_of
 from helpers.sessions.model import (
     Model,
     OurDriver,
@@ -49,7 +50,7 @@ def keys_of(location):
 @pytest.mark.parametrize("seed", range(6))
 def test_random_repositories_come_across_with_all_their_versions(seed, tmp_path):
     chooser = random.Random(seed)
-    source = Repository.create(place(), spec_version=chooser.choice([1, 2]))
+    source = new_repository(chooser.choice([1, 2]))
     changes = RandomChanges(Model(), seed)
     target = Location(str(tmp_path / "target"))
     for number in range(5):
@@ -87,7 +88,7 @@ def test_only_the_line_is_copied_and_the_target_can_be_worked_on():
     side = commit(source, 5, "side")
     source.create_tag("v1", side)
     main_only = commit(source, 6)
-    target = place()
+    target = new_location()
     copied = copy(source.location, target, tag="v1", target_branch="published")
     repository = Repository.open(target)
     assert repository.branches() == {
@@ -121,7 +122,7 @@ def test_only_the_line_is_copied_and_the_target_can_be_worked_on():
 
 
 def test_a_branch_of_the_target_moves_forward_with_the_line():
-    source, target = repository_of(2), place()
+    source, target = repository_of(2), new_location()
     copy(source.location, target)
     repository = Repository.open(target)
     before = repository.resolve()
@@ -138,7 +139,7 @@ def test_a_branch_of_the_target_moves_forward_with_the_line():
 
 
 def test_expired_versions_of_the_source_are_known_by_their_logs():
-    source, target = repository_of(2), place()
+    source, target = repository_of(2), new_location()
     copy(source.location, target)
     commit(source, 3)
     commit(source, 4)
@@ -169,7 +170,7 @@ def test_settings_metadata_and_containers_come_along(tmp_path):
     source.set_metadata({"owner": "me"})
     source.set_feature_flag(3, False)
     copy(source.location, str(tmp_path / "new"))
-    copy(source.location, other := place())
+    copy(source.location, other := new_location())
     for repository in (Repository.open(str(tmp_path / "new")), Repository.open(other)):
         assert repository.metadata == {"owner": "me"}
         assert repository.feature_flags() == {3: False}
@@ -205,7 +206,7 @@ def test_virtual_references_stay_virtual():
         ),
     )
     session.commit("virtual")
-    target = place()
+    target = new_location()
     done = copy(source.location, target)
     assert done.chunks == 1
     node = Repository.open(target).snapshot(done.snapshot_id).node("/a")
@@ -219,7 +220,7 @@ def test_virtual_references_stay_virtual():
 
 
 def test_a_copy_finds_only_what_is_missing():
-    source, target = repository_of(8), place()
+    source, target = repository_of(8), new_location()
     copy(source.location, target)
     storage = open_storage(target)
     chunks = sorted(info.key for info in storage.list("chunks/"))
@@ -231,7 +232,7 @@ def test_a_copy_finds_only_what_is_missing():
 
 
 def test_the_copy_stays_whole_when_it_is_tidied():
-    source, target = repository_of(4), place()
+    source, target = repository_of(4), new_location()
     copy(source.location, target)
     repository = Repository.open(target)
     before = stored_contents(repository, repository.resolve())
@@ -241,12 +242,12 @@ def test_the_copy_stays_whole_when_it_is_tidied():
     repository = Repository.open(target)
     assert stored_contents(repository, repository.resolve()) == before
     with pytest.raises(NotFoundError, match="nowhere"):
-        copy(target, place(), branch="nowhere")
+        copy(target, new_location(), branch="nowhere")
 
 
 def test_places_that_cannot_take_a_copy_are_refused():
     source = repository_of(1)
-    foreign = place()
+    foreign = new_location()
     open_storage(foreign).put("data/important.csv", b"1,2")
     with pytest.raises(AlreadyExistsError, match=r"important\.csv"):
         copy(source.location, foreign)
@@ -256,13 +257,13 @@ def test_places_that_cannot_take_a_copy_are_refused():
     with pytest.raises(InvalidInputError, match="both"):
         copy(source.location, source.location)
     with pytest.raises(InvalidInputError):
-        copy(source.location, place(), branch="main", tag="v1")
+        copy(source.location, new_location(), branch="main", tag="v1")
     with pytest.raises(NotFoundError):
-        copy(place(), place())
+        copy(new_location(), new_location())
 
 
 def test_a_rival_that_creates_the_target_first_wins(monkeypatch):
-    source, target = repository_of(2), place()
+    source, target = repository_of(2), new_location()
     store_files = copy_publish._copy_files
 
     def slowly(*given, **options):
@@ -299,7 +300,7 @@ def test_chunks_are_known_by_all_of_their_bytes():
 
 
 def test_objects_that_hold_several_chunks_are_compared_with_the_source(monkeypatch):
-    source, target = place(), place()
+    source, target = new_location(), new_location()
     raw = [bytes([n]) * 12 for n in (1, 2, 3)]
     keys = [chunk_key(ChunkId(one)) for one in raw]
     for key in keys:
@@ -315,7 +316,7 @@ def test_objects_that_hold_several_chunks_are_compared_with_the_source(monkeypat
 
 def test_a_copy_onto_snapshots_that_were_removed_meanwhile_is_a_conflict():
     source = repository_of(2)
-    target = place()
+    target = new_location()
     copy(source.location, target, target_branch="work")
     commit(source, 5)
     plan = plan_copy(source.location, target, target_branch="other")
@@ -335,5 +336,5 @@ def test_a_copy_onto_snapshots_that_were_removed_meanwhile_is_a_conflict():
 def test_a_missing_chunk_names_itself():
     rows = rows_of([(bytes([7]) * 12, 4)])
     with pytest.raises(NotFoundError, match=f"{ChunkId(bytes([7]) * 12)}.*verify"):
-        copy_chunks(CopyContext(source=place(), target=place()), rows)
+        copy_chunks(CopyContext(source=new_location(), target=new_location()), rows)
     assert issubclass(NotFoundError, IcechunkError)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import icechunk
 import pytest
-from helpers.files.copied_repositories import assert_same, commit, place, repository_of
+from helpers.builder import new_location
+from helpers.files.copied_repositories import assert_same, commit, repository_of
 from helpers.sessions.model import stored_contents
 
 from icechunk_format.errors import StorageError
@@ -48,7 +49,7 @@ class Failing:
 def test_every_failed_write_can_be_followed_by_another_try(monkeypatch):
     source = repository_of(3)
     for writes in itertools.count():
-        target = place()
+        target = new_location()
         with monkeypatch.context() as patched:
             Failing(patched, writes)
             try:

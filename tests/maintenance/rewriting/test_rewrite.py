@@ -10,6 +10,7 @@ import random
 
 import numpy as np
 import pytest
+from helpers.builder import add_array, new_repository
 from helpers.sessions.model import Model, OurDriver, RandomChanges, array_document, stored_contents
 
 from icechunk_format.errors import (
@@ -23,12 +24,8 @@ from icechunk_format.maintenance import rewrite_manifests
 from icechunk_format.maintenance.rewriting import rewrite
 from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
 from icechunk_format.maintenance.rewriting.task import run_rewrite
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
 from icechunk_format.spec.repo_info.updates import Availability
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count()
 
 
 def per_axis(*sizes):
@@ -37,22 +34,9 @@ def per_axis(*sizes):
     ]
 
 
-def new_repository(spec_version=2):
-    return Repository.create(
-        Location(f"memory://rewrite-{next(_numbers)}"), spec_version=spec_version
-    )
-
-
-def add_array(session, path, shape):
-    session.create_array(
-        path, array_document(shape, (1,) * len(shape)), shape=shape, num_chunks=shape
-    )
-
-
 def appended(repository, steps, width=4, path="/a"):
     """Append one row of chunks at a time."""
     session = repository.writable_session()
-    session.create_group("/", b'{"zarr_format":3,"node_type":"group"}')
     add_array(session, path, (steps, width))
     session.commit("create")
     for step in range(steps):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import icechunk
 import pytest
 import zarr
+from helpers.builder import reference_repository
 from helpers.reference.repositories import CASES, build
 
 from icechunk_format.maintenance import verify
@@ -30,7 +31,7 @@ def test_states_of_the_reference_are_sound(name, spec_version, tmp_path):
 @pytest.fixture
 def repository(tmp_path):
     """Build a repository with a group and an array in it."""
-    made = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")))
+    made = reference_repository(tmp_path / "r")
     session = made.writable_session("main")
     root = zarr.create_group(session.store)
     root.create_group("g").create_array("a", shape=(4,), chunks=(2,), dtype="int32")

@@ -8,21 +8,17 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.builder import add_array, new_repository
 from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.errors import ConflictError
 from icechunk_format.repository.changes.conflicts import ConflictKind
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
-from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count(1)
 
 
 def array(session, path, version=0, length=4):
-    document = array_document((length,), (1,), version)
-    session.create_array(path, document, shape=(length,), num_chunks=(length,))
+    add_array(session, path, (length,), version=version)
 
 
 def resize(session, path, length):
@@ -155,9 +151,8 @@ def expected(ours, theirs):
     return kinds
 
 
-def new_repository(spec_version=2):
-    place = Location(f"memory://conflicts-{next(_numbers)}")
-    repository = Repository.create(place, spec_version=spec_version)
+def begun(spec_version=2):
+    repository = new_repository(spec_version)
     session = repository.writable_session()
     session.create_group("/", group_document())
     session.create_group("/g", group_document())
@@ -180,7 +175,7 @@ def kinds_of(error):
 
 @pytest.mark.parametrize("ours", ACTIONS)
 def test_every_pair(ours):
-    repository = new_repository()
+    repository = begun()
     base = repository.resolve()
     for number, theirs in enumerate(ACTIONS):
         branch = f"pair-{number}"
@@ -206,7 +201,7 @@ def test_every_pair(ours):
 
 def outcome(ours, theirs, **how):
     """Return the contents after both commits, and the result."""
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     ACTIONS[ours](session, b"O")
     commit_theirs(repository, theirs)
@@ -259,7 +254,7 @@ def test_nothing_but_chunks_can_be_resolved():
 
 @pytest.mark.parametrize("resolve", ["ours", "theirs"])
 def test_manifests_of_executors_can_be_resolved(resolve):
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     refs = store_chunks(repository.storage, [[0], [1], [2]], [b"O"] * 3, inline_threshold=512)
     [receipts] = store_manifests(
@@ -278,7 +273,7 @@ def test_manifests_of_executors_can_be_resolved(resolve):
 
 
 def test_the_message_names_what_who_and_what_to_do():
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     session.set_chunks("/g/a", [[i] for i in range(4)], [b"O"] * 4)
     theirs = repository.writable_session()
@@ -296,7 +291,7 @@ def test_the_message_names_what_who_and_what_to_do():
 
 
 def test_failing_is_an_option():
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     tip = commit_theirs(repository, "other chunk")
@@ -308,7 +303,7 @@ def test_failing_is_an_option():
 
 
 def test_a_lost_race_costs_two_small_files():
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     session.set_chunks("/b", [[i] for i in range(4)], [b"x" * 600] * 4)
     session.set_chunks("/g/a", [[i] for i in range(1, 4)], [b"x" * 600] * 3)
@@ -333,7 +328,7 @@ def test_a_lost_race_costs_two_small_files():
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_many_lost_races_are_passed_one_by_one(spec_version):
-    repository = new_repository(spec_version)
+    repository = begun(spec_version)
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     commits = iter(range(5))
@@ -355,7 +350,7 @@ def test_many_lost_races_are_passed_one_by_one(spec_version):
 
 
 def test_giving_up_after_so_many_tries():
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     numbers = itertools.count()
@@ -377,7 +372,7 @@ def test_giving_up_after_so_many_tries():
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_a_branch_that_was_reset_is_not_committed_to(spec_version):
-    repository = new_repository(spec_version)
+    repository = begun(spec_version)
     base = repository.resolve()
     middle = commit_theirs(repository, "new apart")
     session = repository.writable_session()
@@ -390,7 +385,7 @@ def test_a_branch_that_was_reset_is_not_committed_to(spec_version):
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_a_branch_that_was_deleted_is_not_committed_to(spec_version):
-    repository = new_repository(spec_version)
+    repository = begun(spec_version)
     repository.create_branch("develop", repository.resolve())
     session = repository.writable_session("develop")
     ACTIONS["chunk 1"](session, b"O")
@@ -401,7 +396,7 @@ def test_a_branch_that_was_deleted_is_not_committed_to(spec_version):
 
 
 def test_an_amended_parent_is_no_parent_any_more():
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     other = repository.writable_session()
@@ -414,7 +409,7 @@ def test_an_amended_parent_is_no_parent_any_more():
 
 
 def test_without_its_log_a_commit_cannot_be_compared():
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     tip = commit_theirs(repository, "new apart")
@@ -427,7 +422,7 @@ def test_without_its_log_a_commit_cannot_be_compared():
 def test_disjoint_writers_lose_nothing(seed):
     """Several sessions of one beginning write chunks of their own; all must be there."""
     random = np.random.default_rng(seed)
-    repository = new_repository()
+    repository = begun()
     session = repository.writable_session()
     document = array_document((12, 12), (1, 1))
     session.create_array("/w", document, shape=(12, 12), num_chunks=(12, 12))

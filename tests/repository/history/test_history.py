@@ -7,7 +7,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from helpers.sessions.model import array_document, group_document
+from helpers.builder import add_array, new_repository
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -16,33 +16,26 @@ from icechunk_format.errors import (
     NotFoundError,
     ReadOnlyError,
 )
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.transitions import FeatureFlag
 from icechunk_format.spec.repo_info.updates import Availability, UpdateKind
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count()
 
 
 def commit(repository, number, branch="main"):
     session = repository.writable_session(branch)
     if session.node("/a") is None:
-        session.create_group("/", group_document())
-        session.create_array("/a", array_document((99,), (1,)), shape=(99,), num_chunks=(99,))
+        add_array(session, "/a", (99,))
     session.set_chunk("/a", [number], bytes([number + 1]))
     return session.commit(f"commit {number}").snapshot_id
 
 
 @pytest.fixture(params=[1, 2])
 def repository(request):
-    return Repository.create(
-        Location(f"memory://versions-{next(_numbers)}"), spec_version=request.param
-    )
+    return new_repository(request.param)
 
 
 @pytest.fixture
 def newest():
-    return Repository.create(Location(f"memory://versions-{next(_numbers)}"))
+    return new_repository()
 
 
 def test_the_graph_has_every_version_that_a_name_reaches(repository):

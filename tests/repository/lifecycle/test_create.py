@@ -1,8 +1,7 @@
 """A repository is created once, in an empty place, also when the store fails."""
 
-import itertools
-
 import pytest
+from helpers.builder import new_place
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.errors import (
@@ -15,8 +14,6 @@ from icechunk_format.repository.lifecycle.create import create_repository
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.memory import MemoryStorage
 
-_numbers = itertools.count(1)
-
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
@@ -25,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 def test_every_request_of_a_creation_may_fail_once(spec_version, fault):
     number = 0
     while True:
-        url = f"memory://creation-{next(_numbers)}"
+        url = new_place()
         storage = FaultyStorage(MemoryStorage(url[9:]), fault, frozenset([number]))
         try:
             create_repository(storage, spec_version=spec_version)
@@ -44,17 +41,17 @@ def test_every_request_of_a_creation_may_fail_once(spec_version, fault):
 
 def test_a_creation_says_when_nobody_can_tell():
     for fault in (Fault.REQUEST_LOST, Fault.RESPONSE_LOST):
-        storage = FaultyStorage(MemoryStorage(f"creation-{next(_numbers)}"))
+        storage = FaultyStorage(MemoryStorage(new_place()[9:]))
         create_repository(storage)
         decision = len(storage.requests) - 1
         failing = frozenset(range(decision, decision + 10))
-        storage = FaultyStorage(MemoryStorage(f"creation-{next(_numbers)}"), fault, failing)
+        storage = FaultyStorage(MemoryStorage(new_place()[9:]), fault, failing)
         with pytest.raises(CommitOutcomeUnknownError, match="may have landed or not"):
             create_repository(storage)
 
 
 def test_a_creation_needs_an_empty_place():
-    place = MemoryStorage(f"creation-{next(_numbers)}")
+    place = MemoryStorage(new_place()[9:])
     with pytest.raises(InvalidInputError, match="spec version 3"):
         create_repository(place, spec_version=3)
     place.put("some/file", b"x")
@@ -68,7 +65,7 @@ def test_a_creation_needs_an_empty_place():
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_of_two_creators_at_once_one_wins(spec_version):
-    place = MemoryStorage(f"creation-{next(_numbers)}")
+    place = MemoryStorage(new_place()[9:])
 
     class Overtaken:
         def __getattr__(self, name):

@@ -4,12 +4,12 @@ Random histories are restored to random versions: contents are those of the old 
 difference from the tip is what a comparison of both contents finds.
 """
 
-import itertools
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.builder import add_array, commit_to, new_repository
 from helpers.sessions.model import Model, OurDriver, RandomChanges, array_document, stored_contents
 
 from icechunk_format.errors import (
@@ -20,35 +20,17 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance import verify
 from icechunk_format.repository.lifecycle import restore
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
 from icechunk_format.spec.repo_info.updates import Availability, GCRanUpdate
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count()
-GROUP = b'{"zarr_format":3,"node_type":"group"}'
-
-
-def new_repository(spec_version=2):
-    return Repository.create(
-        Location(f"memory://restore-{next(_numbers)}"), spec_version=spec_version
-    )
 
 
 def with_array(repository, shape=(10,)):
     session = repository.writable_session()
-    session.create_group("/", GROUP)
-    session.create_array("/a", array_document(shape, (1,)), shape=shape, num_chunks=shape)
+    add_array(session, "/a", shape)
     session.set_chunks("/a", [[i] for i in range(shape[0])], [b"\x01"] * shape[0])
     return session.commit("array").snapshot_id
-
-
-def commit(repository, change, message="change", branch="main"):
-    session = repository.writable_session(branch)
-    change(session)
-    return session.commit(message).snapshot_id
 
 
 def changed_keys(before, after):
@@ -138,14 +120,14 @@ def test_random_histories_are_restored_and_the_difference_is_the_truth(seed):
 def test_history_stays_and_others_commit_on_top(spec_version):
     repository = new_repository(spec_version)
     first = with_array(repository)
-    second = commit(repository, lambda s: s.set_chunk("/a", [3], b"bad"))
+    second = commit_to(repository, "main", lambda s: s.set_chunk("/a", [3], b"bad"))
     done = repository.restore("main", str(first), metadata={"why": "bad"})
     info = next(iter(repository.ancestry()))
     assert (info.id, info.parent_id) == (done.snapshot_id, second)
     assert info.message == f"Restore snapshot {first}"
     assert info.metadata == {"why": "bad"}
     assert done.files_written == {"snapshots": 1, "transactions": 1}
-    commit(repository, lambda s: s.set_chunk("/a", [4], b"new"))
+    commit_to(repository, "main", lambda s: s.set_chunk("/a", [4], b"new"))
     contents = stored_contents(repository, repository.resolve())
     assert (contents["a/c/3"], contents["a/c/4"]) == (b"\x01", b"new")
     assert [i.message for i in repository.ancestry()][:4] == [
@@ -171,8 +153,8 @@ def test_equal_references_are_not_logged_however_they_are_stored():
             last_modified=[modified] * 10,
         )
 
-    old = commit(repository, lambda s: s.set_refs("/a", refs(4, "x", 9)))
-    commit(repository, lambda s: s.delete_chunks("/a", [[i] for i in range(10)]))
+    old = commit_to(repository, "main", lambda s: s.set_refs("/a", refs(4, "x", 9)))
+    commit_to(repository, "main", lambda s: s.delete_chunks("/a", [[i] for i in range(10)]))
 
     def again(session):
         session.set_refs("/a", refs(4, "x", 9))
@@ -181,7 +163,7 @@ def test_equal_references_are_not_logged_however_they_are_stored():
         session.set_refs("/a", refs(5, "x", 9).take(np.array([6])))
         session.set_refs("/a", refs(4, None, 9).take(np.array([8])))
 
-    tip = commit(repository, again)
+    tip = commit_to(repository, "main", again)
     done = repository.restore("main", old)
     changed = repository.diff(tip, done.snapshot_id).updated_chunks["/a"]
     assert changed[:, 0].tolist() == [2, 4, 6, 8]
@@ -191,8 +173,8 @@ def test_what_lies_in_many_manifests_is_compared_in_pieces(monkeypatch):
     monkeypatch.setattr(restore, "MAX_REFS_PER_MANIFEST", 4)
     repository = new_repository()
     old = with_array(repository, (60,))
-    commit(repository, lambda s: s.set_chunks("/a", [[7], [31]], [b"x", b"y"]))
-    tip = commit(repository, lambda s: s.delete_chunks("/a", [[50]]))
+    commit_to(repository, "main", lambda s: s.set_chunks("/a", [[7], [31]], [b"x", b"y"]))
+    tip = commit_to(repository, "main", lambda s: s.delete_chunks("/a", [[50]]))
     done = repository.restore("main", old)
     assert repository.diff(tip, done.snapshot_id).updated_chunks["/a"][:, 0].tolist() == [7, 31, 50]
 
@@ -200,7 +182,7 @@ def test_what_lies_in_many_manifests_is_compared_in_pieces(monkeypatch):
 def test_a_rival_of_the_restored_chunks_finds_its_conflict():
     repository = new_repository()
     first = with_array(repository)
-    commit(repository, lambda s: s.set_chunk("/a", [3], b"bad"))
+    commit_to(repository, "main", lambda s: s.set_chunk("/a", [3], b"bad"))
     rival, other = repository.writable_session(), repository.writable_session()
     rival.set_chunk("/a", [3], b"mine")
     other.set_chunk("/a", [5], b"mine")
@@ -214,12 +196,12 @@ def test_a_rival_of_the_restored_chunks_finds_its_conflict():
 def test_a_branch_that_moved_meanwhile_is_a_conflict(monkeypatch):
     repository = new_repository()
     first = with_array(repository)
-    commit(repository, lambda s: s.set_chunk("/a", [3], b"bad"))
+    commit_to(repository, "main", lambda s: s.set_chunk("/a", [3], b"bad"))
     difference = restore.difference
 
     def slowly(*given, **options):
         log = difference(*given, **options)
-        commit(repository, lambda s: s.set_chunk("/a", [9], b"late"))
+        commit_to(repository, "main", lambda s: s.set_chunk("/a", [9], b"late"))
         return log
 
     monkeypatch.setattr(restore, "difference", slowly)
@@ -278,8 +260,8 @@ def test_another_branch_is_restored_to_a_version_it_never_had():
 def moved_and_changed(repository):
     """Commit an array, move it, and change it; return the version before the move."""
     first = with_array(repository)
-    commit(repository, lambda s: s.move("/a", "/b"), "move")
-    commit(repository, lambda s: s.set_chunk("/b", [3], b"bad"))
+    commit_to(repository, "main", lambda s: s.move("/a", "/b"), "move")
+    commit_to(repository, "main", lambda s: s.set_chunk("/b", [3], b"bad"))
     return first
 
 
@@ -304,7 +286,7 @@ def test_moves_and_changes_are_not_in_one_log():
 def test_moves_alone_are_moves():
     repository = new_repository()
     first = with_array(repository)
-    commit(repository, lambda s: s.move("/a", "/b"), "move")
+    commit_to(repository, "main", lambda s: s.move("/a", "/b"), "move")
     log = repository.transaction_log(repository.restore("main", first).snapshot_id)
     assert [(m.from_path, m.to_path) for m in log.moved_nodes] == [("/b", "/a")]
     assert log.new_arrays == log.deleted_arrays == ()

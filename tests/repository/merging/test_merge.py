@@ -1,15 +1,14 @@
 """Merges: the changes of one branch since the common ancestor, on top of another branch."""
 
-import itertools
 import json
 import random
 
 import pytest
+from helpers.builder import add_array, commit_to, new_repository
 from helpers.sessions.model import (
     Model,
     OurDriver,
     RandomChanges,
-    array_document,
     group_document,
     stored_contents,
 )
@@ -20,33 +19,17 @@ from icechunk_format.repository.commit import commit as commits
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.merging import merge
 from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count()
-
-
-def new_repository(spec_version=2):
-    place = Location(f"memory://merge-{next(_numbers)}")
-    return Repository.create(place, spec_version=spec_version)
 
 
 def begun(spec_version=2, length=10):
     """Return a repository with arrays /a and /b of chunks, and a branch dev."""
     repository = new_repository(spec_version)
     session = repository.writable_session()
-    session.create_group("/", group_document())
     for path in ("/a", "/b"):
-        document = array_document((length,), (1,))
-        session.create_array(path, document, shape=(length,), num_chunks=(length,))
+        add_array(session, path, (length,))
         session.set_chunks(path, [[i] for i in range(length)], [b"base" * 200] * length)
     repository.create_branch("dev", session.commit("base").snapshot_id)
     return repository
-
-
-def commit(repository, branch, change, message="change"):
-    session = repository.writable_session(branch)
-    change(session)
-    return session.commit(message).snapshot_id
 
 
 def chunk(path, place, data):
@@ -119,8 +102,10 @@ def test_random_histories_merge_and_conflict():
 
 def test_chunks_and_manifests_are_used_again():
     repository = begun()
-    commit(repository, "dev", lambda s: [s.set_chunk("/a", [i], b"new" * 300) for i in range(10)])
-    commit(repository, "main", chunk("/b", 0, b"theirs" * 200))
+    commit_to(
+        repository, "dev", lambda s: [s.set_chunk("/a", [i], b"new" * 300) for i in range(10)]
+    )
+    commit_to(repository, "main", chunk("/b", 0, b"theirs" * 200))
     before = set(repository.storage.list("chunks/"))
     manifests = set(repository.storage.list("manifests/"))
     done = repository.merge("dev")
@@ -134,8 +119,8 @@ def test_chunks_and_manifests_are_used_again():
 @pytest.mark.parametrize("resolve", [None, "ours", "theirs"])
 def test_chunks_that_both_changed_are_resolved(resolve):
     repository = begun()
-    commit(repository, "dev", lambda s: [s.set_chunk("/a", [i], b"dev") for i in (1, 2)])
-    theirs = commit(repository, "main", chunk("/a", 1, b"main"))
+    commit_to(repository, "dev", lambda s: [s.set_chunk("/a", [i], b"dev") for i in (1, 2)])
+    theirs = commit_to(repository, "main", chunk("/a", 1, b"main"))
     if resolve is None:
         with pytest.raises(ConflictError) as caught:
             repository.merge("dev")
@@ -152,10 +137,10 @@ def test_chunks_that_both_changed_are_resolved(resolve):
 def test_what_both_changed_alike_is_no_conflict():
     repository = begun()
     for branch in ("dev", "main"):
-        commit(repository, branch, lambda s: s.update_metadata("/", group_document(7)))
-        commit(repository, branch, lambda s: s.delete("/b"))
-        commit(repository, branch, lambda s: s.delete_chunks("/a", [[3]]))
-    commit(repository, "dev", chunk("/a", 1, b"dev"))
+        commit_to(repository, branch, lambda s: s.update_metadata("/", group_document(7)))
+        commit_to(repository, branch, lambda s: s.delete("/b"))
+        commit_to(repository, branch, lambda s: s.delete_chunks("/a", [[3]]))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev"))
     repository.merge("dev")
     assert contents(repository) == contents(repository, "dev")
 
@@ -167,7 +152,7 @@ def test_merges_in_both_directions_begin_where_the_last_one_ended():
     for number in range(6):
         for branch, path in (("dev", "/a"), ("main", "/b")):
             place, data = random_places.randrange(10), f"{branch} {number}".encode()
-            commit(repository, branch, chunk(path, place, data))
+            commit_to(repository, branch, chunk(path, place, data))
             expected[f"{path[1:]}/c/{place}"] = data
         first, second = ("dev", "main") if number % 2 else ("main", "dev")
         repository.merge(first, second)
@@ -182,8 +167,8 @@ def test_merges_in_both_directions_begin_where_the_last_one_ended():
 def test_moves_and_edits_of_other_nodes_are_merged(side):
     other = {"dev": "main", "main": "dev"}[side]
     repository = begun()
-    commit(repository, side, lambda s: s.move("/a", "/moved"))
-    commit(repository, other, chunk("/b", 1, b"edited"))
+    commit_to(repository, side, lambda s: s.move("/a", "/moved"))
+    commit_to(repository, other, chunk("/b", 1, b"edited"))
     if side == "main":
         # A session cannot be rebased over moves either.
         with pytest.raises(ConflictError) as caught:
@@ -200,10 +185,10 @@ def test_moves_and_edits_of_other_nodes_are_merged(side):
 
 def test_a_branch_that_moves_a_node_and_edits_it_is_merged():
     repository = begun()
-    commit(repository, "dev", lambda s: s.move("/a", "/moved"))
-    commit(repository, "dev", chunk("/moved", 4, b"dev"))
-    commit(repository, "dev", lambda s: s.update_metadata("/", group_document(3)))
-    commit(repository, "main", chunk("/b", 1, b"main"))
+    commit_to(repository, "dev", lambda s: s.move("/a", "/moved"))
+    commit_to(repository, "dev", chunk("/moved", 4, b"dev"))
+    commit_to(repository, "dev", lambda s: s.update_metadata("/", group_document(3)))
+    commit_to(repository, "main", chunk("/b", 1, b"main"))
     expected = contents(repository, "dev") | {"b/c/1": b"main"}
     done = repository.merge("dev")
     assert contents(repository) == expected
@@ -218,10 +203,10 @@ def test_a_branch_that_moves_a_node_and_edits_it_is_merged():
 
 def test_one_snapshot_is_picked():
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"first"))
-    picked = commit(repository, "dev", chunk("/a", 2, b"second"), "the second")
-    commit(repository, "dev", chunk("/a", 3, b"third"))
-    commit(repository, "main", chunk("/b", 3, b"main"))
+    commit_to(repository, "dev", chunk("/a", 1, b"first"))
+    picked = commit_to(repository, "dev", chunk("/a", 2, b"second"), "the second")
+    commit_to(repository, "dev", chunk("/a", 3, b"third"))
+    commit_to(repository, "main", chunk("/b", 3, b"main"))
     done = repository.cherry_pick(picked)
     found = contents(repository)
     assert [found[f"a/c/{i}"] for i in (1, 2, 3)] == [b"base" * 200, b"second", b"base" * 200]
@@ -237,11 +222,11 @@ def test_one_snapshot_is_picked():
 
 def test_the_branch_that_takes_the_changes_moves_during_the_merge(monkeypatch):
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"dev"))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev"))
     real = merge.changes_onto
 
     def rivalled(*args):
-        commit(repository, "main", chunk("/b", 5, b"rival"))
+        commit_to(repository, "main", chunk("/b", 5, b"rival"))
         return real(*args)
 
     monkeypatch.setattr(merge, "changes_onto", rivalled)
@@ -253,7 +238,7 @@ def test_the_branch_that_takes_the_changes_moves_during_the_merge(monkeypatch):
 
 def test_a_source_that_is_collected_meanwhile_is_not_merged(monkeypatch):
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"dev" * 300))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev" * 300))
     tip = repository.resolve()
     real = merge.changes_onto
 
@@ -272,7 +257,7 @@ def test_a_source_that_is_collected_meanwhile_is_not_merged(monkeypatch):
 
 def test_a_source_without_branch_keeps_its_files_by_a_marker(monkeypatch):
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"dev" * 300))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev" * 300))
     source = repository.resolve(branch="dev")
     real = merge.changes_onto
 
@@ -289,8 +274,8 @@ def test_a_source_without_branch_keeps_its_files_by_a_marker(monkeypatch):
 
 def test_an_expired_ancestor_is_found_as_long_as_its_file_exists():
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"dev"))
-    commit(repository, "main", chunk("/b", 1, b"main"))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev"))
+    commit_to(repository, "main", chunk("/b", 1, b"main"))
     repository.expire_snapshots("0s")
     preview = repository.merge("dev", dry_run=True)
     assert not preview.conflicts
@@ -313,15 +298,15 @@ def test_a_branch_that_does_not_exist_is_named():
 
 def test_a_fast_forward_that_is_refused_points_to_merge():
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"dev"))
-    commit(repository, "main", chunk("/b", 1, b"main"))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev"))
+    commit_to(repository, "main", chunk("/b", 1, b"main"))
     with pytest.raises(ConflictError, match="merge"):
         repository.fast_forward("main", "dev")
 
 
 def test_a_merge_that_fails_leaves_the_branch(monkeypatch):
     repository = begun()
-    commit(repository, "dev", chunk("/a", 1, b"dev"))
+    commit_to(repository, "dev", chunk("/a", 1, b"dev"))
     tip = repository.resolve()
 
     def broken(*args, **kwargs):
@@ -339,7 +324,7 @@ def test_a_merge_that_fails_leaves_the_branch(monkeypatch):
 def test_a_commit_is_picked_again_after_a_restore():
     repository = begun()
     good = repository.resolve()
-    commit(repository, "main", chunk("/a", 1, b"bad"))
+    commit_to(repository, "main", chunk("/a", 1, b"bad"))
     edited = repository.set_attributes("/a", {"long_name": "count"})
     repository.restore("main", good)
     picked = repository.cherry_pick(edited.snapshot_id, onto="main")

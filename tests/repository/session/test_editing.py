@@ -1,24 +1,17 @@
 """Attributes, names and deletions are edited in commits of their own."""
 
-import itertools
 import json
 
 import pytest
-from helpers.sessions.model import array_document, group_document
+from helpers.builder import add_array, new_repository
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.repository.repository import Repository
-from icechunk_format.storage.location import Location
-
-_numbers = itertools.count()
 
 
 def begun(spec_version=2):
-    place = Location(f"memory://editing-{next(_numbers)}")
-    repository = Repository.create(place, spec_version=spec_version)
+    repository = new_repository(spec_version)
     session = repository.writable_session()
-    session.create_group("/", group_document())
-    session.create_array("/a", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    add_array(session, "/a", (2,))
     session.set_chunk("/a", [1], b"x" * 600)
     session.commit("base")
     return repository

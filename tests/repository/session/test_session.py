@@ -8,7 +8,8 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers.grids.sessions import grid_session, new_repository, set_block, split_manifests
+from helpers.builder import new_repository
+from helpers.grids.sessions import grid_session, set_block, split_manifests
 from helpers.sessions.model import Model, OurDriver, RandomChanges, group_document, stored_contents
 
 from icechunk_format.errors import NotFoundError, ReadOnlyError

@@ -1,6 +1,7 @@
 """Groups and arrays are created, moved and deleted, or the session stays as it was."""
 
 import pytest
+from helpers.builder import add_array
 from helpers.grids.sessions import grid_session
 from helpers.sessions.model import array_document, group_document
 
@@ -14,7 +15,7 @@ def test_changes_that_cancel_out_leave_nothing(repository):
     session = repository.writable_session()
     session.update_metadata("/a", array_document((2,), (1,), version=9))
     session.update_metadata("/a", array_document((2,), (1,)))
-    session.create_array("/g/b", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    add_array(session, "/g/b", (2,))
     session.set_chunk("/g/b", [0], b"gone")
     session.delete("/g/b")
     assert not session.has_changes
@@ -42,7 +43,7 @@ def test_ids_outlive_updates_and_moves_but_not_recreation(repository_v2):
     session = repository_v2.writable_session()
     session.delete("/g")
     session.create_group("/g", group_document())
-    session.create_array("/g/b", array_document((2,), (1,)), shape=(2,), num_chunks=(2,))
+    add_array(session, "/g/b", (2,))
     assert session.node("/g/b").id != node_id
     last = session.commit("fourth")
     log = repository_v2.transaction_log(last.snapshot_id)

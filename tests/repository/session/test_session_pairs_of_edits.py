@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.grids.sessions import new_repository
+from helpers.builder import add_array, new_repository
 from helpers.sessions.model import (
     Model,
     OurDriver,
@@ -182,8 +182,7 @@ def six_chunks():
     """Return a repository with an array of six chunks, of which the last one is missing."""
     repository = new_repository()
     session = repository.writable_session()
-    session.create_group("/", group_document())
-    session.create_array("/a", array_document((6,), (1,)), shape=(6,), num_chunks=(6,))
+    add_array(session, "/a", (6,))
     put(session, range(5), b"base")
     session.commit("base")
     return repository

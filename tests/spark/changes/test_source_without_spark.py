@@ -6,8 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, grid
-from helpers.spark.streams import CHANGES, ROWS, Query, append, grown, new_place, repository_at
+from helpers.spark.streams import CHANGES, ROWS, Query, append, grown, repository_at
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from icechunk_format.dataset.writing.in_process import write_table

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from helpers.builder import new_place
 from helpers.grids.written_cells import grid, rows_of
-from helpers.spark.streams import ROWS, new_place, repository_at
+from helpers.spark.streams import ROWS, repository_at
 from pyspark import TaskContext
 
 from icechunk_format.dataset.writing.in_process import write_table

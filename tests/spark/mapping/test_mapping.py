@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from helpers.builder import reference_repository
 
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
@@ -42,7 +43,7 @@ def weather(tmp_path):
         }
     }  # fmt: skip
     path = str(tmp_path / "weather")
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    repository = reference_repository(path)
     session = repository.writable_session("main")
     dataset.to_zarr(session.store, zarr_format=3, consolidated=False, encoding=encoding)
     session.commit("weather")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.builder import reference_repository
 from helpers.servers.http import misbehaving_server
-from helpers.spark.repositories import add_array, commit, new_repository
+from helpers.spark.repositories import add_array, commit
 
 import icechunk_spark
 from icechunk_format.dataset.metadata_tables.read import (
@@ -32,7 +33,7 @@ OPTIONS = {
 def served(tmp_path_factory):
     """Serve a repository behind a server that counts requests; its labels are inline."""
     folder = tmp_path_factory.mktemp("estimate") / "grid"
-    repository = new_repository(folder)
+    repository = reference_repository(folder)
     values = np.random.default_rng(0).random((640, 50))
 
     from zarr.core.sync import sync

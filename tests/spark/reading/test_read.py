@@ -12,7 +12,8 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers.spark.repositories import SHAPE, T2M, add_array, commit, new_repository
+from helpers.builder import reference_repository
+from helpers.spark.repositories import SHAPE, T2M, add_array, commit
 from helpers.spark.session import by_source, without_base
 from pyspark.sql import functions as F
 
@@ -47,7 +48,7 @@ def size_in_spark(frame) -> int:
 
 
 def stored(folder, values: np.ndarray, dims: list[str], chunks: tuple[int, ...]) -> str:
-    repository = new_repository(folder)
+    repository = reference_repository(folder)
     commit(repository, "a", lambda root: add_array(root, "a", values, dims, chunks=chunks))
     return str(folder)
 

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.builder import reference_repository
 from helpers.spark.repositories import LATITUDES, LONGITUDES, T2M, TIMES, add_array, commit
 from pyspark.sql import functions as F
 
@@ -116,14 +117,13 @@ def test_outside_is_dropped_or_refused(spark, weather, points, last_line):
 
 
 def test_only_chunks_with_points_are_read(spark, tmp_path, shuffled):
-    from helpers.spark.repositories import new_repository
 
     values = np.random.default_rng(5).normal(size=(6, 60, 60))
 
     def fill(root):
         add_array(root, "v", values, ["t", "y", "x"], chunks=(1, 30, 30))
 
-    commit(new_repository(tmp_path / "grid"), "chunks", fill)
+    commit(reference_repository(tmp_path / "grid"), "chunks", fill)
     path = str(tmp_path / "grid")
     refs = icechunk_spark.read(spark, path, layout="refs").collect()
     assert len(refs) == 24

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from helpers.spark.repositories import SHAPE, add_array, commit, new_repository
+from helpers.builder import reference_repository
+from helpers.spark.repositories import SHAPE, add_array, commit
 from pyspark.errors import PySparkException
 
 import icechunk_spark
@@ -31,7 +32,7 @@ def add_line(root, values):
 @pytest.fixture
 def line(tmp_path: Path):
     """Return a repository of the reference, and its path: a row of numbers."""
-    repository = new_repository(tmp_path / "line")
+    repository = reference_repository(tmp_path / "line")
     commit(repository, "line", lambda root: add_line(root, [1, 2, 3, 4, 5]))
     return repository, str(tmp_path / "line")
 

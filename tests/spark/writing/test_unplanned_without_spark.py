@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, grid, rows_of
-from helpers.spark.streams import new_place
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.in_process import write_table

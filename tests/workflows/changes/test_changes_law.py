@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.builder import new_place
 from helpers.grids.changing_grid import ChangingGrid
 from helpers.reference.sessions import ReferenceDriver, open_reference
 from helpers.sessions.model import Model, OurDriver, RandomChanges
@@ -23,7 +24,6 @@ from icechunk_format.workflows.changes.request import CHANGE_COLUMNS, ChangeRequ
 from icechunk_format.workflows.changes.run import run_changes
 from icechunk_format.workflows.changes.steps import steps_to
 
-_numbers = itertools.count(1)
 KEYS = {"chunks": ("array", "chunk"), "refs": ("array", "chunk")}
 
 
@@ -117,7 +117,7 @@ def assert_law(repository, versions, layout, options, plan_options, by_snapshot=
 
 def history(repository_of, seed, commits, spec_version=2, both=None):
     """Make a history of random changes; return our repository and its versions."""
-    location = f"memory://law-{next(_numbers)}" if both is None else str(both)
+    location = new_place() if both is None else str(both)
     repository = Repository.create(Location(location), spec_version=spec_version)
     changes = ValidChanges(Model(), seed)
     versions = []

@@ -6,6 +6,7 @@ import icechunk
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.builder import reference_repository
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ class Source:
 
     def __init__(self, path, dataset, chunks=(1, 6, 4)):
         self.path = str(path)
-        self.repository = icechunk.Repository.create(icechunk.local_filesystem_storage(self.path))
+        self.repository = reference_repository(self.path)
         encoding = {"t2m": {"chunks": chunks}, "time": {"units": "days since 2000-01-01"}}
         self.write(dataset, encoding=encoding)
 

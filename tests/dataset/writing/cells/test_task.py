@@ -8,7 +8,8 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, new_place, rows_of, values
+from helpers.builder import new_place
+from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, rows_of, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -1,12 +1,12 @@
 """Rows that are chunks, or references to chunks, become arrays, and their values are checked."""
 
-import itertools
 import pickle
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers.builder import new_place
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
@@ -28,12 +28,10 @@ from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
 def place():
-    return f"memory://layouts-{next(_numbers)}"
+    return new_place()
 
 
 def dataset_at(place):

@@ -7,7 +7,8 @@ the columns beside it still name the dimension ``time``.
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers.grids.written_cells import DIMS, dataset_at, grid, new_place, rows_of, values
+from helpers.builder import new_place
+from helpers.grids.written_cells import DIMS, dataset_at, grid, rows_of, values
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError

@@ -3,13 +3,14 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers.builder import new_place
 from helpers.grids.rival_writes import (
     assert_as_one_after_another,
     assert_equal_contents,
     begun,
     created,
 )
-from helpers.grids.written_cells import APPEND, dataset_at, grid, new_place, values
+from helpers.grids.written_cells import APPEND, dataset_at, grid, values
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError

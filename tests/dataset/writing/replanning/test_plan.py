@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from helpers.builder import new_place
 from helpers.grids.rival_writes import (
     assert_as_one_after_another,
     assert_equal_contents,
     begun,
     created,
 )
-from helpers.grids.written_cells import APPEND, dataset_at, grid, new_place, values
+from helpers.grids.written_cells import APPEND, dataset_at, grid, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -16,8 +16,9 @@ import random
 from collections import Counter
 
 import pyarrow as pa
+from helpers.builder import new_place
 from helpers.grids.rival_writes import assert_equal_contents, begun
-from helpers.grids.written_cells import new_place, values
+from helpers.grids.written_cells import values
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError, InvalidInputError
