@@ -9,6 +9,7 @@ import pydoc
 import pandas
 import pytest
 import xarray
+from helpers.raised import raises
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
@@ -83,15 +84,20 @@ def test_keywords_of_read_are_options(options, says):
     ],
 )
 def test_write_takes_dataframes_of_spark_alone(given, found):
-    with pytest.raises(InvalidInputError, match=r"spark\.createDataFrame") as caught:
+    with raises(InvalidInputError, match=r"spark\.createDataFrame", argument="df") as caught:
         icechunk_spark.write(given, "/data/repo")
     assert caught.value.facts == {"argument": "df", "found": found}
 
 
 def test_keywords_of_write_are_options():
-    with pytest.raises(InvalidInputError, match="option 'minDensity' must be a number from 0 to 1"):
+    with raises(
+        InvalidInputError,
+        match="option 'minDensity' must be a number from 0 to 1",
+        option="minDensity",
+        value="2",
+    ):
         icechunk_spark.write(None, "/data/repo", min_density=2)
-    with pytest.raises(InvalidInputError, match="'txnVersion' as well"):
+    with raises(InvalidInputError, match="'txnVersion' as well", option="txnVersion"):
         icechunk_spark.write(None, "/data/repo", txn_app_id="nightly")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import manual
+from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -219,20 +220,20 @@ def test_one_option_twice_under_two_names():
 
 
 def test_missing_path_says_how_to_give_one():
-    with pytest.raises(InvalidInputError, match=r"'path' is missing.*TEMPORARY VIEW"):
+    with raises(InvalidInputError, match=r"'path' is missing.*TEMPORARY VIEW", option="path"):
         parse_read_options({"tag": "v1"})
 
 
 def test_catalog_table_is_refused_when_it_is_made():
     options = {"path": "file:/a", "provider": "icechunk", "owner": "me", "location": "file:/a"}
-    with pytest.raises(InvalidInputError, match="CREATE TEMPORARY VIEW v USING icechunk"):
+    with raises(InvalidInputError, match="CREATE TEMPORARY VIEW v USING icechunk", option="path"):
         parse_read_options(options)
 
 
 def test_several_paths():
-    with pytest.raises(InvalidInputError, match=r"2 paths.*union"):
+    with raises(InvalidInputError, match=r"2 paths.*union", paths=2):
         parse_read_options({"paths": '["/a", "/b"]'})
-    with pytest.raises(InvalidInputError, match="2 paths"):
+    with raises(InvalidInputError, paths=2):
         parse_read_options({"path": "/a", "paths": '["/b"]'})
     assert parse_read_options({"paths": '["/a"]'}).path == "/a"
 
@@ -243,7 +244,7 @@ def test_a_metadata_table_is_named_in_the_path_or_by_option(name):
         parsed = parse_read_options(options)
         assert (parsed.path, parsed.table) == ("/data/repo", name)
     other = "refs" if name != "refs" else "groups"
-    with pytest.raises(InvalidInputError, match="give one of the two"):
+    with raises(InvalidInputError, match="give one of the two", option="table"):
         parse_read_options({"path": f"/data/repo#{name}", "table": other})
 
 
@@ -277,7 +278,7 @@ def test_options_of_the_tables():
 
 def test_a_number_sign_may_be_part_of_a_folder():
     assert parse_read_options({"path": "/data/run#12"}).path == "/data/run#12"
-    with pytest.raises(InvalidInputError, match="did you mean '#snapshots'"):
+    with raises(InvalidInputError, match="did you mean '#snapshots'", option="path"):
         parse_read_options({"path": "/data/repo#snapshot"})
 
 
@@ -410,7 +411,7 @@ def test_orders_are_parsed(text):
 
 @pytest.mark.parametrize("text", ["x", "x=down", "x=ascending,x=descending", "{}", ""])
 def test_orders_that_are_none_are_refused(text):
-    with pytest.raises(InvalidInputError, match="latitude=descending"):
+    with raises(InvalidInputError, match="latitude=descending", option="order"):
         parse_write_options({"path": "/tmp/a", "order": text})
 
 
@@ -419,7 +420,12 @@ def test_options_of_changes_need_the_snapshot_since_which_rows_changed():
         parse(changeColumns="true")
     assert caught.value.facts == {"option": "changeColumns"}
     assert parse(changeColumns="true", changesSince="v1").change_columns
-    with pytest.raises(InvalidInputError, match="means nothing for layout=summary"):
+    with raises(
+        InvalidInputError,
+        match="means nothing for layout=summary",
+        option="changesSince",
+        layout="summary",
+    ):
         parse(changesSince="v1", layout="summary")
 
 
@@ -464,7 +470,12 @@ def test_the_error_of_an_option_for_another_call_names_the_calls_and_advises():
         "option 'startingFrom' means nothing for read: it is for 'readStream'; leave it out, or"
         " read changes up to a snapshot with option 'changesSince'"
     )
-    with pytest.raises(InvalidInputError, match=r"maintenance takes 'storage\.client' and"):
+    with raises(
+        InvalidInputError,
+        match=r"maintenance takes 'storage\.client' and",
+        option="tag",
+        call="maintenance",
+    ):
         collect_options({"tag": "v1"}, "maintenance")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.data_types import parse_data_type
@@ -93,14 +94,14 @@ def test_answers_of_the_reference(
     ],
 )
 def test_what_does_not_fit_is_refused(source: str, target: str, values: list[Any]) -> None:
-    with pytest.raises(InvalidInputError, match="cast_value"):
+    with raises(InvalidInputError, node_path="/", codec="cast_value"):
         cast(source, target).encode(np.array(values, dtype=source))
     with pytest.raises(FormatError, match="cast_value"):
         cast(target, source).decode(np.array(values, dtype=source).tobytes(), (1,))
 
 
 def test_infinity_is_never_clamped_to_an_integer() -> None:
-    with pytest.raises(InvalidInputError, match="scalar_map"):
+    with raises(InvalidInputError, match="scalar_map", codec="cast_value"):
         cast("float64", "uint8", out_of_range="clamp").encode(np.array([INF]))
 
 
@@ -156,5 +157,5 @@ def test_parameters_that_cannot_be(configuration: dict[str, Any]) -> None:
 
 
 def test_floats_do_not_wrap() -> None:
-    with pytest.raises(FormatError, match="wrap"):
+    with raises(FormatError, match="wrap", object_key="/", field="codecs[0]"):
         cast("int32", "float32", out_of_range="wrap")

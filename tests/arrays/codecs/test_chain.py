@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.arrays.codec_chains import BIG, LITTLE, PAIR, U3, chain, named
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -247,11 +248,11 @@ def test_scaling_by_minus_one_at_the_edge_of_the_range() -> None:
 
 
 def test_chunks_of_another_shape_than_the_array() -> None:
-    with pytest.raises(InvalidInputError, match="dimensions"):
+    with raises(InvalidInputError, match="dimensions", node_path="/a"):
         chain([LITTLE]).decode(b"", (1, 1))
     with pytest.raises(InvalidInputError):
         chain([LITTLE]).decode(b"", (-1,))
-    with pytest.raises(UnsupportedError, match="in memory"):
+    with raises(UnsupportedError, match="in memory", nbytes=4398046511104, limit=17179869184):
         chain([LITTLE, "zstd"]).decode(b"", (2**40,))
 
 
@@ -277,5 +278,5 @@ def test_filters_of_numcodecs() -> None:
         empty = fill_array(shards.data_type, shards.fill_value, (2,))
         assert shards.decode(shards.encode(empty), (2,)).tolist() == [0, 0]
     narrow = chain([named("numcodecs.quantize", digits=1, astype="f4"), LITTLE], "float64")
-    with pytest.raises(InvalidInputError, match="float32"):
+    with raises(InvalidInputError, node_path="/a", codec="numcodecs.quantize"):
         narrow.encode(np.array([1.0]))

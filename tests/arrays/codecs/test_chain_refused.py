@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.arrays.codec_chains import LITTLE, chain, named
+from helpers.raised import raises
 
 from icechunk_format.arrays.codecs.build import sharding_json
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
@@ -127,7 +128,7 @@ def test_missing_codecs_name_the_package(
 def test_missing_libraries_name_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library = name.removeprefix("numcodecs.")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UnsupportedError, match="pip install"):
+    with raises(UnsupportedError, match="pip install", node_path="/a"):
         chain([name], "float64")
 
 

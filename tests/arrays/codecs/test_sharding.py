@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.arrays.codec_chains import BIG, LITTLE
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,11 +79,11 @@ def test_reading_by_ranges() -> None:
 )
 def test_ranges_outside_of_the_shard(entries: list[tuple[int, int]]) -> None:
     shard = b"\1\2\5\6" + index_bytes(*entries)
-    with pytest.raises(FormatError, match="chunks/B") as caught:
+    with raises(FormatError, object_key="chunks/B", field="shard index") as caught:
         sharded().decode(shard, (6,), what="chunks/B")
     assert caught.value.facts["file_type"] == "chunk"
     sharding = sharding_of(sharded())
-    with pytest.raises(FormatError, match="outside"):
+    with raises(FormatError, match="outside", field="shard index"):
         sharding.decode_index(shard[4:], (6,), shard_nbytes=len(shard))
 
 
@@ -90,7 +91,7 @@ def test_ranges_are_checked_even_where_the_size_is_not_known() -> None:
     sharding = sharding_of(sharded())
     good = sharding.decode_index(index_bytes((2, 2), (10**12, 2), (0, 2)), (6,))
     assert good[1].tolist() == [10**12, 2]
-    with pytest.raises(FormatError, match="outside"):
+    with raises(FormatError, field="shard index"):
         sharding.decode_index(index_bytes((2, 2), (2**63, 2**63), (0, 2)), (6,))
 
 
@@ -117,7 +118,12 @@ def test_damaged_shards(shard: bytes) -> None:
 def test_shards_of_other_shapes() -> None:
     sharding = sharding_of(sharded())
     for shape in ((5,), (2, 2)):
-        with pytest.raises(FormatError, match="whole inner chunks"):
+        with raises(
+            FormatError,
+            match="whole inner chunks",
+            object_key="<metadata>",
+            field="codecs.sharding_indexed.chunk_shape",
+        ):
             sharding.inner_grid(shape)
     with pytest.raises(FormatError, match="its index takes"):
         sharded().decode(bytes(51), (6,))

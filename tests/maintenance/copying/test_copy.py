@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.builder import new_location, new_repository
 from helpers.files.copied_repositories import assert_same, commit, history, repository_of
+from helpers.raised import raises
 from helpers.sessions.model import (
     Model,
     OurDriver,
@@ -192,7 +193,7 @@ def test_settings_metadata_and_containers_come_along(tmp_path):
     clash.update_config(
         {"virtual_chunk_containers": {"s3://elsewhere/": {"name": "archive", "store": {"s3": {}}}}}
     )
-    with pytest.raises(InvalidInputError, match="wrong place"):
+    with raises(InvalidInputError, match="wrong place", name="archive"):
         copy(source.location, clash.location, target_branch="theirs")
 
 
@@ -241,7 +242,7 @@ def test_the_copy_stays_whole_when_it_is_tidied():
     collect_garbage(target, soon)
     repository = Repository.open(target)
     assert stored_contents(repository, repository.resolve()) == before
-    with pytest.raises(NotFoundError, match="nowhere"):
+    with raises(NotFoundError, kind="branch", name="nowhere"):
         copy(target, new_location(), branch="nowhere")
 
 
@@ -249,10 +250,10 @@ def test_places_that_cannot_take_a_copy_are_refused():
     source = repository_of(1)
     foreign = new_location()
     open_storage(foreign).put("data/important.csv", b"1,2")
-    with pytest.raises(AlreadyExistsError, match=r"important\.csv"):
+    with raises(AlreadyExistsError, match=r"important\.csv", found=("data/important.csv",)):
         copy(source.location, foreign)
     assert list(keys_of(foreign)) == ["data/important.csv"]
-    with pytest.raises(UnsupportedError, match="upgrade it first"):
+    with raises(UnsupportedError, match="upgrade it first", spec_version=1):
         copy(source.location, repository_of(1, spec_version=1).location)
     with pytest.raises(InvalidInputError, match="both"):
         copy(source.location, source.location)
@@ -335,6 +336,6 @@ def test_a_copy_onto_snapshots_that_were_removed_meanwhile_is_a_conflict():
 
 def test_a_missing_chunk_names_itself():
     rows = rows_of([(bytes([7]) * 12, 4)])
-    with pytest.raises(NotFoundError, match=f"{ChunkId(bytes([7]) * 12)}.*verify"):
+    with raises(NotFoundError, match=f"{ChunkId(bytes([7]) * 12)}.*verify", kind="object"):
         copy_chunks(CopyContext(source=new_location(), target=new_location()), rows)
     assert issubclass(NotFoundError, IcechunkError)

@@ -17,6 +17,7 @@ from helpers.files.maintenance_repositories import (
     keys_of,
     soon,
 )
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.maintenance import CollectResult, collect_garbage, expire_snapshots
@@ -112,7 +113,7 @@ def test_extra_roots_are_kept_like_tags():
     collect(built, soon(), extra_roots=[built.ids["side 5"]])
     assert built.ids["side 5"] in {str(info.id) for info in built.repository.snapshots()}
     assert built.ids["gone"] not in {str(info.id) for info in built.repository.snapshots()}
-    with pytest.raises(NotFoundError, match="is not among"):
+    with raises(NotFoundError, match="is not among", kind="snapshot"):
         collect(built, soon(), extra_roots=[str(SnapshotId(b"x" * 12))])
 
 
@@ -167,11 +168,16 @@ def test_parts_collect_what_one_process_collects(spec_version, depth):
 def test_times_need_a_zone_and_ids_must_be_ids():
     built = build_untidy()
     place = built.repository.location
-    with pytest.raises(InvalidInputError, match=r"older_than .* no time zone"):
+    with raises(InvalidInputError, match=r"older_than .* no time zone", argument="older_than"):
         collect_garbage(place, datetime(2024, 7, 1))
-    with pytest.raises(InvalidInputError, match=r"trim_overwritten_older_than .* no time zone"):
+    with raises(InvalidInputError, argument="trim_overwritten_older_than"):
         collect_garbage(place, soon(), trim_overwritten_older_than=datetime(2024, 7, 1))
-    with pytest.raises(InvalidInputError, match="is not a SnapshotId"):
+    with raises(
+        InvalidInputError,
+        match="is not a SnapshotId",
+        found="main",
+        allowed="20 characters of Crockford base 32",
+    ):
         collect_garbage(place, soon(), extra_roots=["main"])
 
 
@@ -186,11 +192,11 @@ def test_cutoffs_may_be_ages_and_text(age):
     assert not built.repository.expire_snapshots(age).released_snapshots
     assert expire_snapshots(place, now, dry_run=True).released_snapshots
     for wrong in ("30", "yesterday", timedelta(days=-1), 30):
-        with pytest.raises(InvalidInputError, match="neither an age, such as 30d"):
+        with raises(InvalidInputError, match="neither an age, such as 30d", argument="older_than"):
             collect_garbage(place, wrong)
-        with pytest.raises(InvalidInputError, match="neither an age, such as 30d"):
+        with raises(InvalidInputError, argument="trim_overwritten_older_than"):
             collect_garbage(place, age, trim_overwritten_older_than=wrong)
-        with pytest.raises(InvalidInputError, match="neither an age, such as 30d"):
+        with raises(InvalidInputError, argument="older_than"):
             built.repository.expire_snapshots(wrong)
 
 
@@ -198,7 +204,7 @@ def test_a_repository_that_is_read_only_is_not_collected():
     built = build_untidy()
     built.repository.set_status(Availability.READ_ONLY, "audit")
     keys = keys_of(built.storage)
-    with pytest.raises(ReadOnlyError, match="audit"):
+    with raises(ReadOnlyError, reason="audit"):
         collect_garbage(built.repository.location, soon())
     assert keys_of(built.storage) == keys
     assert collect_garbage(built.repository.location, soon(), dry_run=True).chunks_deleted > 0

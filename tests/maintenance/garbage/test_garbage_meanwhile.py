@@ -13,6 +13,7 @@ from helpers.files.maintenance_repositories import (
     keys_of,
     soon,
 )
+from helpers.raised import raises
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.errors import ConflictError, IcechunkError, NotFoundError
@@ -165,9 +166,8 @@ def test_a_repository_that_never_rests_is_given_up():
             built.repository.delete_branch(f"mover-{storage.times - 1}")
 
     storage = Interrupted(built.storage, move, every=True)
-    with pytest.raises(ConflictError) as caught:
+    with raises(ConflictError, match="was changed", attempts=publish.MOST_RUNS):
         collect(built, soon(), storage)
-    assert caught.value.facts["attempts"] == publish.MOST_RUNS
     built.contents()
 
 
@@ -276,7 +276,7 @@ def test_in_version_1_the_branch_goes_back_when_the_restored_version_was_collect
         return log
 
     monkeypatch.setattr(restoring, "difference", slowly)
-    with pytest.raises(NotFoundError, match="nothing was changed"):
+    with raises(NotFoundError, match="nothing was changed", kind="snapshot"):
         restore(built)
     assert built.repository.resolve(branch="main") == tip
     built.contents()

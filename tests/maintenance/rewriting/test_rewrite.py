@@ -11,6 +11,7 @@ import random
 import numpy as np
 import pytest
 from helpers.builder import add_array, new_repository
+from helpers.raised import raises
 from helpers.sessions.model import Model, OurDriver, RandomChanges, array_document, stored_contents
 
 from icechunk_format.errors import (
@@ -111,7 +112,7 @@ def test_an_amendment_takes_the_place_of_the_tip_and_keeps_its_log():
     assert changes.updated_chunks["/a"].tolist() == [[19, i] for i in range(4)]
     assert contents(repository) == before
     old = appended(new_repository(1), 20)
-    with pytest.raises(UnsupportedError, match="version 1"):
+    with raises(UnsupportedError, match="version 1", spec_version=1):
         rewrite_manifests(old.location, amend=True)
 
 
@@ -183,7 +184,7 @@ def test_only_chosen_arrays_are_touched():
     assert len(manifests_of(repository, "/g/b")) == 3
     rewrite_manifests(repository.location, paths="/a", splitting=splitting)
     assert len(manifests_of(repository)) == 3
-    with pytest.raises(NotFoundError, match="/nowhere"):
+    with raises(NotFoundError, kind="node", name="/nowhere"):
         rewrite_manifests(repository.location, paths=["/nowhere"])
 
 
@@ -310,7 +311,7 @@ def test_with_nothing_left_to_replace_it_is_a_conflict():
     session = repository.writable_session()
     session.delete_chunks("/a", [[i, 0] for i in range(12)])
     tip = session.commit("theirs").snapshot_id
-    with pytest.raises(ConflictError, match="Rewrite again"):
+    with raises(ConflictError, match="Rewrite again", branch="main", paths=("/a",)):
         rewrite.finish_rewrite(plan, made)
     assert repository.resolve() == tip
 
@@ -356,22 +357,26 @@ def test_a_deleted_branch_is_a_conflict():
     repository.create_branch("work", repository.resolve())
     plan, made = planned(repository, branch="work", splitting=per_axis(2))
     repository.delete_branch("work")
-    with pytest.raises(ConflictError, match="was deleted"):
+    with raises(ConflictError, match="was deleted", branch="work"):
         rewrite.finish_rewrite(plan, made)
 
 
 def test_what_cannot_be_done_is_said():
     repository = appended(new_repository(), 2)
-    with pytest.raises(InvalidInputError, match="splitting cannot be used"):
+    with raises(
+        InvalidInputError,
+        match="splitting cannot be used",
+        found=[["any_array", [{"num_chunks": 0}]]],
+    ):
         rewrite_manifests(repository.location, splitting=[["any_array", [{"num_chunks": 0}]]])
-    with pytest.raises(InvalidInputError, match="splitting cannot be used"):
+    with raises(InvalidInputError, found={"wrong": 1}):
         rewrite_manifests(repository.location, splitting={"wrong": 1})
-    with pytest.raises(InvalidInputError, match="__icechunk"):
+    with raises(InvalidInputError, match="__icechunk", found=3):
         rewrite_manifests(repository.location, splitting=per_axis(2), metadata={"__icechunk": 3})
-    with pytest.raises(NotFoundError, match="nowhere"):
+    with raises(NotFoundError, kind="branch", name="nowhere"):
         rewrite_manifests(repository.location, branch="nowhere")
     repository.set_status(Availability.READ_ONLY, "closed")
-    with pytest.raises(ReadOnlyError, match="closed"):
+    with raises(ReadOnlyError, reason="closed"):
         rewrite_manifests(repository.location, splitting=per_axis(1))
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -99,18 +100,18 @@ def test_a_range_is_a_slice_of_the_payload(source, mixed_refs, data):
 def test_a_range_outside_of_the_payload_is_refused(source, mixed_refs, row, wrong):
     if row == 3 and wrong in ((0, 12), (12, 12), (-12, TO_END)):
         wrong = tuple(bound + 1 if bound == 12 else bound - 1 for bound in wrong)
-    with pytest.raises(FormatError, match="has only"):
+    with raises(FormatError, match="has only", field="range"):
         source.fetch(mixed_refs, np.array([row]), np.array([wrong]))
 
 
 def test_ranges_need_one_pair_per_row(source, mixed_refs):
-    with pytest.raises(InvalidInputError, match=r"\(2, 2\) is needed"):
+    with raises(InvalidInputError, match=r"\(2, 2\) is needed", found=(1, 2)):
         source.fetch(mixed_refs, np.arange(2), np.array([[0, 1]]))
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 12), (5, 7), (100, 1), (2**40, 1)])
 def test_a_reference_beyond_its_object_is_an_error_of_the_format(source, offset, length):
-    with pytest.raises(FormatError, match="shorter than its reference says") as caught:
+    with raises(FormatError, match="shorter than its reference says", field="length") as caught:
         source.fetch(native([[0]], [1], [length], [offset]), np.array([0]))
     assert caught.value.facts["object_key"] == chunk_key(chunk_id(1))
 
@@ -118,12 +119,12 @@ def test_a_reference_beyond_its_object_is_an_error_of_the_format(source, offset,
 @pytest.mark.parametrize(("offset", "length"), [(0, 2**63), (2**64 - 1, 1), (2**63 - 1, 2**40)])
 def test_an_absurd_reference_is_refused_before_any_request(source, offset, length):
     refs = native([[0]], [1], np.array([length], dtype=np.uint64), np.array([offset], np.uint64))
-    with pytest.raises(FormatError, match="at most"):
+    with raises(FormatError, match="at most", field="length"):
         source.fetch(refs, np.array([0]))
 
 
 def test_a_missing_chunk_object_is_named(source):
-    with pytest.raises(NotFoundError, match="garbage collection") as caught:
+    with raises(NotFoundError, match="garbage collection", kind="object") as caught:
         source.fetch(native([[0]], [9], [4]), np.array([0]))
     assert caught.value.facts["key"] == chunk_key(chunk_id(9))
 
@@ -152,7 +153,7 @@ def test_checksums_of_virtual_objects_are_kept(source):
     older = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp())
     other_time = virtual_refs([[0]], [url], [0], [8], last_modified=[older])
     for refs, wanted in ((other_etag, "etag 'other'"), (other_time, "2000-01-01 00:00:00 UTC")):
-        with pytest.raises(ChunkModifiedError, match=wanted):
+        with raises(ChunkModifiedError, match=wanted, key="dir/file.bin"):
             source.fetch(refs, np.array([0]))
 
 

@@ -1,6 +1,7 @@
 """Virtual chunks are fetched only where the user agreed, with options of their container."""
 
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import (
     FormatError,
@@ -55,7 +56,12 @@ def test_a_named_location_is_resolved_by_its_container():
         "s3://bucket",
         "deep/a/b.nc",
     )
-    with pytest.raises(NotFoundError, match="named containers: sources"):
+    with raises(
+        NotFoundError,
+        match="named containers: sources",
+        kind="virtual chunk container",
+        name="others",
+    ):
         resolved("vcc://others/a", ["s3://bucket/"], containers)
 
 
@@ -100,7 +106,7 @@ def test_a_container_authorizes_nothing():
 
 
 def test_an_error_outside_of_containers_suggests_the_folder():
-    with pytest.raises(UnauthorizedVirtualChunkError, match="no container") as caught:
+    with raises(UnauthorizedVirtualChunkError, url_prefix="s3://bucket/dir/") as caught:
         resolved("s3://bucket/dir/file?X-Amz-Signature=abc", [])
     assert str(caught.value).endswith("virtual.authorize=s3://bucket/dir/")
     assert "abc" not in str(caught.value)
@@ -232,12 +238,12 @@ def test_tigris_is_an_endpoint_that_its_scheme_names():
 
 def test_an_endpoint_that_is_no_url_is_refused():
     containers = [container("s3://bucket/", endpoint_url="//evil")]
-    with pytest.raises(UnauthorizedVirtualChunkError, match="endpoint"):
+    with raises(UnauthorizedVirtualChunkError, match="endpoint", endpoint_url="//evil"):
         resolved("s3://bucket/x", ["s3://bucket"], containers)
 
 
 def test_a_location_without_an_object_is_an_error_of_the_format():
-    with pytest.raises(FormatError, match="names no object"):
+    with raises(FormatError, match="names no object", object_key="s3://bucket/", field="location"):
         resolved("s3://bucket/", ["s3://bucket"])
 
 
@@ -248,6 +254,6 @@ def test_keys_that_no_client_can_address_are_unsupported():
 
 def test_an_unknown_virtual_option_is_named_with_the_nearest_one():
     check_virtual_options({"region": "x", "account_name": "y"}, ["s3://bucket"])
-    with pytest.raises(InvalidInputError, match=r"did you mean storage\.region"):
+    with raises(InvalidInputError, match=r"did you mean storage\.region", option="regoin"):
         check_virtual_options({"regoin": "x"}, ["s3://bucket"])
     check_virtual_options({"host": "x"}, ["ftp://host/"])

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from helpers.grids.sessions import grid_session, manifest_ids, set_block, split_manifests
+from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.errors import FormatError
@@ -174,7 +174,7 @@ def test_a_manifest_that_the_base_does_not_list_is_damage(repository):
     metadata_cache().clear()
     session = repository.writable_session()
     session.create_group("/g", group_document())
-    with pytest.raises(FormatError, match="the list of manifest files lacks"):
+    with raises(FormatError, match="the list of manifest files lacks", field="manifest_files"):
         session.commit("second")
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from helpers.builder import add_array, new_repository
+from helpers.raised import raises
 
 from icechunk_format.errors import (
     AlreadyExistsError,
@@ -67,7 +68,7 @@ def test_the_graph_has_every_version_that_a_name_reaches(repository):
 
 def test_a_branch_is_reset_only_from_where_it_was_expected(repository):
     first, second, third = (commit(repository, n) for n in range(3))
-    with pytest.raises(ConflictError, match="nothing was changed"):
+    with raises(ConflictError, match="nothing was changed", branch="main"):
         repository.reset_branch("main", first, second)
     assert repository.resolve() == third
     repository.reset_branch("main", first, third)
@@ -85,7 +86,7 @@ def test_a_branch_moves_forward_only_to_what_stands_on_it(repository):
     assert repository.fast_forward("main", "audit") == audited
     commit(repository, 2)
     later = commit(repository, 3, "audit")
-    with pytest.raises(ConflictError, match="snapshots would be lost"):
+    with raises(ConflictError, match="snapshots would be lost", branch="main"):
         repository.fast_forward("main", "audit")
     assert repository.branches()["audit"] == later
 
@@ -95,11 +96,11 @@ def test_names_that_are_taken_and_main_stay(repository):
     repository.create_tag("v1", first)
     repository.delete_tag("v1")
     assert (repository.tags(), repository.deleted_tags()) == ({}, ("v1",))
-    with pytest.raises(AlreadyExistsError, match="cannot be used again"):
+    with raises(AlreadyExistsError, match="cannot be used again", kind="tag", name="v1"):
         repository.create_tag("v1", first)
     with pytest.raises(NotFoundError):
         repository.delete_tag("v1")
-    with pytest.raises(InvalidInputError, match="main"):
+    with raises(InvalidInputError, name="main"):
         repository.delete_branch("main")
     repository.create_branch("b", first)
     with pytest.raises(AlreadyExistsError):
@@ -128,7 +129,7 @@ def test_flags_and_status_are_honoured(newest):
         lambda: newest.restore("main", first),
         lambda: newest.set_metadata({}),
     ):
-        with pytest.raises(ReadOnlyError, match="moving house"):
+        with raises(ReadOnlyError, reason="moving house"):
             refused()
     assert newest.status.reason == "moving house"
     newest.set_status(Availability.ONLINE)

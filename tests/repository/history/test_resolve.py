@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
@@ -90,7 +91,7 @@ def test_a_missing_ref_is_answered_with_those_that_exist(repository, selection, 
 
 
 def test_an_unknown_snapshot_is_answered_with_known_ones(repository):
-    with pytest.raises(NotFoundError, match=f"{snapshot_id(3)}") as caught:
+    with raises(NotFoundError, match=f"{snapshot_id(3)}", kind="snapshot") as caught:
         repository.snapshot(snapshot_id(99))
     assert caught.value.facts["kind"] == "snapshot"
     with pytest.raises(NotFoundError):
@@ -98,7 +99,13 @@ def test_an_unknown_snapshot_is_answered_with_known_ones(repository):
 
 
 def test_an_instant_before_the_history_is_answered_with_its_beginning(repository):
-    with pytest.raises(NotFoundError, match=r"begins at 2024-07-01T00:00:01\+00:00"):
+    with raises(
+        NotFoundError,
+        match=r"begins at 2024-07-01T00:00:01\+00:00",
+        kind="snapshot",
+        branch="main",
+        earliest="2024-07-01T00:00:01+00:00",
+    ):
         repository.resolve(as_of=at_second(0.5))
 
 
@@ -147,7 +154,7 @@ def test_a_snapshot_file_that_repo_does_not_list_does_not_exist(memory_repositor
     memory_repository.chain(3).write_snapshots(2)
     del memory_repository.snapshots[snapshot_id(3)]
     memory_repository.write_v2({"main": 2})
-    with pytest.raises(NotFoundError, match="there is no snapshot"):
+    with raises(NotFoundError, kind="snapshot"):
         Repository.open(memory_repository.location).snapshot(snapshot_id(3))
 
 
@@ -155,7 +162,7 @@ def test_a_file_copied_over_another_is_noticed(memory_repository):
     memory_repository.chain(3).write_v2({"main": 3})
     storage = memory_repository.storage
     storage.copy(snapshot_key(snapshot_id(1)), snapshot_key(snapshot_id(2)))
-    with pytest.raises(FormatError, match="another file was copied over it") as caught:
+    with raises(FormatError, match="another file was copied over it", field="id") as caught:
         Repository.open(memory_repository.location).snapshot(snapshot_id(2))
     assert caught.value.facts["object_key"] == snapshot_key(snapshot_id(2))
 
@@ -163,7 +170,7 @@ def test_a_file_copied_over_another_is_noticed(memory_repository):
 def test_a_snapshot_whose_file_is_gone_is_told_from_an_unknown_one(memory_repository):
     memory_repository.chain(3).write_v2({"main": 3})
     memory_repository.storage.delete_many([snapshot_key(snapshot_id(2))])
-    with pytest.raises(NotFoundError, match="garbage collection removed it"):
+    with raises(NotFoundError, kind="object", file_type="snapshot"):
         Repository.open(memory_repository.location).snapshot(snapshot_id(2))
 
 
@@ -182,14 +189,14 @@ def test_a_loop_in_the_history_of_version_1_ends_in_an_error(memory_repository):
     root = memory_repository.snapshots[snapshot_id(1)]
     memory_repository.snapshots[snapshot_id(1)] = replace(root, parent_id=snapshot_id(3))
     memory_repository.write_v1({"main": 3})
-    with pytest.raises(FormatError, match="which is its descendant"):
+    with raises(FormatError, match="which is its descendant", field="parent_id"):
         list(Repository.open(memory_repository.location).ancestry())
 
 
 def test_a_missing_ancestor_of_version_1_is_named(memory_repository):
     memory_repository.chain(3).write_v1({"main": 3})
     memory_repository.storage.delete_many([snapshot_key(snapshot_id(1))])
-    with pytest.raises(NotFoundError, match=f"its parent {snapshot_id(1)} is not"):
+    with raises(NotFoundError, match=f"its parent {snapshot_id(1)} is not", kind="snapshot"):
         list(Repository.open(memory_repository.location).ancestry())
 
 

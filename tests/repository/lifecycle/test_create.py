@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.builder import new_place
+from helpers.raised import raises
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.errors import (
@@ -46,20 +47,20 @@ def test_a_creation_says_when_nobody_can_tell():
         decision = len(storage.requests) - 1
         failing = frozenset(range(decision, decision + 10))
         storage = FaultyStorage(MemoryStorage(new_place()[9:]), fault, failing)
-        with pytest.raises(CommitOutcomeUnknownError, match="may have landed or not"):
+        with raises(CommitOutcomeUnknownError, key="repo"):
             create_repository(storage)
 
 
 def test_a_creation_needs_an_empty_place():
     place = MemoryStorage(new_place()[9:])
-    with pytest.raises(InvalidInputError, match="spec version 3"):
+    with raises(InvalidInputError, match="spec version 3", found=3, allowed=(1, 2)):
         create_repository(place, spec_version=3)
     place.put("some/file", b"x")
-    with pytest.raises(AlreadyExistsError, match="is not empty: some/file is there"):
+    with raises(AlreadyExistsError, match="is not empty: some/file is there", found=("some/file",)):
         create_repository(place)
     place.delete_many(["some/file"])
     create_repository(place)
-    with pytest.raises(AlreadyExistsError, match="a repository at"):
+    with raises(AlreadyExistsError, match="a repository at", kind="repository"):
         create_repository(place)
 
 
@@ -75,7 +76,7 @@ def test_of_two_creators_at_once_one_wins(spec_version):
             create_repository(place, spec_version=spec_version)
             place.put_many(items)
 
-    with pytest.raises(AlreadyExistsError, match="a repository at"):
+    with raises(AlreadyExistsError, match="a repository at", kind="repository"):
         create_repository(Overtaken(), spec_version=spec_version)
     [root] = Repository.open(place.root_url).ancestry()
     assert str(root.id) == "1CECHNKREP0F1RSTCMT0"

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.repository.repository import Repository
@@ -14,7 +15,7 @@ def url_of(memory_repository, below=""):
 
 
 def test_an_empty_place_is_called_empty(memory_repository):
-    with pytest.raises(NotFoundError, match="nothing is stored") as caught:
+    with raises(NotFoundError, match="nothing is stored", kind="repository") as caught:
         Repository.open(url_of(memory_repository))
     assert caught.value.facts["kind"] == "repository"
     assert not Repository.exists(url_of(memory_repository))
@@ -36,13 +37,13 @@ def test_an_empty_place_is_called_empty(memory_repository):
 def test_what_is_there_instead_is_named(memory_repository, keys, message):
     for key in keys:
         memory_repository.storage.put(key, b"{}")
-    with pytest.raises(NotFoundError, match=message):
+    with raises(NotFoundError, match=message, kind="repository"):
         Repository.open(memory_repository.location)
 
 
 def test_a_path_to_a_group_inside_of_a_repository_leads_to_the_repository(memory_repository):
     memory_repository.chain(1).write_v2({"main": 1})
-    with pytest.raises(NotFoundError, match="inside of the repository") as caught:
+    with raises(NotFoundError, match="inside of the repository", kind="repository") as caught:
         Repository.open(url_of(memory_repository, "/weather/t2m"))
     last_line = str(caught.value).splitlines()[-1]
     assert url_of(memory_repository) in last_line
@@ -98,12 +99,12 @@ def test_the_state_that_was_read_stays_as_it_was():
 
 def test_a_damaged_repo_object_is_no_missing_repository(memory_repository):
     memory_repository.storage.put("repo", b"not a repository")
-    with pytest.raises(FormatError, match="'repo'"):
+    with raises(FormatError, object_key="repo", field="header"):
         Repository.open(memory_repository.location)
 
 
 def test_a_local_folder_that_does_not_exist(tmp_path):
-    with pytest.raises(NotFoundError, match="there is no Icechunk repository"):
+    with raises(NotFoundError, kind="repository"):
         Repository.open(str(tmp_path / "nowhere"))
     assert not Repository.exists(str(tmp_path / "nowhere"))
     assert Repository.find(str(tmp_path / "nowhere")) is None

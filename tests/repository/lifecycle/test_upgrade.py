@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from helpers.raised import raises
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.errors import (
@@ -213,7 +214,7 @@ def test_versions_of_both_sides_are_never_dropped_silently(version_1):
     opened.create_branch("newer", ids[0])
     late = branch_ref_key("side")
     storage.put(late, v1_refs.encode_ref_json(ids[4]))
-    with pytest.raises(ConflictError, match=f"'side'.*{ids[4]}"):
+    with raises(ConflictError, match=f"'side'.*{ids[4]}", kind="branch", name="side"):
         opened.upgrade()
     assert storage.head(late) is not None
 
@@ -222,7 +223,7 @@ def test_a_damaged_snapshot_matters_only_where_a_ref_reaches_it(version_1):
     storage, ids = version_1.storage, list(version_1.snapshots)
     damaged = storage.get(snapshot_key(ids[4])).data[:50]
     storage.put(snapshot_key(ids[4]), damaged)
-    with pytest.raises(FormatError, match=str(ids[4])):
+    with raises(FormatError, match=str(ids[4]), field="payload"):
         upgrade_repository(storage)
     assert storage.head(REPO) is None
     storage.delete_many([branch_ref_key("side")])
@@ -246,7 +247,7 @@ def test_what_cannot_be_read_stops_the_upgrade_before_it_begins(version_1, key, 
 
 
 def test_upgrading_nothing_is_refused(memory_repository):
-    with pytest.raises(NotFoundError, match="nothing can be upgraded"):
+    with raises(NotFoundError, match="nothing can be upgraded", kind="repository"):
         upgrade_repository(memory_repository.storage)
 
 
@@ -265,7 +266,9 @@ def test_a_file_that_cannot_be_deleted_is_named(version_1):
     upgrade_repository(failing)
     assert Repository.open(version_1.location).spec_version == 2
     failing.delete_many = lambda keys: [DeleteFailure(key=k, reason="forbidden") for k in keys]
-    with pytest.raises(StorageError, match=r"has spec version 2 now.*forbidden"):
+    with raises(
+        StorageError, match=r"has spec version 2 now.*forbidden", key="refs/branch.main/ref.json"
+    ):
         upgrade_repository(failing)
 
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 from helpers.builder import add_array, commit_to, new_repository
+from helpers.raised import raises
 from helpers.sessions.model import (
     Model,
     OurDriver,
@@ -300,7 +301,7 @@ def test_a_fast_forward_that_is_refused_points_to_merge():
     repository = begun()
     commit_to(repository, "dev", chunk("/a", 1, b"dev"))
     commit_to(repository, "main", chunk("/b", 1, b"main"))
-    with pytest.raises(ConflictError, match="merge"):
+    with raises(ConflictError, match="merge", branch="main"):
         repository.fast_forward("main", "dev")
 
 

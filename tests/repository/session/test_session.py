@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.builder import new_repository
 from helpers.grids.sessions import grid_session, set_block, split_manifests
+from helpers.raised import raises
 from helpers.sessions.model import Model, OurDriver, RandomChanges, group_document, stored_contents
 
 from icechunk_format.errors import NotFoundError, ReadOnlyError
@@ -153,11 +154,11 @@ def test_a_flushed_version_has_no_branch(repository):
 def test_a_closed_repository_takes_no_changes(repository_v2):
     session = grid_session(repository_v2, (4,))
     repository_v2.set_status(Availability.READ_ONLY, "moving house")
-    with pytest.raises(ReadOnlyError, match="moving house"):
+    with raises(ReadOnlyError, reason="moving house"):
         repository_v2.writable_session()
-    with pytest.raises(ReadOnlyError, match="moving house"):
+    with raises(ReadOnlyError, reason="moving house"):
         session.commit("late")
-    with pytest.raises(ReadOnlyError, match="moving house"):
+    with raises(ReadOnlyError, reason="moving house"):
         repository_v2.create_branch("b", repository_v2.resolve())
     repository_v2.set_status(Availability.ONLINE)
     session.commit("in time")
@@ -167,7 +168,7 @@ def test_moves_can_be_switched_off(repository_v2):
     grid_session(repository_v2, (4,)).commit("first")
     repository_v2.set_feature_flag(3, False)
     session = repository_v2.writable_session()
-    with pytest.raises(ReadOnlyError, match="feature flag 3"):
+    with raises(ReadOnlyError, match="feature flag 3", flag=3):
         session.move("/a", "/b")
     repository_v2.set_feature_flag(3, None)
     session.move("/a", "/b")
@@ -175,7 +176,7 @@ def test_moves_can_be_switched_off(repository_v2):
 
 
 def test_sessions_need_their_branch(repository):
-    with pytest.raises(NotFoundError, match="no branch 'develop'"):
+    with raises(NotFoundError, kind="branch", name="develop"):
         repository.writable_session("develop")
     repository.create_branch("develop", repository.resolve())
     session = repository.writable_session("develop")

@@ -3,6 +3,7 @@
 import pytest
 from helpers.builder import add_array
 from helpers.grids.sessions import grid_session
+from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
@@ -19,7 +20,7 @@ def test_changes_that_cancel_out_leave_nothing(repository):
     session.set_chunk("/g/b", [0], b"gone")
     session.delete("/g/b")
     assert not session.has_changes
-    with pytest.raises(InvalidInputError, match="nothing to commit"):
+    with raises(InvalidInputError, match="nothing to commit", branch="main"):
         session.commit("nothing")
     result = session.commit("nothing", allow_empty=True)
     assert repository.transaction_log(result.snapshot_id).is_empty

@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 import pytest
 from helpers.builder import add_array, new_repository
+from helpers.raised import raises
 from helpers.sessions.model import (
     Model,
     OurDriver,
@@ -299,6 +300,11 @@ def test_deleted_and_shifted_chunks_are_in_the_log():
 def test_only_regular_grids_are_shifted(document):
     session = six_chunks().writable_session()
     session.update_metadata("/a", document)
-    with pytest.raises(InvalidInputError, match=r"/a.*only the chunks of a 'regular' grid"):
+    with raises(
+        InvalidInputError,
+        match=r"/a.*only the chunks of a 'regular' grid",
+        name="/a",
+        allowed=("regular",),
+    ):
         session.shift("/a", [1])
     assert len(session.chunk_refs("/a", [0], [6])) == 5

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 import pytest
+from helpers.raised import raises
 from helpers.storage.faulty_repositories import faulty_repository
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -30,9 +31,9 @@ def test_branches_come_move_and_go(repository):
     base = repository.resolve()
     root = list(repository.ancestry())[-1].id
     repository.create_branch("dev", str(base))
-    with pytest.raises(AlreadyExistsError, match="'dev' exists already"):
+    with raises(AlreadyExistsError, match="'dev' exists already", kind="branch", name="dev"):
         repository.create_branch("dev", base)
-    with pytest.raises(ConflictError, match="is at snapshot"):
+    with raises(ConflictError, match="is at snapshot", branch="dev"):
         repository.reset_branch("dev", root, from_=root)
     assert repository.branches()["dev"] == base
     repository.reset_branch("dev", root, from_=base)
@@ -49,7 +50,7 @@ def test_branches_come_move_and_go(repository):
     ):
         with pytest.raises(NotFoundError):
             act()
-    with pytest.raises(InvalidInputError, match="'main' cannot be deleted"):
+    with raises(InvalidInputError, name="main"):
         repository.delete_branch("main")
 
 
@@ -65,19 +66,20 @@ def test_an_audit_branch_is_published_by_moving_main_forward(repository):
         session = repository.writable_session(branch)
         session.set_chunk("/a", [6], branch.encode())
         session.commit(f"on {branch}")
-    with pytest.raises(ConflictError, match="cannot be moved forward"):
+    tips = [str(repository.resolve(branch=branch)) for branch in ("main", "audit")]
+    with raises(ConflictError, branch="main", tip=tips[0], goal=tips[1]):
         repository.fast_forward("main", "audit")
 
 
 def test_tags_come_and_their_names_never_come_back(repository):
     base = repository.resolve()
     repository.create_tag("v1", base)
-    with pytest.raises(AlreadyExistsError, match="'v1' exists already"):
+    with raises(AlreadyExistsError, match="'v1' exists already", kind="tag", name="v1"):
         repository.create_tag("v1", base)
     repository.delete_tag("v1")
     assert repository.tags() == {}
     assert repository.deleted_tags() == ("v1",)
-    with pytest.raises(AlreadyExistsError, match="cannot be used again"):
+    with raises(AlreadyExistsError, match="cannot be used again", kind="tag", name="v1"):
         repository.create_tag("v1", base)
     with pytest.raises(NotFoundError):
         repository.delete_tag("v1")
@@ -89,14 +91,14 @@ def test_names_of_refs(repository):
         repository.create_branch("a/b ü", base)
         repository.create_tag("a/b ü", base)
         assert "a/b ü" in repository.branches()
-        with pytest.raises(InvalidInputError, match="cannot be the name"):
+        with raises(InvalidInputError, match="cannot be the name", kind="branch", name=""):
             repository.create_branch("", base)
         return
     for name in ("", "a/b"):
         with pytest.raises(InvalidInputError) as caught:
             repository.create_branch(name, base)
         assert caught.value.facts["found"] == name
-    with pytest.raises(InvalidInputError, match="do not agree on how it is spelled"):
+    with raises(InvalidInputError, match="do not agree on how it is spelled", kind="tag", name="ü"):
         repository.create_tag("ü", base)
 
 
@@ -136,14 +138,14 @@ def test_every_branch_of_version_1_is_found_by_the_name_that_is_listed(spellings
 
 def test_settings_belong_to_spec_version_2(repository):
     if repository.spec_version == 1:
-        with pytest.raises(UnsupportedError, match="has no metadata"):
+        with raises(UnsupportedError, match="has no metadata", spec_version=1):
             repository.set_metadata({"a": 1})
         return
     repository.set_metadata({"a": [1, {"b": None}]})
     assert repository.metadata == {"a": [1, {"b": None}]}
     repository.set_feature_flag(4, False)
     assert repository.feature_flags() == {4: False}
-    with pytest.raises(ReadOnlyError, match="creating tags is switched off"):
+    with raises(ReadOnlyError, match="creating tags is switched off", flag=4):
         repository.create_tag("t", repository.resolve())
     repository.set_status(Availability.READ_ONLY, "audit")
     assert repository.status.reason == "audit"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError
 from icechunk_format.repository.repository import Repository
@@ -63,7 +64,7 @@ def test_backups_are_read_only_when_the_log_gets_there(logged):
     logged.storage.put(overwritten_key("a"), b"damaged")
     found = Repository.open(logged.location).operations()
     assert [next(found).updated_at for _ in range(4)] == [6, 5, 4, 3]
-    with pytest.raises(FormatError, match="overwritten/a"):
+    with raises(FormatError, object_key="overwritten/a", field="header"):
         next(found)
 
 

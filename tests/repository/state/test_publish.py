@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from helpers.raised import raises
 from helpers.storage.faulty_repositories import faulty_repository
 
 from icechunk_format.errors import (
@@ -133,7 +134,7 @@ def test_a_log_that_is_too_short_to_tell_says_so():
                 publish.update_repo(storage, lambda i, n=number: set_metadata(i, {"other": n}))
             raise StorageError("reset", outcome_unknown=True)
 
-    with pytest.raises(CommitOutcomeUnknownError, match="landed or not"):
+    with raises(CommitOutcomeUnknownError, match="landed or not", key="repo"):
         publish.update_repo(Store(), lambda info: set_metadata(info, {"mine": True}))
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from helpers.builder import reference_repository
 
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
@@ -43,6 +42,9 @@ def weather(tmp_path):
         }
     }  # fmt: skip
     path = str(tmp_path / "weather")
+    # Here, since processes of Spark import this module by its name, without the helpers.
+    from helpers.builder import reference_repository
+
     repository = reference_repository(path)
     session = repository.writable_session("main")
     dataset.to_zarr(session.store, zarr_format=3, consolidated=False, encoding=encoding)

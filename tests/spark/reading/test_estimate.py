@@ -44,7 +44,7 @@ def served(tmp_path_factory):
         add_array(root, "w", values[:, 0].copy(), ["y"], chunks=(200,))
 
     commit(repository, "grid", write)
-    feed = new_repository(folder.parent / "feed")
+    feed = reference_repository(folder.parent / "feed")
     feed.create_tag("before", snapshot_id=commit(feed, "grid", write))
 
     def change(root):
