@@ -35,6 +35,7 @@ from icechunk_format.options.values import listed
 from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
 from icechunk_spark.jobs.session_options import set_session_options
+from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.read import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.sql.table_function import IcechunkFunction
@@ -122,7 +123,8 @@ def register(
             # class.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
-    table_function = cast("UserDefinedTableFunction", udtf(IcechunkFunction, useArrow=True))
+    handler = type("IcechunkFunction", (IcechunkFunction,), {"counts": accumulator_of(spark)})
+    table_function = cast("UserDefinedTableFunction", udtf(handler, useArrow=True))
     spark.udtf.register(IcechunkDataSource.name(), table_function)
     _registered[module].add(spark)
     _unregistered.discard(spark)

@@ -3,8 +3,10 @@
 Why an accumulator
 ------------------
 Spark (up to 4.3) has no metrics for Python data sources, and rows cannot contain counts. In classic
-sessions, functions of `mapInArrow` can use accumulators. A task adds its counts under the name of
-the read and the number of the query, which Spark passes to tasks as a property.
+sessions, functions of `mapInArrow` and table functions can use accumulators; the readers of data
+sources, streams among them, cannot, because Spark plans them in another process than the driver's.
+A task adds its counts under the name of the read and the number of the query, which Spark passes to
+tasks as a property.
 
 Rules of this file
 ------------------
@@ -27,8 +29,8 @@ from icechunk_format.storage.measures import Measures, measured
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Accumulator, SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
 
 # The name of a read, and the number of the query that runs it.
 _Query = tuple[str, int]
@@ -58,8 +60,11 @@ class _Sums(AccumulatorParam[_Counts]):
         return value1
 
 
-def accumulator_of(context: SparkContext) -> Accumulator[_Counts]:
-    """Return the accumulator of all reads of a context."""
+def accumulator_of(spark: SparkSession) -> Accumulator[_Counts] | None:
+    """Return the accumulator of all reads of a context; None for a session of Connect."""
+    if ".connect" in type(spark).__module__:
+        return None
+    context = spark.sparkContext
     found = _accumulators.get(str(context.applicationId))
     if found is None:
         _accumulators.clear()
@@ -69,9 +74,15 @@ def accumulator_of(context: SparkContext) -> Accumulator[_Counts]:
 
 
 def counting(
-    name: str, accumulator: Accumulator[_Counts] | None, batches: Iterator[pa.RecordBatch]
+    name: str,
+    accumulator: Accumulator[_Counts] | None,
+    batches: Iterator[pa.RecordBatch],
+    key: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a task, then log and add its counts, also if it is closed early."""
+    """Yield the batches of a task, then log and add its counts, also if it is closed early.
+
+    ``key`` is what plans call the read, by default its name in the log.
+    """
     before, rows = measured(), 0
     try:
         for batch in batches:
@@ -84,7 +95,7 @@ def counting(
         done = replace(measured() - before, rows=rows, tasks=1)
         _log.info("%s: %s", name, done)
         if accumulator is not None:
-            accumulator.add({(name, _query_of_task()): done})
+            accumulator.add({(key or name, _query_of_task()): done})
 
 
 def _query_of_task() -> int:
@@ -99,8 +110,9 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     Parameters
     ----------
     df
-        A DataFrame from `read` or from ``spark.read`` in a registered session, or one derived from
-        it. Reads of one snapshot with the same options count as one read.
+        A DataFrame from `read`, from ``spark.read`` in a registered session, of a `view` or of the
+        table function ``icechunk``, or one derived from it. Reads of one snapshot with the same
+        options count as one read, and so do all calls of the table function.
 
     Returns
     -------
@@ -120,8 +132,8 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     >>> df.count()  # doctest: +SKIP
     >>> icechunk_spark.last_read_metrics(df).bytes_read  # doctest: +SKIP
     """
-    session: Any = df.sparkSession
-    if ".connect" in type(session).__module__:
+    accumulator = accumulator_of(df.sparkSession)
+    if accumulator is None:
         raise UnsupportedError(
             "last_read_metrics needs accumulators, which Spark Connect sessions do not have:"
             " use a classic session, or read the lines of the logger icechunk_spark.jobs, which"
@@ -132,7 +144,7 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     plan = str(frame._jdf.queryExecution().analyzed().toString())
     found = [
         (number, measures)
-        for (name, number), measures in accumulator_of(session.sparkContext).value.items()
+        for (name, number), measures in accumulator.value.items()
         if f"{name}(" in plan
     ]
     if not found:

@@ -214,8 +214,9 @@ def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | Non
         tasks, schema, size_bytes = plan_table(options, columns, time_zone)
     # A Connect client has no SparkContext for broadcasts and accumulators, and Spark does not write
     # its functions to disk.
-    if ".connect" not in type(spark).__module__:
-        tasks.count_in(accumulator_of(spark.sparkContext))
+    counts = accumulator_of(spark)
+    if counts is not None:
+        tasks.count_in(counts)
         if tasks.packed_bytes > _MOST_PACKED_BYTES:
             tasks.broadcast(spark.sparkContext.broadcast)
     return _numbers(spark, tasks, size_bytes).mapInArrow(tasks, schema)

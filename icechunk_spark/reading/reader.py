@@ -27,6 +27,8 @@ from icechunk_spark.reading.metrics import counting
 from icechunk_spark.schema import fit_batch
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
+
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
     from icechunk_format.workflows.changes.plan import ChangePlan
@@ -67,10 +69,15 @@ class IcechunkReader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     # Spark accepts record batches as well as tuples; pyspark's annotation is narrower.
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """Yield the record batches of one task, and log its counts."""
+    def read(
+        self,
+        partition: InputPartition | None,
+        counts: Accumulator[Any] | None = None,
+        key: str | None = None,
+    ) -> Iterator[Any]:
+        """Yield the record batches of one task; log its counts, and add them under a key."""
         name = f"icechunk {getattr(self._context, 'location', '')}".rstrip()
-        return counting(name, None, self.batches(partition))
+        return counting(name, counts, self.batches(partition), key)
 
     def batches(self, partition: InputPartition | None) -> Batches:
         """Yield the record batches of one task."""

@@ -30,6 +30,7 @@ from icechunk_spark.jobs.errors import errors_on_one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import Accumulator
     from pyspark.sql.udtf import UserDefinedTableFunction as Function
 
 _SIGNATURE_BYTES: Final = 32
@@ -43,12 +44,14 @@ def register_view_functions(
     *,
     parts: int,
     key: bytes,
+    counts: Accumulator[Any] | None,
 ) -> None:
     """Register the functions ``<prefix>_plan`` and ``<prefix>_rows`` with a session.
 
     `request` and `schema` are those of the view, `parts` is the number of partitions that share the
     tasks of a plan, and `key` signs plans.
     """
+    name = f"{prefix}_rows"
 
     class Plan:
         def eval(self) -> Iterator[tuple[bytes]]:
@@ -57,11 +60,12 @@ def register_view_functions(
     class Rows:
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             for part, plan in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield from run_part(plan, part, parts, key)
+                yield from run_part(plan, part, parts, key, counts, name)
 
     class Tuples:
         def eval(self, row: Any) -> Iterator[tuple[Any, ...]]:
-            for batch in run_part(bytes(row["plan"]), row["part"], parts, key):
+            plan = bytes(row["plan"])
+            for batch in run_part(plan, row["part"], parts, key, counts, name):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     # pyspark's annotations do not distinguish functions from the decorators that make them.
@@ -71,7 +75,7 @@ def register_view_functions(
     else:
         rows = functions.udtf(Tuples, returnType=schema, useArrow=True)
     spark.udtf.register(f"{prefix}_plan", plan.asDeterministic())
-    spark.udtf.register(f"{prefix}_rows", cast("Function", rows))
+    spark.udtf.register(name, cast("Function", rows))
 
 
 def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
@@ -93,7 +97,14 @@ def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
     return hmac.digest(key, packed, hashlib.sha256) + packed
 
 
-def run_part(plan: bytes, part: int, parts: int, key: bytes) -> Iterator[pa.RecordBatch]:
+def run_part(
+    plan: bytes,
+    part: int,
+    parts: int,
+    key: bytes,
+    counts: Accumulator[Any] | None = None,
+    name: str | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of every task of a signed plan whose number is `part` modulo `parts`.
 
     Raises
@@ -109,4 +120,4 @@ def run_part(plan: bytes, part: int, parts: int, key: bytes) -> Iterator[pa.Reco
         raise planned
     reader, tasks = planned
     for task in tasks[part::parts]:
-        yield from reader.read(InputPartition(task))
+        yield from reader.read(InputPartition(task), counts, name)

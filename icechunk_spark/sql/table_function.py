@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import Row
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
@@ -25,6 +25,9 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_spark.jobs.errors import errors_on_one_line
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
 
 
 @dataclass
@@ -37,6 +40,9 @@ class Analysis(AnalyzeResult):
 
 class IcechunkFunction:
     """The handler of the table function; `analysis` is the result of `analyze`."""
+
+    #: The accumulator of the session's reads, if it has one.
+    counts: Accumulator[Any] | None = None
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
@@ -67,7 +73,7 @@ class IcechunkFunction:
 
         first, step = (0, 1) if parts is None else _share(parts)
         for task in self._analysis.tasks[first::step]:
-            for batch in self._analysis.reader.read(InputPartition(task)):
+            for batch in self._analysis.reader.read(InputPartition(task), self.counts, "icechunk"):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
 from icechunk_spark.reading.read import read
 from icechunk_spark.schema import row_bytes
@@ -82,7 +83,13 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     functions = f"icechunk_{hashlib.sha256(name.lower().encode()).hexdigest()[:12]}"
     parts = min(max(len(reader.partitions()), _parallelism(spark)), _MOST_PARTITIONS)
     register_view_functions(
-        spark, functions, request, opened.schema, parts=parts, key=secrets.token_bytes(32)
+        spark,
+        functions,
+        request,
+        opened.schema,
+        parts=parts,
+        key=secrets.token_bytes(32),
+        counts=accumulator_of(spark),
     )
     rows = min(size_bytes, _MOST_BYTES) // row_bytes(opened.schema)
     spark.sql(

@@ -55,6 +55,20 @@ def test_a_query_whose_tasks_are_stopped_does_not_count(spark, place):
     assert icechunk_spark.last_read_metrics(frame).tasks > 1
 
 
+@pytest.mark.each_spark
+def test_views_and_the_table_function_have_counts(spark, place):
+    icechunk_spark.view(spark, "counted", place, variables=["v"])
+    frame = spark.sql("SELECT y, sum(v) FROM counted GROUP BY y")
+    assert icechunk_spark.last_read_metrics(frame) is None
+    frame.collect()
+    done = icechunk_spark.last_read_metrics(frame)
+    assert (done.rows, chunks(done)) == (20_000, 20)
+    called = spark.sql(f"SELECT * FROM icechunk('{place}', isel => 'y=0:10')")
+    called.collect()
+    assert icechunk_spark.last_read_metrics(called).rows == 1_000
+    assert icechunk_spark.last_read_metrics(frame).rows == 20_000
+
+
 def test_another_frame_has_none(spark, place):
     icechunk_spark.read(spark, place).count()
     assert icechunk_spark.last_read_metrics(spark.range(3)) is None
