@@ -20,8 +20,8 @@ from helpers.arrays.real_data import (
     as_column,
     assert_is_dataset,
     load_table,
-    new_repository,
     open_file,
+    repository_of_files,
 )
 from helpers.grids.cell_grids import assert_cells
 from icechunk.xarray import to_icechunk
@@ -49,7 +49,7 @@ def stored(tmp_path_factory) -> Callable[[str], Stored]:
     @functools.cache
     def write(name: str) -> Stored:
         sample = SAMPLES[name]
-        repository = new_repository(folder / name)
+        repository = repository_of_files(folder / name)
         session = repository.writable_session("main")
         to_icechunk(open_file(sample.file), session, mode="w", encoding=sample.encoding)
         session.commit(f"the file {sample.file}")
@@ -109,7 +109,7 @@ def test_stored_values_come_with_decoding_off(read, stored):
 def test_a_mesh_comes_as_the_table_of_its_data(spark, tmp_path):
     """Nodes, edges and what connects them are further sets of dimensions, for who names them."""
     dataset = xr.open_dataset(FOLDER / "mesh_C4_synthetic_float.nc")
-    repository = new_repository(tmp_path / "mesh")
+    repository = repository_of_files(tmp_path / "mesh")
     session = repository.writable_session("main")
     to_icechunk(dataset, session, mode="w")
     session.commit("a mesh")
@@ -262,7 +262,7 @@ def test_tropical_means_by_half_year_leave_land_out(read, stored):
 
 def test_a_series_that_grew_reads_as_it_was(spark, tmp_path):
     dataset = open_file("SOI_Darwin.nc")
-    repository = new_repository(tmp_path / "grown")
+    repository = repository_of_files(tmp_path / "grown")
     session = repository.writable_session("main")
     to_icechunk(dataset.isel(time=slice(0, 1000)), session, mode="w")
     repository.create_tag("v1", session.commit("the first thousand months"))

@@ -6,6 +6,7 @@ import datetime
 
 import numpy as np
 import pytest
+from helpers.builder import reference_repository
 from helpers.spark.repositories import (
     ELEVATION,
     LATITUDES,
@@ -19,7 +20,6 @@ from helpers.spark.repositories import (
     WIND_STORED,
     add_array,
     commit,
-    new_repository,
 )
 from pyspark.sql import functions as F
 
@@ -246,7 +246,7 @@ def test_time_travel(read, weather):
 @by_both
 def test_a_dataframe_is_pinned(load, tmp_path):
     path = str(tmp_path / "pinned")
-    repository = new_repository(path)
+    repository = reference_repository(path)
     commit(repository, "first", lambda root: add_array(root, "a", np.arange(4), ["x"]))
 
     # With a schema from the user, Spark asks us nothing at load, so its first action decides.
