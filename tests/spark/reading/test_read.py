@@ -22,7 +22,7 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.write import WriteOptions
-from icechunk_spark.reading import function as reading
+from icechunk_spark.reading import read as reading
 from icechunk_spark.reading.plan import plan_table
 
 pytestmark = pytest.mark.needs_reference
