@@ -80,8 +80,9 @@ def png(made: Figure) -> bytes:
     """Return a figure as PNG with a palette of its colours: a third of the bytes."""
     content, small = io.BytesIO(), io.BytesIO()
     made.savefig(content, format="png", dpi=DPI, facecolor="white")
-    # Maximum coverage keeps colours that few pixels have.
-    chosen = Image.open(content).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+    # Maximum coverage keeps colours of few pixels, and means of clusters those of many.
+    colors = Image.open(content).convert("RGB")
+    chosen = colors.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3)
     chosen.save(small, "png", optimize=True)
     return small.getvalue()
 
