@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from multiprocessing import get_context
@@ -121,6 +122,24 @@ def beyond(own: Timing, fixed: Timing, other: Timing) -> float | None:
     return _ratio(other.wall, left)
 
 
+def row_beyond(
+    benchmark: str,
+    case: str,
+    timings: Mapping[str, Timing],
+    versus: str,
+    fixed: str,
+    **fields: Any,
+) -> Row:
+    """Make the line of a case whose ratio leaves out the fixed cost that another case measures."""
+    own, other, empty = timings[case], timings[versus], timings[fixed]
+    made = row(benchmark, case, timings, versus=versus, **fields)
+    made.figures |= {"fixed_s": empty.wall_s, "ratio_with_fixed": round(made.ratio or 0, 2)}
+    made.ratio = beyond(own, empty, other)
+    if own.cpu_s and empty.cpu_s and other.cpu_s:
+        made.cpu_ratio = other.cpu_s / max(own.cpu_s - empty.cpu_s, empty.cpu_s / 100)
+    return made
+
+
 def interleaved(
     cases: Mapping[str, Callable[[], Any]], *, rounds: int, warm_up: bool = True
 ) -> dict[str, Timing]:
@@ -152,14 +171,44 @@ def tree_cpu_seconds() -> float:
     processes = _processes()
     if not processes:
         return time.process_time()
+    return sum(processes[pid][1] for pid in _tree(processes) if pid in processes) / _TICKS
+
+
+def _tree(processes: Mapping[int, tuple[int, int]]) -> set[int]:
+    """Return the ids of this process and all below it."""
     wanted = {os.getpid()}
     # Children have larger ids than their parents but for wrap-around, so this repeats until stable.
     while True:
         more = {pid for pid, (parent, _) in processes.items() if parent in wanted} - wanted
         if not more:
-            break
+            return wanted
         wanted |= more
-    return sum(processes[pid][1] for pid in wanted if pid in processes) / _TICKS
+
+
+def _workers() -> list[Path]:
+    """Return the folders below /proc of Spark's Python workers and their daemons."""
+    found = [Path("/proc", str(pid)) for pid in _tree(_processes())]
+    return [path for path in found if b"daemon" in _text(path / "cmdline")]
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # The process has ended meanwhile.
+
+
+def reset_peaks() -> None:
+    """Let the peaks of memory of Spark's Python workers begin anew."""
+    for path in _workers():
+        with suppress(OSError):
+            (path / "clear_refs").write_text("5")
+
+
+def worker_peak_mb() -> float:
+    """Return the largest resident memory of a Python worker since `reset_peaks`."""
+    found = (re.search(rb"VmHWM:\s+(\d+) kB", _text(path / "status")) for path in _workers())
+    return max((int(one[1]) * 1024 / 1e6 for one in found if one), default=0.0)
 
 
 def _processes() -> dict[int, tuple[int, int]]:

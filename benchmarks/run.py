@@ -65,7 +65,8 @@ BENCHMARKS = {
     "large": ("maintenance.large_repositories", False),
     "archives": ("workflows.archives", True),
     "mirror": ("workflows.mirror", True),
-    "arrays": ("workflows.arrays", True),
+    "rechunk": ("workflows.rechunking", True),
+    "map_blocks": ("workflows.blocks", True),
     "streams": ("workflows.streams", False),
     "observe": ("workflows.observing", True),
 }

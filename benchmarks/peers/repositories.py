@@ -79,6 +79,28 @@ def temperatures(shape: tuple[int, int, int]) -> np.ndarray:
     return np.round(values * 64) / 64
 
 
+def maps_shape(scale: float) -> tuple[int, int, int]:
+    """Return the shape of 480 maps, 0.5 GB, at scale 1; below 0.02 they are coarser."""
+    return (max(12, round(480 * scale)), *((361, 720) if scale >= 0.02 else (37, 72)))
+
+
+def build_maps(path: Path, shape: tuple[int, int, int]) -> str:
+    """Write an array ``t2m`` with one map a chunk, a few maps at a time."""
+    import zarr
+
+    session = new_repository(path).writable_session("main")
+    array = zarr.open_group(session.store, mode="a").create_array(
+        "t2m", shape=shape, dtype="f4", chunks=(1, *shape[1:]), dimension_names=DIMS,
+        fill_value=0.0,
+    )  # fmt: skip
+    maps = temperatures((min(120, shape[0]), *shape[1:]))
+    for start in range(0, shape[0], len(maps)):
+        stop = min(start + len(maps), shape[0])
+        array[start:stop] = maps[: stop - start] + np.float32(start % 7)
+    session.commit("maps")
+    return str(path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class S3Place:
     """A repository in a bucket of a server on this machine; executors know no more of it."""

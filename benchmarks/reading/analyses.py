@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from measurement import Row, beyond, interleaved, memory_of, row
+from measurement import Row, interleaved, memory_of, row, row_beyond
 from peers.repositories import build_grid, reference_store
 from peers.rivals import NullSource, null_frame
 from pyspark.sql import functions as F
@@ -61,12 +61,17 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     timings = interleaved(cases, rounds=options.rounds, warm_up=options.scale >= 0.1)
     rows: list[Row] = []
     for question in QUESTIONS:
-        made = row(BENCHMARK, f"{question}, Spark", timings, versus=f"{question}, xarray")
-        fixed = timings[f"{question}, empty tasks"]
-        made.figures = {"tasks": tasks, "ratio_with_fixed_cost": round(made.ratio or 0, 2)}
-        made.ratio = beyond(timings[f"{question}, Spark"], fixed, timings[f"{question}, xarray"])
-        made.goal = GOALS[question]
-        rows.append(made)
+        rows.append(
+            row_beyond(
+                BENCHMARK,
+                f"{question}, Spark",
+                timings,
+                f"{question}, xarray",
+                f"{question}, empty tasks",
+                goal=GOALS[question],
+                figures={"tasks": tasks},
+            )
+        )
         alone = f"{question}, tasks in this process"
         rows.append(
             row(

@@ -211,10 +211,20 @@ def test_streams_lose_nothing(report):
 
 
 @pytest.mark.needs_reference
-def test_arrays_are_those_of_dask(report):
-    rows = {row["case"]: row for row in report("arrays", "--scale", "0.01", "--no-memory")["rows"]}
-    assert rows["rechunk"]["versus"] == "rechunk, dask threads"
-    assert rows["map_blocks"]["ratio"] > 0
+def test_arrays_are_those_of_peers(report):
+    pytest.importorskip("cubed")
+    pytest.importorskip("distributed")
+    found = report("rechunk", "map_blocks", "--scale", "0.01", "--no-memory")["rows"]
+    rows = {row["case"]: row for row in found}
+    assert rows["rechunk"]["versus"] == "dask threads"
+    figures = rows["rechunk"]["figures"]
+    assert figures["chunks_decoded"] == figures["chunks_of_source"] == 12
+    assert figures["chunks_encoded"] == figures["chunks_of_target"] == 4
+    assert 0 < figures["imports_mb"] < 1000
+    assert rows["memory of a worker"]["peak_mb"] > 50
+    for peer in ("dask p2p", "cubed", "rows"):
+        assert rows[f"rechunk beside {peer}"]["ratio"] > 0
+    assert rows["identity"]["ratio"] > 0
     plan = rows["plan of 866 GB"]["figures"]
     assert 256 << 10 < plan["bytes_per_piece"] < 16 << 20
 
