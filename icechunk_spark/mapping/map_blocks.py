@@ -160,6 +160,7 @@ def map_blocks(
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
+    from icechunk_spark.jobs.totals import in_commit, totalled
 
     given = {} if to_options is None else dict(to_options)
     shared = {} if to_options is not None else _of_storage(options)
@@ -170,10 +171,9 @@ def map_blocks(
             f"template is a {type(template).__name__}; give an xarray.Dataset",
             option="template",
         )
-    with raised_in_jobs(
-        f"mapping blocks into {target}", "Nothing was committed; the same call can be repeated"
-    ):
-        return map_over_blocks(
+    outcome = "Nothing was committed; the same call can be repeated"
+    with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}", outcome):
+        done = map_over_blocks(
             MapRequest(
                 source=_blocks(request, blocks, overlap, variables, periodic),
                 target=target,
@@ -199,6 +199,7 @@ def map_blocks(
             mapped,
             partial(on_executors, spark),
         )
+    return in_commit(done, totals)
 
 
 def read_blocks(

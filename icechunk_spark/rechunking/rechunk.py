@@ -9,6 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -215,6 +216,7 @@ def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
 
 
 def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskReceipt]:
+    from icechunk_format.storage.measures import Measures, measured
     from icechunk_format.workflows.rechunking.run import Piece, cut_group, write_groups
     from icechunk_spark.jobs.errors import errors_on_one_line
     from icechunk_spark.jobs.partitions import dealt_out, together
@@ -222,28 +224,41 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
         MAX_PARTITIONS,
         collected,
         grouped_rows,
+        rows_of,
         tasks_in,
         work_rows,
     )
 
     plan = work.arrays[path]
+    groups = len(plan.groups)
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
             for number in tasks_in(batches):
+                before = measured().chunks_decoded
                 yield from _batches(cut_group(work, (path, number)))
+                # Counts travel as a piece beyond the groups: only the last tasks send receipts.
+                # Spark fails the job if a repeated task sends other rows, so times are left out.
+                counts = Measures(tasks=1, chunks_decoded=measured().chunks_decoded - before)
+                yield from _batches([Piece(groups + number, b"", b"", pickle.dumps(counts))])
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt]:
-        pieces = (
-            Piece(*(column[row].as_py() for column in batch.columns))
-            for batch in batches
-            for row in range(batch.num_rows)
-        )
-        yield write_groups(work, path, pieces)
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt | Measures]:
+        counts = Measures()
+
+        def pieces() -> Iterator[Piece]:
+            nonlocal counts
+            for row in rows_of(batches):
+                piece = Piece(*row)
+                if piece.group < groups:
+                    yield piece
+                else:
+                    counts += pickle.loads(piece.values)
+
+        yield write_groups(work, path, pieces())
+        yield counts
 
     tasks = work_rows(spark, list(range(len(plan.source))))
     rows = tasks.mapInArrow(cut, _PIECES)
-    groups = len(plan.groups)
     # A partition of one group is not sorted, since that would copy every piece once more.
     dealt = (
         together(rows, F.col("group"), groups)

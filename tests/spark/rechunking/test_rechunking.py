@@ -68,6 +68,9 @@ def test_maps_become_series(spark, maps, kind, monkeypatch):
     assert after.tobytes() == values.tobytes()
     assert chunks == (60, 10, 10)
     assert done.commit.chunks == 20
+    totals = done.commit.totals
+    assert (totals.chunks_decoded, totals.chunks_encoded) == (60, 20)
+    assert totals.tasks == done.tasks
     repository = Repository.open(path)
     assert repository.snapshot_info(repository.resolve()).message == "series"
 
