@@ -10,6 +10,7 @@ from helpers.files.draft_repositories import (
     write_numbered,
     write_state_file,
 )
+from helpers.raised import raises
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.drafts import import_draft, importing, open_draft
@@ -108,13 +109,13 @@ def test_an_import_that_fails_anywhere_can_be_repeated(source, target, tmp_path)
 def test_nothing_is_imported_over_anything(source, target):
     storage = open_storage(target)
     storage.put("notes.txt", b"")
-    with pytest.raises(AlreadyExistsError, match=r"notes\.txt"):
+    with raises(AlreadyExistsError, found=("notes.txt",)):
         import_draft(source, target)
     storage.delete_many(["notes.txt"])
     import_draft(source, target)
-    with pytest.raises(AlreadyExistsError, match="a repository at"):
+    with raises(AlreadyExistsError, match="a repository at", kind="repository"):
         import_draft(source, target)
-    with pytest.raises(NotFoundError, match="not a draft"):
+    with raises(NotFoundError, match="not a draft", kind="repository"):
         open_draft(target)
 
 

@@ -25,6 +25,7 @@ from helpers.files.draft_repositories import (
     write_numbered,
     write_state_file,
 )
+from helpers.raised import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def test_versions_nodes_and_references_are_read(place, storage, tmp_path, write)
     assert chunks.kind.tolist() == [KIND_NATIVE, KIND_NATIVE, KIND_INLINE, KIND_VIRTUAL]
     expected = [data for _, _, data in history.of("first").nodes["/g/t2m"].chunks()]
     assert draft.read_chunks(chunks, [2, 0, 1]) == [expected[2], expected[0], expected[1]]
-    with pytest.raises(NotFoundError, match="virtual"):
+    with raises(NotFoundError, match="virtual", kind="chunk"):
         draft.read_chunks(chunks, [3])
     with pytest.raises(NotFoundError):
         draft.nodes("0" * 26)
@@ -147,7 +148,7 @@ def test_a_state_file_elsewhere_is_followed_only_when_told(place, storage, tmp_p
     data = Location(f"{place.url}-data")
     root = "s3://elsewhere/data"
     write_state_file(storage, some_history(), tmp_path, data=open_storage(data), store_root=root)
-    with pytest.raises(InvalidInputError, match="s3://elsewhere/data"):
+    with raises(InvalidInputError, store_root="s3://elsewhere/data"):
         open_draft(place)
     draft = open_draft(place, store_root=data)
     assert len(draft.nodes("first")) == 5
@@ -160,7 +161,7 @@ def test_a_state_file_without_refs_has_main_at_its_newest_version(place, storage
 
 
 def test_nothing_there_is_no_draft(place):
-    with pytest.raises(NotFoundError, match="not a draft"):
+    with raises(NotFoundError, kind="repository"):
         open_draft(place)
 
 

@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 import zstandard
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +112,13 @@ def test_damage_is_named(data: bytes, field: str) -> None:
 
 
 def test_newer_spec_versions_ask_for_an_upgrade() -> None:
-    with pytest.raises(UnsupportedError, match=r"spec version 3.*upgrade"):
+    with raises(
+        UnsupportedError,
+        match=r"spec version 3.*upgrade",
+        object_key="snapshots/X",
+        found=3,
+        allowed=(1, 2),
+    ):
         read(patched(36, 3))
 
 
@@ -119,7 +126,7 @@ def test_frames_with_a_dictionary_are_refused() -> None:
     samples = [b"sample number %d of a text" % (i % 97) for i in range(2000)]
     dictionary = zstandard.train_dictionary(1024, samples)
     frame = zstandard.ZstdCompressor(dict_data=dictionary).compress(PAYLOAD)
-    with pytest.raises(FormatError, match="dictionary"):
+    with raises(FormatError, match="dictionary", object_key="snapshots/X", field="payload"):
         read(with_frame(frame))
 
 
@@ -127,7 +134,7 @@ def test_frames_with_a_dictionary_are_refused() -> None:
 def test_bombs_are_refused_before_they_expand(size: bool) -> None:
     content = struct.pack("<I4s", 8, b"Ichk") + bytes(49_999_992)
     frame = zstandard.ZstdCompressor(write_content_size=size).compress(content)
-    with pytest.raises(FormatError, match="1000000"):
+    with raises(FormatError, match="1000000", object_key="snapshots/X", field="payload"):
         read(with_frame(frame), max_size=1_000_000)
     assert read(with_frame(frame), max_size=50_000_000) == content
 
@@ -157,7 +164,7 @@ def test_a_small_file_takes_no_gigabytes(size: int, head: bytes) -> None:
 def test_large_files_are_read_as_far_as_they_are_not_mostly_repeats(size: bool) -> None:
     content = struct.pack("<I4s", 8, b"Ichk") + bytes(2**28)
     small = zstandard.ZstdCompressor(level=1, write_content_size=size).compress(content)
-    with pytest.raises(FormatError, match=str(2**28)):
+    with raises(FormatError, match=str(2**28), object_key="snapshots/X", field="payload"):
         read(with_frame(small))
     with pytest.raises(InvalidInputError) as error:
         wrap(content, file_type=FileType.SNAPSHOT, spec_version=2)
@@ -170,15 +177,17 @@ def test_large_files_are_read_as_far_as_they_are_not_mostly_repeats(size: bool) 
 def test_a_claimed_size_beyond_the_blocks_takes_no_memory() -> None:
     # Single segment, 8-byte content size, one raw block of 3 bytes.
     frame = b"\x28\xb5\x2f\xfd" + b"\xe0" + struct.pack("<Q", 2**31 - 1) + b"\x19\x00\x00abc"
-    with pytest.raises(FormatError, match="cannot hold more than 3"):
+    with raises(
+        FormatError, match="cannot hold more than 3", object_key="snapshots/X", field="payload"
+    ):
         read(with_frame(frame))
 
 
 def test_impossible_requests_to_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInputError, match="spec version 3"):
+    with raises(InvalidInputError, match="spec version 3", found=3, allowed=(1, 2)):
         wrap(b"", file_type=FileType.SNAPSHOT, spec_version=3)
-    with pytest.raises(InvalidInputError, match="level 23"):
+    with raises(InvalidInputError, match="level 23", found=23, allowed=(0, 22)):
         wrap(b"", file_type=FileType.SNAPSHOT, spec_version=2, level=23)
     monkeypatch.setattr("icechunk_format.spec.envelope.DEFAULT_MAX_SIZE", len(PAYLOAD))
-    with pytest.raises(InvalidInputError, match="split it"):
+    with raises(InvalidInputError, match="split it", found=16000, allowed=16000):
         wrap(PAYLOAD, file_type=FileType.SNAPSHOT, spec_version=2)

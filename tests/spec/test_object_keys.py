@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec import object_keys as keys
@@ -35,9 +36,16 @@ def test_backups_list_newest_first() -> None:
 
 
 def test_clocks_beyond_the_name_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="clock"):
+    with raises(
+        InvalidInputError,
+        match="clock",
+        found=32503680000001,
+        allowed="-67496319999999 to 32503680000000",
+    ):
         keys.backup_name(32_503_680_000_001, RAW)
-    with pytest.raises(InvalidInputError, match="clock"):
+    with raises(
+        InvalidInputError, found=-100000000000000, allowed="-67496319999999 to 32503680000000"
+    ):
         keys.backup_name(-(10**14), RAW)
 
 

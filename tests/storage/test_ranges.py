@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ def test_joining_stops_at_the_limit_of_size():
     ],
 )
 def test_ranges_that_cannot_be(arguments):
-    with pytest.raises(InvalidInputError, match="a/b"):
+    with raises(InvalidInputError, key="a/b"):
         ReadRequest(key="a/b", **arguments)
 
 

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,9 +130,13 @@ def test_times_of_other_calendars_come_back_as_text(calendar):
     attributes = {"units": "microseconds since 1999-01-01", "calendar": calendar}
     found = there_and_back(pa.array(texts), "int64", attributes)
     assert found.to_pylist() == texts
-    with pytest.raises(InvalidInputError, match="which its array cannot hold"):
+    with raises(
+        InvalidInputError, match="which its array cannot hold", variable="v", value="2001-02-31"
+    ):
         there_and_back(pa.array(["2001-02-31"]), "int64", attributes)
-    with pytest.raises(InvalidInputError, match="not a time of the") as raised:
+    with raises(
+        InvalidInputError, match="not a time of the", variable="v", value="yesterday"
+    ) as raised:
         there_and_back(pa.array(["yesterday"]), "int64", attributes)
     assert raised.value.facts == {"variable": "v", "value": "yesterday"}
 
@@ -139,7 +144,7 @@ def test_times_of_other_calendars_come_back_as_text(calendar):
 def test_dates_that_the_standard_calendar_skips_are_refused():
     column = pa.array([np.datetime64("1582-10-10", "us")])
     attributes = {"units": "days since 1970-01-01", "calendar": "standard"}
-    with pytest.raises(InvalidInputError, match="1582-10-10"):
+    with raises(InvalidInputError, variable="v", value="1582-10-10"):
         there_and_back(column, "int64", attributes)
 
 
@@ -197,7 +202,7 @@ def test_what_an_array_cannot_hold_is_refused(dtype, attributes, column, match):
     ],
 )
 def test_columns_that_do_not_fit_are_refused_by_their_type(dtype, attributes, column_type, match):
-    with pytest.raises(InvalidInputError, match=match):
+    with raises(InvalidInputError, match=match, variable="v"):
         encoder_of(dtype, attributes, column_type)
 
 
@@ -205,5 +210,5 @@ def test_columns_that_do_not_fit_are_refused_by_their_type(dtype, attributes, co
     "column_type", [pa.decimal128(10, 2), pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())]
 )
 def test_columns_without_any_array_are_refused(column_type):
-    with pytest.raises(InvalidInputError, match="which no array holds"):
+    with raises(InvalidInputError, match="which no array holds", variable="v"):
         default_array_type(column_type, name="v")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from helpers.builder import new_repository
+from helpers.raised import raises
 from helpers.spark.inspected_repositories import GROUP, add_array, rows_of
 
 from icechunk_format.dataset.metadata_tables.read import resolve_change
@@ -114,15 +115,17 @@ def test_a_move_is_a_change():
 
 def test_versions_of_changes_that_cannot_be_compared(weather):
     repository, first, second = weather
-    with pytest.raises(NotFoundError, match=r"no branch or tag 'v2' in memory.*v1, main"):
+    with raises(
+        NotFoundError, match=r"no branch or tag 'v2' in memory.*v1, main", kind="version", name="v2"
+    ):
         resolve_change(repository, newer="v2")
-    with pytest.raises(NotFoundError, match="there is no snapshot"):
+    with raises(NotFoundError, match="there is no snapshot", kind="snapshot"):
         resolve_change(repository, newer=str(SnapshotId(bytes(range(12)))))
     root = rows_of(repository, "history", snapshot_id=first)[-1]["snapshot_id"]
     with pytest.raises(InvalidInputError, match="first of its history"):
         resolve_change(repository, newer=root)
     repository.create_branch("v1", second)
-    with pytest.raises(InvalidInputError, match="a branch and a tag"):
+    with raises(InvalidInputError, match="a branch and a tag", name="v1"):
         resolve_change(repository, older="v1")
     with pytest.raises(InvalidInputError, match="not an ancestor"):
         rows_of(repository, "changes", older_id=second, snapshot_id=first)
@@ -138,13 +141,13 @@ def test_a_version_without_nodes_has_no_rows():
 
 def test_a_group_that_is_not_there(weather):
     repository, _, second = weather
-    with pytest.raises(NotFoundError, match="no group") as raised:
+    with raises(NotFoundError, match="no group", kind="node", name="/see") as raised:
         rows_of(repository, "chunks", snapshot_id=second, group="/see")
     assert raised.value.facts["name"] == "/see"
     assert raised.value.facts["existing"][0] == "/sea"
-    with pytest.raises(InvalidInputError, match="takes no group"):
+    with raises(InvalidInputError, match="takes no group", table="snapshots"):
         rows_of(repository, "snapshots", group="/sea")
-    with pytest.raises(InvalidInputError, match="needs snapshot_id and older_id"):
+    with raises(InvalidInputError, table="changes"):
         rows_of(repository, "changes")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -197,7 +198,7 @@ def test_ranges_of_texts_are_those_of_xarray(labels, low, high) -> None:
     try:
         expected = data.sel(d=slice(low, high)).values.tolist()
     except KeyError:
-        with pytest.raises(InvalidInputError, match="no value"):
+        with raises(InvalidInputError, match="no value", dimension="d"):
             ours()
     else:
         assert ours() == expected

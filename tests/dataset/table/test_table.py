@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
+from helpers.raised import raises
 
 from icechunk_format.dataset.table.group_choice import find_group
 from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
@@ -128,7 +129,7 @@ def test_unnamed_dimensions_of_different_sizes_are_different_dimensions():
 def test_a_dimension_that_comes_twice_is_refused():
     square = ArrayToWrite(values=np.zeros((3, 3), "f4"), chunks=(3, 3), dims=("x", "x"))
     dataset = write_dataset("square", {"cov": square, "a": array("time")})
-    with pytest.raises(InvalidInputError, match="variables=a"):
+    with raises(InvalidInputError, match="variables=a", variable="cov", dims=("x", "x")):
         dataset.table()
     assert names(dataset.table(variables=["a"])) == ["time", "a"]
     assert dataset.table("chunks", variables=["cov"]).arrays == ("/cov",)
@@ -136,12 +137,12 @@ def test_a_dimension_that_comes_twice_is_refused():
 
 def test_names_that_clash_are_refused():
     dataset = write_dataset("case", {"T": array("time"), "t": array("time")})
-    with pytest.raises(InvalidInputError, match="differ in case alone"):
+    with raises(InvalidInputError, match="differ in case alone", columns=("T", "t")):
         dataset.table()
     assert names(dataset.table(variables=["t"])) == ["time", "t"]
     assert names(dataset.table(variables=["T"])) == ["time", "T"]
     dataset = write_dataset("clash", {"lat": array("lat", "lon"), "a": array("lat", "lon")})
-    with pytest.raises(InvalidInputError, match="name of a dimension"):
+    with raises(InvalidInputError, match="name of a dimension", columns=("lat", "lat")):
         dataset.table()
     assert names(dataset.table(variables=["a"])) == ["lat", "lon", "a"]
 
@@ -154,7 +155,7 @@ def test_labels_of_another_length_are_refused():
             "time": ArrayToWrite(values=np.zeros(4, "i8"), chunks=(4,), dims=("time",)),
         },
     )
-    with pytest.raises(InvalidInputError, match="6 elements"):
+    with raises(InvalidInputError, match="6 elements", dim="time", size=6, labels=4):
         dataset.table(variables=["a"])
 
 
@@ -164,7 +165,9 @@ def test_unknown_arrays_are_answered_with_what_exists_nearest_first():
     assert caught.value.facts["existing"][0] == "rain"
     with pytest.raises(NotFoundError):
         climate().table(coords=["nothing"])
-    with pytest.raises(InvalidInputError, match="station"):
+    with raises(
+        InvalidInputError, match="station", coordinate="depth", dims=("time", "lat", "lon")
+    ):
         climate(depth=array("station")).table(variables=["air"], coords=["depth"])
 
 
@@ -178,7 +181,7 @@ def test_one_array_that_cannot_be_read_does_not_close_the_group():
         id=node.id, path=node.path, user_data=json.dumps(document).encode(), array=node.array
     )
     dataset.variables["odd"] = type(dataset.variables["odd"])(changed)
-    with pytest.raises(UnsupportedError, match="pcodec-of-the-future") as caught:
+    with raises(UnsupportedError, node_path="/odd", codec="pcodec-of-the-future") as caught:
         dataset.table()
     assert "variables=" in caught.value.message.splitlines()[-1]
     assert "odd" not in caught.value.message.splitlines()[-1]
@@ -193,10 +196,10 @@ def test_columns_are_selected_in_the_spelling_of_the_caller():
     chosen = table.select(["AIR", "lat"])
     assert names(chosen) == ["AIR", "lat"]
     assert chosen.columns[0].source == "air"
-    with pytest.raises(InvalidInputError, match="no column 'ran'") as raised:
+    with raises(InvalidInputError, match="no column 'ran'", column="ran") as raised:
         table.select(["ran"])
     assert raised.value.facts == {"column": "ran", "existing": table.names}
-    with pytest.raises(InvalidInputError, match="twice"):
+    with raises(InvalidInputError, match="twice", columns=("air", "AIR")):
         table.select(["air", "AIR"])
     with pytest.raises(InvalidInputError, match="no column"):
         table.select([])
@@ -226,13 +229,19 @@ def test_field_metadata_describes_how_to_write_a_column_back():
 
 def test_layouts_and_their_options():
     dataset = climate()
-    with pytest.raises(InvalidInputError, match="cells, chunks, refs, summary"):
+    with raises(
+        InvalidInputError,
+        match="cells, chunks, refs, summary",
+        option="layout",
+        found="rows",
+        allowed=("cells", "chunks", "refs", "summary"),
+    ):
         dataset.table("rows")
-    with pytest.raises(InvalidInputError, match="layout=summary"):
+    with raises(InvalidInputError, match="layout=summary", option="block", layout="cells"):
         dataset.table(block={"time": 2})
-    with pytest.raises(InvalidInputError, match="layout=chunks"):
+    with raises(InvalidInputError, option="decoded", layout="cells"):
         dataset.table(decoded=False)
-    with pytest.raises(InvalidInputError, match="layout=cells"):
+    with raises(InvalidInputError, option="coords", layout="refs"):
         dataset.table("refs", coords=["lat"])
     summary = dataset.table("summary", variables=["air"], block={"time": 3})
     assert names(summary)[:6] == [
@@ -254,7 +263,7 @@ def test_layouts_and_their_options():
     assert names(chunks) == ["array", "chunk", "start", "shape", "dtype", "data"]
     assert chunks.arrays == ("/air", "/mask", "/rain")
     assert len(dataset.table("refs").arrays) == 8
-    with pytest.raises(InvalidInputError, match="along dimensions"):
+    with raises(InvalidInputError, match="along dimensions", where="lat > lon", layout="chunks"):
         dataset.plan(chunks, where="lat > lon")
 
 
@@ -264,7 +273,7 @@ def test_strings_have_no_chunk_rows():
     )
     dataset = write_dataset("words", {"word": words})
     assert dataset.table().columns[-1].arrow_type == pa.string()
-    with pytest.raises(UnsupportedError, match="decoded=false"):
+    with raises(UnsupportedError, match="decoded=false", array="/word", data_type="string"):
         dataset.table("chunks")
     assert dataset.table("chunks", decoded=False).arrays == ("/word",)
 
@@ -292,10 +301,12 @@ def test_the_group_is_chosen_when_there_is_one_choice():
     assert find_group(snapshot_of("/", "/a", "/a/v"), None, label="here") == "/a"
     assert find_group(snapshot_of("/"), None, label="here") == "/"
     two = snapshot_of("/", "/a", "/a/v", "/b", "/b/v")
-    with pytest.raises(InvalidInputError, match=r"/a, /b; choose one with the option group"):
+    with raises(
+        InvalidInputError, match=r"/a, /b; choose one with the option group", groups=("/a", "/b")
+    ):
         find_group(two, None, label="here")
     assert find_group(two, "b", label="here") == find_group(two, "/b/", label="here") == "/b"
-    with pytest.raises(InvalidInputError, match="group=/b and variables=v"):
+    with raises(InvalidInputError, match="group=/b and variables=v", group="/b/v"):
         find_group(two, "b/v", label="here")
     with pytest.raises(NotFoundError) as caught:
         find_group(two, "/bb", label="here")

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, rows_of, values
+from helpers.raised import raises
 
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.in_process import write_table
@@ -163,7 +164,9 @@ def test_rows_that_changed_since_the_plan_are_refused(place):
         [pa.array([None], pa.int64()), [1.0]],
         schema=part.input_schema,
     )
-    with pytest.raises(InvalidInputError, match="not there when the write was planned"):
+    with raises(
+        InvalidInputError, match="not there when the write was planned", dims=("time", "x")
+    ):
         write_batches(part, [batch])
 
 
@@ -177,7 +180,7 @@ def test_an_array_that_is_only_read_is_refused_before_any_row_moves(place):
     session.update_metadata("/t", json.dumps(document).encode())
     session.commit("as if from GRIB")
     options = WriteOptions(mode="append", dims=("time", "x"))
-    with pytest.raises(UnsupportedError, match=r"only read \(gribberish\)"):
+    with raises(UnsupportedError, match=r"only read \(gribberish\)", variable="t"):
         prepare_write(place, grid(range(2), [1, 2]).schema, options)
 
 

@@ -1,7 +1,7 @@
 """A write reports its counts, the message of its commit and the order of labels."""
 
-import pytest
 from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values
+from helpers.raised import raises
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError
@@ -58,7 +58,7 @@ def test_an_axis_may_descend(place):
 def test_the_order_of_an_axis_that_is_there_is_kept(place):
     write_table(place, grid([0], [1, 2]), DIMS)
     options = WriteOptions(mode="append", dims=("time", "x"), order={"x": "descending"})
-    with pytest.raises(InvalidInputError, match="is ascending; an append keeps them"):
+    with raises(InvalidInputError, match="is ascending; an append keeps them", dim="x"):
         write_table(place, grid([0], [3]), options)
     options = WriteOptions(mode="append", order={"time": "descending"})
     write_table(place, grid([2, 1], [1]), options)
@@ -66,7 +66,7 @@ def test_the_order_of_an_axis_that_is_there_is_kept(place):
 
 
 def test_orders_are_checked(place):
-    with pytest.raises(InvalidInputError, match="did you mean 'x'"):
+    with raises(InvalidInputError, match="did you mean 'x'", option="order", name="xx"):
         write_table(
             place, grid([0], [1]), WriteOptions(dims=("time", "x"), order={"xx": "ascending"})
         )

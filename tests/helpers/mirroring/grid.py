@@ -177,7 +177,7 @@ class Grid:
             **known,
         )
 
-    def bring_up_to_date(self, run: Any = in_process, **arguments: Any) -> Any:
+    def mirror(self, run: Any = in_process, **arguments: Any) -> Any:
         return bring_up_to_date(self.request(**arguments), run)
 
     def rows(self, *names: str) -> pa.Table:

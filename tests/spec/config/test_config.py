@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -251,7 +252,12 @@ def test_conditions_combine() -> None:
 def test_conditions_nested_without_end_are_refused() -> None:
     condition = "!or [" * 40 + "any_array" + "]" * 40
     text = f"manifest: {{splitting: {{split_sizes: [[{condition}, []]]}}}}"
-    with pytest.raises(FormatError, match="nested deeper than 32"):
+    with raises(
+        FormatError,
+        match="nested deeper than 32",
+        object_key="config.yaml",
+        field="manifest.splitting.split_sizes",
+    ):
         decode_yaml_config(text.encode())
 
 
@@ -271,7 +277,7 @@ def test_a_broken_pattern_matches_nothing() -> None:
 def test_an_unknown_condition_only_matters_where_it_decides() -> None:
     config = with_rules(["any_array", ANY], [{"shape_is": 3}, ANY])
     assert config.split_cells("/x", None, (10,)) == (2,)
-    with pytest.raises(UnsupportedError, match="shape_is"):
+    with raises(UnsupportedError, found="shape_is"):
         with_rules([{"shape_is": 3}, ANY]).split_cells("/x", None, (10,))
 
 
@@ -290,7 +296,7 @@ def test_an_unknown_condition_only_matters_where_it_decides() -> None:
     ],
 )
 def test_rules_of_another_shape_are_refused(rule: Any) -> None:
-    with pytest.raises(FormatError, match="configuration"):
+    with raises(FormatError, object_key="repo", field="manifest.splitting.split_sizes"):
         with_rules(rule)
 
 

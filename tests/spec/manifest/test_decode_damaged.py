@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from helpers.files.foreign_manifests import decoded, library_manifest
 from helpers.files.manifest_rows import ALWAYS, Seen, build, far_away, manifest_of
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType, unwrap
@@ -54,7 +55,7 @@ def test_damaged_texts_fail_when_they_are_used() -> None:
     for row in range(6):
         with pytest.raises(FormatError):
             refs.location(row)
-    with pytest.raises(FormatError, match="UTF-8"):
+    with raises(FormatError, match="UTF-8", field="refs.checksum_etag"):
         refs.etag(4)
 
 
@@ -74,7 +75,7 @@ def test_lists_shared_by_arrays_to_multiply_memory_are_refused() -> None:
     cells.point(slice(None), refs.positions)
     refs.point("index", refs.positions + layout.offsets["embedded_length"])
     refs.rows["embedded_length"] = 500
-    with pytest.raises(FormatError, match="coordinates claim more bytes"):
+    with raises(FormatError, match="coordinates claim more bytes", field="refs.index"):
         manifest.decode_payload(made.finish())
 
 

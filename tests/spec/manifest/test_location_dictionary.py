@@ -9,6 +9,7 @@ import pytest
 import zstandard
 from helpers.files.foreign_manifests import decoded
 from helpers.files.manifest_rows import far_away, manifest_of, round_trip, see
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.manifest import decode as manifest
@@ -122,9 +123,9 @@ def test_compressed_locations_need_a_dictionary_and_the_algorithm() -> None:
     for options in ({}, {"algorithm": 0, "dictionary": b"anything"}):
         refs = decoded(row, {"index": [1], "location": "s3://plain"}, **options)
         assert refs.location(1) == "s3://plain"
-        with pytest.raises(FormatError, match="no dictionary"):
+        with raises(FormatError, match="no dictionary", field="location_dictionary"):
             refs.location(0)
-    with pytest.raises(UnsupportedError, match="algorithm 7"):
+    with raises(UnsupportedError, match="algorithm 7", found=7):
         decoded(row, algorithm=7)
 
 

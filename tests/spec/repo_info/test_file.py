@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.files.repo_infos import ROOT_ID, TIP_ID, small_repository
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,7 +153,7 @@ def test_ancestry_runs_from_newest_to_root() -> None:
     repository = small_repository()
     assert [info.message for info in repository.ancestry(TIP_ID)] == ["second", "first"]
     assert [info.message for info in repository.ancestry(ROOT_ID)] == ["first"]
-    with pytest.raises(NotFoundError, match="among the 2 snapshots"):
+    with raises(NotFoundError, kind="snapshot"):
         repository.ancestry(SnapshotId(b"x" * 12))
 
 
@@ -161,7 +162,9 @@ def test_a_cycle_of_parents_is_refused() -> None:
     snapshots = dict(repository.snapshots)
     snapshots[ROOT_ID] = replace(snapshots[ROOT_ID], parent_id=TIP_ID)
     cyclic = repo_info.decode(repo_info.encode(replace(repository, snapshots=snapshots)))
-    with pytest.raises(FormatError, match="its own ancestor"):
+    with raises(
+        FormatError, match="its own ancestor", object_key="repo", field="snapshots.parent_offset"
+    ):
         cyclic.ancestry(TIP_ID)
 
 
@@ -171,7 +174,7 @@ def test_an_unlisted_parent_is_refused() -> None:
     with pytest.raises(FormatError) as caught:
         orphaned.ancestry(TIP_ID)
     assert caught.value.facts["field"] == "snapshots.parent_offset"
-    with pytest.raises(InvalidInputError, match="does not list"):
+    with raises(InvalidInputError, match="does not list", allowed="a listed snapshot"):
         repo_info.encode(replace(orphaned, tags={}, branches={}))
 
 
@@ -182,11 +185,11 @@ def test_the_newest_update_has_no_backup() -> None:
             Update(details=RepoInitializedUpdate(), updated_at=1, backup_path="repo.1"),
         ),
     )
-    with pytest.raises(InvalidInputError, match="newest log entry"):
+    with raises(InvalidInputError, match="newest log entry", found="repo.1"):
         repo_info.encode(repository)
 
 
 @pytest.mark.parametrize("flags", [(-1,), (2**16,)])
 def test_flags_that_do_not_fit_are_refused(flags: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidInputError, match="65535"):
+    with raises(InvalidInputError, match="65535", allowed=(0, 65535)):
         repo_info.encode(replace(small_repository(), enabled_feature_flags=flags))

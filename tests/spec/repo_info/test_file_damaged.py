@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers.damage.files import damaged_files
 from helpers.files.repo_infos import TIP_ID, made, small_repository, snapshot_table
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType, wrap
@@ -103,7 +104,7 @@ def test_contradictions_are_named(changes: dict[str, Any], field: str) -> None:
 
 def test_other_files_are_refused() -> None:
     data = wrap(b"", file_type=FileType.SNAPSHOT, spec_version=2)
-    with pytest.raises(FormatError, match="repo info"):
+    with raises(FormatError, object_key="repo", field="header.file_type"):
         repo_info.decode(data)
 
 

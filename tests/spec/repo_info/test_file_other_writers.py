@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.files.repo_infos import ROOT_ID, TIP_ID, made, snapshot_table
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.repo_info import file as repo_info
@@ -114,14 +115,26 @@ def test_updates_of_newer_libraries_stay_readable_and_reachable() -> None:
 
 def test_an_unknown_update_without_a_backup_is_never_lost() -> None:
     data = made(latest_updates=lambda w: w.offsets([future_update(w, backup=None)]))
-    with pytest.raises(UnsupportedError, match="upgrade"):
+    with raises(UnsupportedError, match="upgrade", found="UnknownUpdate(number=17)"):
         repo_info.encode(repo_info.decode(data))
 
 
 def test_what_is_newer_asks_for_an_upgrade() -> None:
-    with pytest.raises(UnsupportedError, match=r"spec version 3.*upgrade"):
+    with raises(
+        UnsupportedError,
+        match=r"spec version 3.*upgrade",
+        object_key="repo",
+        found=3,
+        allowed=(1, 2),
+    ):
         repo_info.decode(made(spec_version=3))
-    with pytest.raises(UnsupportedError, match=r"availability 3.*upgrade"):
+    with raises(
+        UnsupportedError,
+        match=r"availability 3.*upgrade",
+        object_key="repo",
+        found=3,
+        allowed=(0, 1, 2),
+    ):
         repo_info.decode(made(status=lambda w: w.table(REPO_STATUS, availability=3)))
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
@@ -158,7 +159,9 @@ def test_items_out_of_order_and_lists_out_of_order(monkeypatch):
 
 def test_an_id_that_is_listed_twice(monkeypatch):
     data = arranged(repo_info.encode(history(2)), [0, 0, *range(2, 40)])
-    with pytest.raises(FormatError, match="1 ids are listed twice") as in_bulk:
+    with raises(
+        FormatError, match="1 ids are listed twice", object_key="repo", field="snapshots"
+    ) as in_bulk:
         repo_info.decode(data)
     for module in (repo_info, stored_snapshots):
         monkeypatch.setattr(module, "MIN_ROWS", 10**9)

@@ -20,6 +20,7 @@ from helpers.files.handmade_snapshots import (
     with_array,
 )
 from helpers.files.small_snapshots import MANIFEST, small_snapshot
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType
@@ -155,7 +156,9 @@ def test_contradictions_of_an_array_are_named(changes: dict[str, Any], field: st
 
 def test_a_newer_kind_of_node_asks_for_an_upgrade() -> None:
     data = made(nodes=lambda w: w.offsets([node_table(w, node_data_type=3)]))
-    with pytest.raises(UnsupportedError, match=r"kind 3.*upgrade"):
+    with raises(
+        UnsupportedError, match=r"kind 3.*upgrade", object_key="k", found=3, allowed=(1, 2)
+    ):
         snapshot.decode(data, object_key="k")
 
 

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from helpers.files.small_snapshots import SNAPSHOT_ID, refs_of, small_snapshot
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
@@ -72,7 +73,12 @@ def test_children_pass_by_what_they_hold() -> None:
 
 def test_a_new_node_takes_the_place_of_none_that_stays() -> None:
     nodes = small_snapshot().nodes
-    with pytest.raises(InvalidInputError, match="two nodes have the path '/foo'"):
+    with raises(
+        InvalidInputError,
+        match="two nodes have the path '/foo'",
+        found="/foo",
+        allowed="unique paths",
+    ):
         nodes.changed([], [nodes[1]])
 
 

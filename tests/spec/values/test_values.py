@@ -10,6 +10,7 @@ import flatbuffers.flexbuffers as library
 import msgpack
 import numpy as np
 import pytest
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,7 +166,7 @@ def test_children_shared_to_describe_a_huge_tree_are_refused() -> None:
         target = start
         raw += b"\0" * (len(raw) % 2)
     raw += struct.pack("<H", len(raw) - target) + bytes([10 << 2 | 1, 2])
-    with pytest.raises(FormatError, match="more than 1000000 values"):
+    with raises(FormatError, match="more than 1000000 values", field="value"):
         decode_flexbuffer(bytes(raw))
 
 
@@ -180,7 +181,7 @@ def test_texts_shared_to_multiply_memory_are_refused() -> None:
             raw += struct.pack("<I", start + 4 * i - len(head))
         raw += bytes([kind << 2 | 2]) * 1000
         raw += struct.pack("<I", len(raw) - start) + bytes([10 << 2 | 2, 4])
-        with pytest.raises(FormatError, match="67108864 bytes in all"):
+        with raises(FormatError, match="67108864 bytes in all", field="value"):
             decode_flexbuffer(bytes(raw))
 
 
@@ -198,7 +199,7 @@ def test_texts_shared_to_multiply_memory_are_refused() -> None:
     ],
 )
 def test_each_kind_of_damage_is_named(raw: bytes, problem: str) -> None:
-    with pytest.raises(FormatError, match=problem):
+    with raises(FormatError, match=problem, field="value"):
         decode_flexbuffer(raw)
 
 
@@ -207,7 +208,7 @@ def test_blobs_are_read() -> None:
 
 
 def test_a_vector_that_contains_itself_is_refused() -> None:
-    with pytest.raises(FormatError, match="deeper than 64"):
+    with raises(FormatError, match="deeper than 64", field="value"):
         decode_flexbuffer(bytes([1, 0, 10 << 2, 2, 10 << 2, 1]))
 
 
@@ -243,7 +244,7 @@ def test_nesting_beyond_the_limit_is_refused_both_ways() -> None:
         encode_flexbuffer(value)
     with pytest.raises(InvalidInputError, match="deeper"):
         encode_msgpack(value)
-    with pytest.raises(FormatError, match="deeper"):
+    with raises(FormatError, match="deeper", field="value"):
         decode_msgpack(msgpack.packb(value))
 
 

@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from helpers.raised import raises
 from helpers.storage.contract import increment
 
 from icechunk_format.errors import InvalidInputError, StorageError
@@ -103,11 +104,11 @@ def test_what_staging_and_locking_leave_behind_is_not_listed(storage, tmp_path):
 
 def test_a_failed_write_leaves_nothing(storage, tmp_path):
     storage.put("a/b", b"there")
-    with pytest.raises(StorageError, match="a/b/c") as caught:
+    with raises(StorageError, key="a/b/c", reason="Not a directory") as caught:
         storage.put("a/b/c", b"below a file")
     assert not caught.value.outcome_unknown
     (tmp_path / "root" / "folder").mkdir()
-    with pytest.raises(StorageError, match="folder"):
+    with raises(StorageError, key="folder", reason="Is a directory"):
         storage.put("folder", b"over a folder")
     left = sorted(path.name for path in (tmp_path / "root").rglob("*"))
     assert left == ["a", "b", "folder"]
@@ -257,13 +258,18 @@ def test_the_lock_is_not_opened_through_a_link(storage, tmp_path):
     version = storage.put("repo", b"one")
     lock = tmp_path / "root" / ".storage-lock"
     lock.symlink_to(tmp_path / "outside")
-    with pytest.raises(StorageError, match="it is a symbolic link; delete it"):
+    with raises(
+        StorageError,
+        match="it is a symbolic link; delete it",
+        key=".storage-lock",
+        reason="Too many levels of symbolic links",
+    ):
         storage.put("repo", b"two", condition=ReplaceIfUnchanged(version=version))
     assert not (tmp_path / "outside").exists()
     assert storage.get("repo").data == b"one"
     lock.unlink()
     os.mkfifo(lock)
-    with pytest.raises(StorageError, match="not a file"):
+    with raises(StorageError, match="not a file", key=".storage-lock"):
         storage.put("repo", b"two", condition=ReplaceIfUnchanged(version=version))
 
 

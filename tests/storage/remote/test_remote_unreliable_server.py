@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import obstore
 import obstore.exceptions
 import pytest
+from helpers.raised import raises
 from helpers.servers.http import Fault, etag, misbehaving_server
 
 from icechunk_format.errors import NotFoundError, StorageError
@@ -107,7 +108,7 @@ def test_a_listing_without_an_order_that_fails_halfway_is_an_error(server, monke
     options = {"anon": "true", "endpoint_url": server.url}
     found = open_storage(Location("s3://bucket--use1-az4--x-s3/base", options=options)).list("")
     assert next(found).key == "b"
-    with pytest.raises(StorageError, match="cannot list"):
+    with raises(StorageError, match="cannot list", key=""):
         next(found)
 
 
@@ -124,7 +125,9 @@ def test_overwrites_are_repeated(server, storage, fault):
 
 def test_a_store_that_stays_down_is_an_error(server, storage):
     server.faults[:] = [Fault(status=503, code="ServiceUnavailable")] * 50
-    with pytest.raises(StorageError, match="repo") as caught:
+    with raises(
+        StorageError, key="repo", reason="HTTP 503 ServiceUnavailable", status=503
+    ) as caught:
         storage.get("repo")
     assert caught.value.facts["status"] == 503
     assert not caught.value.outcome_unknown
@@ -166,7 +169,7 @@ def test_a_conditional_write_without_an_answer_is_unknown(
     if isinstance(condition, ReplaceIfUnchanged):
         server.objects[REPO] = OLD
     server.faults[:] = [fault]
-    with pytest.raises(StorageError, match="may have landed") as caught:
+    with raises(StorageError, match="may have landed", key="repo") as caught:
         storage.put("repo", NEW, condition=condition)
     assert caught.value.outcome_unknown
     # One request: a second one could have met the first and called it somebody else's.
@@ -209,7 +212,9 @@ def test_the_replacement_of_what_is_gone_is_lost(server, storage):
 
 def test_the_wrong_region_is_hinted_at(server, storage):
     server.faults[:] = [Fault(status=400, code="AuthorizationHeaderMalformed")]
-    with pytest.raises(StorageError, match=r"storage\.region"):
+    with raises(
+        StorageError, key="repo", reason="HTTP 400 AuthorizationHeaderMalformed", status=400
+    ):
         storage.get("repo")
 
 

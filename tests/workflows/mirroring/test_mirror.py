@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from helpers.mirroring.grid import Grid
+from helpers.raised import raises
 
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
@@ -264,7 +265,7 @@ def test_a_named_variable_that_goes_is_refused_and_nothing_changes(grid):
     session = grid.repository.writable_session()
     session.delete("/wind")
     session.commit("delete")
-    with pytest.raises(NotFoundError, match="wind"):
+    with raises(NotFoundError, kind="variable", name="wind"):
         grid.mirror()
     assert DeltaTable(grid.target).version() == before.version
 
@@ -344,7 +345,7 @@ def test_missing_chunks_are_left_out_where_asked(grid):
 def test_another_repository_or_branch_is_refused(grid, tmp_path):
     grid.mirror()
     grid.repository.create_branch("dev", grid.first)
-    with pytest.raises(InvalidInputError, match="branch main, not of dev"):
+    with raises(InvalidInputError, match="branch main, not of dev", remembered="main", given="dev"):
         grid.mirror(branch="dev")
     (tmp_path / "other").mkdir()
     other = Grid(tmp_path / "other")
@@ -373,7 +374,7 @@ def test_what_is_no_copy_is_left_alone(grid, tmp_path):
     grid.target = str(tmp_path / "folder")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("all of it")
-    with pytest.raises(AlreadyExistsError, match=r"thesis\.txt"):
+    with raises(AlreadyExistsError, found="thesis.txt"):
         grid.mirror()
 
 
@@ -381,7 +382,7 @@ def test_rows_that_another_program_wrote_are_refused(grid):
     grid.mirror(rowsPerPartition=ROWS)
     rows = grid.copied().slice(0, 1)
     write_deltalake(grid.target, rows, mode="append")
-    with pytest.raises(ConflictError, match=r"another program changed .* \(WRITE\)"):
+    with raises(ConflictError, match=r"another program changed .* \(WRITE\)", operation="WRITE"):
         grid.mirror()
     # Reading takes the version that is a whole snapshot.
     assert find_files(DeltaTarget.of(grid.target)).version == 0
@@ -438,13 +439,15 @@ def test_freshness_and_versions(grid):
     grid.repository.create_tag("v2", grid.append(2))
     found = freshness(target)
     assert (found.snapshots_behind, found.snapshot_id) == (2, grid.first)
-    with pytest.raises(NotFoundError, match=f"snapshot {tip} is not in the copy.*{grid.first}"):
+    with raises(
+        NotFoundError, match=f"snapshot {tip} is not in the copy.*{grid.first}", kind="snapshot"
+    ):
         find_files(target, snapshot=tip)
     grid.mirror()
     assert find_files(target, tag="v2").version == 1
     assert find_files(target, snapshot=grid.first).version == 0
     assert find_files(target, as_of=datetime.now(UTC)).version == 1
-    with pytest.raises(NotFoundError, match="no snapshot from 2001"):
+    with raises(NotFoundError, match="no snapshot from 2001", kind="snapshot", name="None"):
         find_files(target, as_of=datetime(2001, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidInputError, match="exclude one another"):
         find_files(target, tag="v2", snapshot=tip)
@@ -464,7 +467,7 @@ def test_versions_that_a_vacuum_emptied_are_refused(grid):
     )
     assert len(gone) == 2
     grid.assert_copied()
-    with pytest.raises(NotFoundError, match="lost 1 of its 3 files to a vacuum"):
+    with raises(NotFoundError, match="lost 1 of its 3 files to a vacuum", kind="snapshot"):
         find_files(target, snapshot=grid.first)
     grid.change("wind", (0, 0))
     assert counts(grid.mirror()) == (1, 1, 16)
@@ -475,6 +478,10 @@ def test_columns_that_delta_does_not_have(grid):
     session = grid.repository.writable_session()
     grid.add(session, "air temperature")
     session.commit("a blank")
-    with pytest.raises(UnsupportedError, match="'air temperature' cannot be in a Delta table"):
+    with raises(
+        UnsupportedError,
+        match="'air temperature' cannot be in a Delta table",
+        column="air temperature",
+    ):
         grid.mirror()
     assert DeltaTarget.of(grid.target).open() is None

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from helpers.grids.sampled_points import sampled
 from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
+from helpers.raised import raises
 from hypothesis import given, settings
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
@@ -224,7 +225,9 @@ def test_tolerance_and_outside(grids):
     ours = sampled(grid.ours, at, variables=["t2m", "height"])
     assert [value is None for value in ours["t2m"]] == [False, False, False, True]
     assert [value is None for value in ours["height"]] == [False, False, False, True]
-    with pytest.raises(InvalidInputError, match=r"time_of_point=2024-01-01 .*lat_of_point=85.0"):
+    with raises(
+        InvalidInputError, match=r"time_of_point=2024-01-01 .*lat_of_point=85.0", option="outside"
+    ):
         sampled(grid.ours, at, outside="error")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.grids.sampled_points import sampled
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 
@@ -62,9 +63,9 @@ def test_the_nearest_cell_of_an_ocean_grid(real):
     on_cells = {"nav_lat": lats[5000:5010], "nav_lon": lons[5000:5010] + 360}
     near = values_of(ours, on_cells, "votemper", tolerance={"nav_lat": 0.01})
     np.testing.assert_array_equal(near, values[5000:5010])
-    with pytest.raises(InvalidInputError, match="by a latitude and a longitude"):
+    with raises(InvalidInputError, match="by a latitude and a longitude", dims=("dim0", "dim1")):
         values_of(ours, {"nav_lat": lat}, "votemper")
-    with pytest.raises(InvalidInputError, match="only 'nearest'"):
+    with raises(InvalidInputError, match="only 'nearest'", coordinate="nav_lat"):
         values_of(ours, {"nav_lat": lat, "nav_lon": lon}, "votemper", method="linear")
 
 
@@ -105,7 +106,11 @@ def test_points_move_into_a_projection_and_a_rotated_grid(real):
 def test_points_of_another_reference_system_are_refused(real):
     ours, _ = real["toa_brightness_stereographic.nc"]
     degrees = {"y": np.linspace(51.0, 53.0, 20), "x": np.full(20, -1.0)}
-    with pytest.raises(InvalidInputError, match=r"look like degrees.*'y' and 'x' are lengths"):
+    with raises(
+        InvalidInputError,
+        match=r"look like degrees.*'y' and 'x' are lengths",
+        columns=("y_of_point", "x_of_point"),
+    ):
         sampled(ours, degrees, variables=[STEREO])
     assert sampled(ours, degrees, variables=[STEREO], crs="grid")[STEREO] == [None] * 20
     origin = {name: values[[0] * 50] for name, values in degrees.items()}
@@ -114,9 +119,9 @@ def test_points_of_another_reference_system_are_refused(real):
     ours, _ = real["rotated_pole.nc"]
     one = pa.array([1.0])
     both = {"grid_latitude": one, "grid_longitude": one}
-    with pytest.raises(InvalidInputError, match="EPSG:nowhere"):
+    with raises(InvalidInputError, match="EPSG:nowhere", option="crs"):
         sampled(ours, both, variables=[ROTATED], crs="EPSG:nowhere")
-    with pytest.raises(InvalidInputError, match="name both"):
+    with raises(InvalidInputError, match="name both", option="crs"):
         sampled(
             ours,
             {"grid_latitude": one},

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 
@@ -37,7 +38,7 @@ def test_a_file_that_ends_within_a_chunk_blocks_the_next_until_it_has_grown(tmp_
 
     files = made.archive(tmp_path / "files", ragged)
     virtualize(files[:2], tmp_path / "repository")
-    with pytest.raises(InvalidInputError, match="call again when that file has grown to whole"):
+    with raises(InvalidInputError, match="call again when that file has grown to whole", refused=1):
         virtualize(files, tmp_path / "repository")
     rewrite(files[1], 1)
     done = virtualize(files, tmp_path / "repository")
@@ -81,7 +82,7 @@ def test_what_is_too_large_to_be_compared_is_noted(tmp_path, monkeypatch):
         data.to_netcdf(path, engine="h5netcdf", encoding=made.COMPRESSED)
 
     files = made.archive(tmp_path / "files", with_heights)
-    with pytest.raises(InvalidInputError, match=r"2 of 3 files .*\n.*'height': its values differ"):
+    with raises(InvalidInputError, refused=2):
         virtualize(files, tmp_path / "refused")
     monkeypatch.setattr("icechunk_format.workflows.virtualizing.scanning.scan._MOST_COMPARED", 100)
     done = virtualize(files, tmp_path / "repository")

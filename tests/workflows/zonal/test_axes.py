@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.zonal.axes import cell_axis
@@ -40,7 +41,7 @@ def test_cells_end_at_the_poles():
     assert axis.edges.tolist() == [90, 67.5, 22.5, -22.5, -67.5, -90]
     assert axis.stretches.tolist() == [2, 1, 1, 1, 2]
     assert axis.position(np.array([90.0, -90.0])).tolist() == [0.5, 4.5]
-    with pytest.raises(InvalidInputError, match="some lie beyond the poles"):
+    with raises(InvalidInputError, match="some lie beyond the poles", coordinate="lat"):
         cell_axis("lat", np.linspace(200, -200, 5), ends_at_poles=True)
 
 
@@ -59,5 +60,5 @@ def test_longitudes_that_jump_go_on():
     ],
 )
 def test_labels_that_bound_no_cells_are_refused(labels, told):
-    with pytest.raises(InvalidInputError, match=told):
+    with raises(InvalidInputError, match=told, coordinate="lat"):
         cell_axis("lat", np.array(labels))

@@ -7,6 +7,7 @@ import shapely
 from exactextract.raster import NumPyRasterSource
 from helpers.grids.synthetic_datasets import ArrayToWrite
 from helpers.grids.zonal_results import grid_of, star, zonal
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,7 +141,11 @@ def test_a_zone_with_too_many_cells_is_named(monkeypatch):
     monkeypatch.setattr(quantiles, "MOST_VALUES", 90)
     small = shapely.box(0, 41, 12, 61)
     assert zonal(dataset, [small], statistics=("median",), cores=1 << 30)
-    with pytest.raises(UnsupportedError, match=r"zone Chad has more than 90 values at one step"):
+    with raises(
+        UnsupportedError,
+        match=r"zone Chad has more than 90 values at one step",
+        option="statistics",
+    ):
         zonal(dataset, [WHOLE], statistics=("median",), names=["Chad"])
 
 
@@ -159,7 +164,11 @@ def test_names_of_statistics_and_columns():
     names = ("median", "quantile(q=0.29)", "quantile(q=0.005)", "quantile(q=1)")
     shown = ["median", "quantile_29", "quantile_0_5", "quantile_100"]
     assert [column_suffix(name) for name in check_statistics(names)] == shown
-    with pytest.raises(InvalidInputError, match=r"median, or quantile\(q=0.9\) with q from 0 to 1"):
+    with raises(
+        InvalidInputError,
+        match=r"median, or quantile\(q=0.9\) with q from 0 to 1",
+        option="statistics",
+    ):
         check_statistics(["quantile(q=90)"])
-    with pytest.raises(InvalidInputError, match="each once"):
+    with raises(InvalidInputError, match="each once", option="statistics"):
         check_statistics(["quantile(q=0.9)", "quantile(q=0.90)"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.grids.zonal_results import ALL, assert_alike, expected
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,5 +95,5 @@ def test_values_are_not_written_to():
 
 @pytest.mark.parametrize("names", [["mode"], [], ["mean", "mean"]])
 def test_unknown_statistics_are_refused(names):
-    with pytest.raises(InvalidInputError, match="count, mean, sum, min, max, std"):
+    with raises(InvalidInputError, match="count, mean, sum, min, max, std", option="statistics"):
         check_statistics(names)

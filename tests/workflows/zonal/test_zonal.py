@@ -16,6 +16,7 @@ from helpers.grids.zonal_results import (
     star,
     zonal,
 )
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,7 +181,11 @@ def test_edges_over_more_than_half_a_turn_are_asked_about():
     jumping = shapely.Polygon([(165, -20), (-155, -20), (-155, 10), (165, 10)])
     around = shapely.Polygon([(0, 70), (120, 70), (-120, 70)])
     dataset = world(0.0)
-    with pytest.raises(InvalidInputError, match="zone zone='Fiji' has an edge over more than 180"):
+    with raises(
+        InvalidInputError,
+        match="zone zone='Fiji' has an edge over more than 180",
+        zone="zone='Fiji'",
+    ):
         zonal(dataset, [jumping], names=["Fiji"])
     split, pole, crossing = zonal(dataset, [jumping, around, CROSSING], antimeridian="split")
     cap = zonal(dataset, [shapely.box(-180, 70, 180, 90)])[0]
@@ -220,7 +225,7 @@ BOWTIE = shapely.Polygon([(0, 45), (5, 50), (5, 45), (0, 50)])
 def test_a_geometry_that_cannot_be_used_is_named(wrong, told):
     dataset = grid_of(drawn(steps=1)[0], LAT, LON, chunks=(4, 5))
     good = POLYGONS[1].wkt if isinstance(wrong, str) else POLYGONS[1]
-    with pytest.raises(InvalidInputError, match=told):
+    with raises(InvalidInputError, match=told, zone="zone='odd'"):
         zonal(dataset, [good, wrong], names=["good", "odd"])
     rows = zonal(dataset, [good, wrong], names=["good", "odd"], on_invalid="null")
     assert rows[0]["t_count"] > 0
@@ -310,7 +315,7 @@ def projected(crs):
 def test_projected_grids_take_zones_of_any_system():
     crs = pyproj.CRS.from_user_input("+proj=laea +lat_0=52 +lon_0=10 +ellps=GRS80")
     dataset, values = projected(crs)
-    with pytest.raises(InvalidInputError, match="give the CRS of the zones"):
+    with raises(InvalidInputError, match="give the CRS of the zones", option="crs"):
         zonal(dataset, POLYGONS)
     own = shapely.box(-240, -180, 130, 215)
     edges = np.arange(21.0) * 50 - 525
@@ -323,7 +328,9 @@ def test_projected_grids_take_zones_of_any_system():
     )
     [found] = zonal(dataset, [moved], crs="EPSG:4326")
     assert found["t_mean"] == pytest.approx(wanted["mean"], rel=1e-4)
-    with pytest.raises(InvalidInputError, match="weights='area' is the area of cells between"):
+    with raises(
+        InvalidInputError, match="weights='area' is the area of cells between", option="weights"
+    ):
         zonal(dataset, [own], crs="grid", weights="area")
 
 
@@ -376,7 +383,7 @@ def test_curvilinear_grids_are_refused():
         dims=("y", "x"),
         attributes={"coordinates": "nav_lat nav_lon"},
     )
-    with pytest.raises(UnsupportedError, match=r"curvilinear grid \(nav_lat, nav_lon\)"):
+    with raises(UnsupportedError, match=r"curvilinear grid \(nav_lat, nav_lon\)", variable="t"):
         zonal(write_dataset("orca", {**arrays, "t": data}), POLYGONS)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,7 +182,11 @@ def test_many_terms_need_no_deep_recursion() -> None:
 def test_what_fails_on_the_data_shows_the_condition() -> None:
     residual = plan_where("v > 0 AND x / w > 1", COLUMNS, []).residual
     assert residual is not None
-    with pytest.raises(InvalidInputError, match=r"where v > 0 AND x / w > 1: division by zero"):
+    with raises(
+        InvalidInputError,
+        match=r"where v > 0 AND x / w > 1: division by zero",
+        sql="v > 0 AND x / w > 1",
+    ):
         residual.evaluate(ROWS, len(CELLS))
 
 

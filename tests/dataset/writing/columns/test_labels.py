@@ -7,6 +7,7 @@ import datetime as dt
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.dataset.cf.encode import variable_encoder
@@ -28,5 +29,5 @@ from icechunk_format.errors import InvalidInputError
 )
 def test_a_label_that_comes_twice_is_shown_as_it_reads(dtype, attributes, values, shown):
     encoder = variable_encoder(data_type_from_numpy(dtype), attributes, values.type, name="x")
-    with pytest.raises(InvalidInputError, match=shown):
+    with raises(InvalidInputError, match=shown, dim="x"):
         index_labels(values, encoder, np.array([1, 3, 3, 5], dtype), dim="x")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from helpers.builder import new_place
 from helpers.grids.written_cells import DIMS, dataset_at, grid, rows_of, values
+from helpers.raised import raises
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError
@@ -107,7 +108,7 @@ def test_the_dimensions_of_the_group_come_first(place, rows):
     write_table(target, by_x, WriteOptions(dims=("x",)))
     fields = [rows.schema.field("x"), *list(by_x.schema)[1:]]
     described = by_x.cast(pa.schema(fields))
-    with pytest.raises(InvalidInputError, match="dims="):
+    with raises(InvalidInputError, match="dims=", columns=("x", "low", "high"), missing=("time",)):
         write_table(new_place(), described, WriteOptions())
     write_table(target, described, APPEND)
     assert dims_at(target, "low") == ("x",)

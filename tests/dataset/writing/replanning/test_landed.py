@@ -11,6 +11,7 @@ from helpers.grids.rival_writes import (
     created,
 )
 from helpers.grids.written_cells import APPEND, dataset_at, grid, values
+from helpers.raised import raises
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError
@@ -96,7 +97,12 @@ def test_labels_that_are_renamed_meanwhile_are_a_conflict(place):
     labels[:4] = [0, 1, 12, 3]
     session.set_chunk("/time", [0], metadata.chunk_codecs().encode(labels))
     session.commit("rename a day")
-    with pytest.raises(ConflictError, match=r"labels of the dimension 'time' were changed"):
+    with raises(
+        ConflictError,
+        match=r"labels of the dimension 'time' were changed",
+        branch="main",
+        dim="time",
+    ):
         finish()
     assert values(place)[2].tolist() == [201, 202]
 

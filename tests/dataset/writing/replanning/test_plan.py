@@ -21,6 +21,7 @@ from helpers.grids.rival_writes import (
     created,
 )
 from helpers.grids.written_cells import APPEND, dataset_at, grid, values
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,7 +144,13 @@ def test_a_create_that_comes_second_is_refused(place):
     options = WriteOptions(dims=("time", "x"))
     finish = begun(place, grid([0], [1, 2]), options)
     write_table(place, grid([1], [1, 2]), options)
-    with pytest.raises(AlreadyExistsError, match="mode is errorifexists"):
+    with raises(
+        AlreadyExistsError,
+        match="mode is errorifexists",
+        kind="arrays",
+        group="/",
+        arrays=("t", "time", "x"),
+    ):
         finish()
     ignored = begun(new_place(), grid([0], [1, 2]), options)
     ignored()
@@ -236,7 +243,7 @@ def test_on_conflict_fail_refuses_what_would_go_in(place):
     options = WriteOptions(mode="append", dims=("time", "x"), on_conflict="fail")
     second = begun(place, grid([5], [1, 2]), options)
     write_table(place, grid([4], [1, 2]), APPEND)
-    with pytest.raises(ConflictError, match=r"onConflict=fail .*Run the job again"):
+    with raises(ConflictError, match=r"onConflict=fail .*Run the job again", branch="main"):
         second()
     assert values(place).shape == (5, 2)
 
@@ -255,10 +262,17 @@ def test_arrays_that_were_replaced_meanwhile_are_a_conflict(place):
         place, grid([7], [1, 2]), WriteOptions(mode="overwrite", dims=("time", "x"))
     )
     write_table(place, grid([4], [1, 2]), APPEND)
-    with pytest.raises(ConflictError, match=r"group / was changed since .* run the job again"):
+    with raises(
+        ConflictError, match=r"group / was changed since .* run the job again", branch="main"
+    ):
         replace_all()
     write_table(place, grid([7], [1, 2]), WriteOptions(mode="overwrite", dims=("time", "x")))
-    with pytest.raises(ConflictError, match=r"deleted or replaced .* run the job again"):
+    with raises(
+        ConflictError,
+        match=r"deleted or replaced .* run the job again",
+        branch="main",
+        variables=("t",),
+    ):
         append()
     assert values(place, "time").tolist() == [7]
 
@@ -334,7 +348,9 @@ def test_chunks_appended_at_the_same_time_are_all_there(place):
     last()
     middle()
     assert values(place, "a").tolist() == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(ConflictError, match=r"1 of the chunks of /a .* \[1\]"):
+    with raises(
+        ConflictError, match=r"1 of the chunks of /a .* \[1\]", branch="main", variables=("a",)
+    ):
         same()
     mine()
     assert values(place, "a").tolist() == [1, 2, 9, 9, 5, 6]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
+from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan, arrange
@@ -33,7 +34,7 @@ def test_a_number_in_names_is_a_number_however_large(tmp_path):
     assert found.dtype == np.int64
     assert found.values.tolist() == sorted(numbers)
     [huge] = runs(tmp_path, [2**63])
-    with pytest.raises(InvalidInputError, match="does not fit 64 bits"):
+    with raises(InvalidInputError, match="does not fit 64 bits", refused=1):
         virtualize(huge, tmp_path / "repository", template=template)
 
 
