@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -76,10 +75,6 @@ _VERBS: Final = {
 
 #: Maximum number of tasks of a write; with more units, a task writes several.
 MAX_TASKS: Final = 10_000
-
-# Smaller units are not worth a separate task and manifest.
-_LEAST_ROWS_PER_UNIT: Final = 250_000
-_UNITS_PER_CORE: Final = 2
 
 # A table from labels to indices is sent to every executor up to this many labels.
 _BROADCAST_LABELS: Final = 4_000_000
@@ -136,10 +131,11 @@ def _plan_cells(
     with described(f"{_VERBS[request.mode]} {prepared.place}: coordinates"):
         labels, rows = collect_coordinates(frame, prepared.dims, schema)
     plan = plan_write(
-        _for_rows(prepared, frame, rows),
+        prepared,
         labels,
         rows,
         time_zone=session_time_zone(frame.sparkSession),
+        cores=cores_of(frame.sparkSession),
     )
     check_order(plan)
     return plan, rows
@@ -159,14 +155,6 @@ def _write_cells(
         with described(f"{what} {', '.join(part.variables)}"):
             receipts += _receipts(rows, write_batches, part)
     return plan, receipts
-
-
-def _for_rows(prepared: PreparedWrite, frame: DataFrame, rows: int) -> PreparedWrite:
-    """Return the write with units small enough to keep all of Spark's cores busy."""
-    options = prepared.options
-    share = max(_LEAST_ROWS_PER_UNIT, rows // (_UNITS_PER_CORE * cores_of(frame.sparkSession)))
-    units = replace(options, rows_per_unit=min(options.rows_per_unit, share))
-    return replace(prepared, options=units)
 
 
 def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:

@@ -86,7 +86,7 @@ def finish_write(
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
-    options, destination = plan.prepared.options, plan.prepared.destination
+    options, destination = plan.options, plan.destination
     receipts = list(receipts)
     repository, done = find_destination(destination, options)
     if done is not None:
@@ -111,8 +111,8 @@ def finish_write(
 
 def planned_result(plan: WritePlan, rows: int) -> WriteResult:
     """Return what a write would do, before its tasks run; nothing is stored."""
-    options = plan.prepared.options
-    base = plan.prepared.destination.base
+    options = plan.options
+    base = plan.destination.base
     if not rows:
         return WriteResult(
             branch=options.branch, snapshot_id=base, is_skipped=True, reason=_NO_ROWS, dry_run=True
@@ -171,7 +171,7 @@ def _committed(
     """Commit; if other writers commit first, rebase or plan again."""
     plan = first.plan
     planned = insert_labels(first) if plan.disordered else first
-    options = plan.prepared.options
+    options = plan.options
     theirs: list[TheirCommit] = []
     for times_again in range(DEFAULT_REBASE_TRIES):
         _change(session, planned)
@@ -201,11 +201,11 @@ def _committed(
             planned = insert_labels(again) if again.plan.disordered else again
             session = repository.writable_session(options.branch, base=planned.base.id)
         except ConflictError as error:
-            raise of_session(plan.prepared, error) from error
+            raise of_session(plan, error) from error
         else:
             commit = replace(commit, rebased=commit.rebased + times_again)
             return _result(planned, rows, commit, receipts, message)
-    raise refused(plan.prepared, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
+    raise refused(plan, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
 
 
 def _change(session: WriteSession, planned: PlannedCommit) -> None:
@@ -314,14 +314,13 @@ def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
 
 
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
-    prepared = plan.prepared
-    for path in prepared.missing_groups:
-        attributes = prepared.group_attributes if path == prepared.group else None
+    for path in plan.missing_groups:
+        attributes = plan.group_attributes if path == plan.group else None
         group = build_group_metadata(attributes=attributes, node_path=path)
         session.create_group(path, group.to_bytes())
-    if prepared.group not in prepared.missing_groups and not prepared.kept:
+    if plan.group not in plan.missing_groups and not plan.kept:
         _describe_group(session, plan)
-    for variable in prepared.replaced.values():
+    for variable in plan.replaced.values():
         session.delete(variable.path)
     for array in plan.created:
         session.create_array(
@@ -343,7 +342,7 @@ def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
 
 def _describe_group(session: WriteSession, plan: WritePlan) -> None:
     """Set the attributes of a group without arrays and attributes to those of the rows."""
-    path, attributes = plan.prepared.group, plan.prepared.group_attributes
+    path, attributes = plan.group, plan.group_attributes
     node = session.node(path)
     if node is None or not attributes:
         return
@@ -368,19 +367,18 @@ def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
 
 def _message(plan: WritePlan, rows: int) -> str:
     """Return the default message: ``Create t2m (time=48): 48 rows``, ``Append 96 rows to t2m``."""
-    prepared = plan.prepared
     names = shortened(list(plan.arrays), _MOST_NAMES)
-    if prepared.group != ROOT:
-        names += f" in {prepared.group}"
-    unit = _UNITS[prepared.options.layout]
+    if plan.group != ROOT:
+        names += f" in {plan.group}"
+    unit = _UNITS[plan.options.layout]
     count = f"{rows:,} {unit}{'' if rows == 1 else 's'}"
     sizes: dict[str, int] = {}
     before: dict[str, int] = {}
     for array in plan.arrays.values():
         sizes |= zip(array.dims, array.metadata.shape, strict=True)
         before |= zip(array.dims, array.old_shape or (), strict=False)
-    if prepared.replaced or not before:
-        verb = "Overwrite" if prepared.replaced else "Create"
+    if plan.replaced or not before:
+        verb = "Overwrite" if plan.replaced else "Create"
         return f"{verb} {names}{_bracketed(f'{dim}={n}' for dim, n in sizes.items())}: {count}"
     grown = [f"{dim} {before[dim]} to {n}" for dim, n in sizes.items() if before.get(dim, n) != n]
     if not grown:

@@ -20,7 +20,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,10 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
 
+# Smaller units than this are not worth a task and a manifest of their own.
+_LEAST_ROWS_PER_UNIT: Final = 250_000
+_UNITS_PER_CORE: Final = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChunks:
@@ -51,10 +55,9 @@ class LabelChunks:
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePlan:
-    """The plan of a write: the parts for tasks, and the changes of the commit."""
+class WritePlan(PreparedWrite):
+    """A prepared write with the parts for tasks, and the changes of the commit."""
 
-    prepared: PreparedWrite
     parts: tuple[WritePart, ...]
     dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
     """By dimension: each ``value``, its ``index``, and its term in the numbers of each part.
@@ -92,6 +95,7 @@ def plan_write(
     *,
     stay: Mapping[str, int] | None = None,
     time_zone: str = "UTC",
+    cores: int | None = None,
 ) -> WritePlan:
     """Plan a write of cells.
 
@@ -107,6 +111,8 @@ def plan_write(
         By dimension: the number of labels that keep their indices; see ``DimensionIndices``.
     time_zone
         Zone of times in the option ``replaceWhere``.
+    cores
+        Tasks that run at once, which units are small enough to keep busy.
 
     Raises
     ------
@@ -114,7 +120,7 @@ def plan_write(
         Coordinates are NULL, NaN or nearly those of the array; rows cover too little of the grid,
         or leave cells empty of an array without a missing value.
     """
-    return _Planner(prepared, coordinates, row_count, stay, time_zone).plan()
+    return _Planner(prepared, coordinates, row_count, stay, time_zone, cores).plan()
 
 
 def new_node_id() -> NodeId:
@@ -130,9 +136,14 @@ class _Planner:
         row_count: int | None,
         stay: Mapping[str, int] | None,
         time_zone: str,
+        cores: int | None,
     ) -> None:
         self._prepared = prepared
         self._rows = row_count
+        self._rows_per_unit = prepared.options.rows_per_unit
+        if cores is not None and row_count is not None:
+            share = max(_LEAST_ROWS_PER_UNIT, row_count // (_UNITS_PER_CORE * cores))
+            self._rows_per_unit = min(self._rows_per_unit, share)
         self._dimensions = DimensionIndices(prepared, coordinates, stay)
         self._indexed = self._dimensions.indexed
         self._dimensions.check_density(row_count)
@@ -165,7 +176,7 @@ class _Planner:
         is_variable = {name: a for name, a in arrays.items() if name not in prepared.dims}
         parts = self._parts(is_variable)
         return WritePlan(
-            prepared=prepared,
+            **prepared.stage(),
             parts=tuple(parts),
             dimension_tables=self._tables(parts),
             row_count=self._rows,
@@ -281,7 +292,7 @@ class _Planner:
             common_axes(dims, [(array.dims, array.metadata) for array in arrays]),
             [self._indexed[dim].indices for dim in dims],
             row_count=None if is_distinct else self._rows,
-            rows_per_unit=prepared.options.rows_per_unit,
+            rows_per_unit=self._rows_per_unit,
         )
         fields = [pa.field(CELL, pa.int64())]
         fields += [pa.field(a.name, prepared.columns[a.name].arrow_type) for a in arrays]

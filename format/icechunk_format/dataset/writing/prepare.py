@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -107,6 +107,10 @@ class PreparedWrite:
     def place(self) -> str:
         """The branch and the repository, for messages."""
         return f"branch {self.options.branch!r} of {self.destination.location}"
+
+    def stage(self) -> dict[str, Any]:
+        """Return the fields of a prepared write, for the plan made of it."""
+        return {field.name: getattr(self, field.name) for field in fields(PreparedWrite)}
 
     def array_path(self, name: str) -> str:
         """Return the path of an array of the group."""

@@ -76,7 +76,7 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
         decoded=prepared.options.decoded,
     )
     return WritePlan(
-        prepared=prepared,
+        **prepared.stage(),
         parts=(part,),
         created=tuple(created),
         resized=tuple(resized),

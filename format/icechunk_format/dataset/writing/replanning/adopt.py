@@ -98,7 +98,7 @@ def disjoint_manifests(
     plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
 ) -> dict[str, list[ManifestReceipt]]:
     """Return manifests that readers can use: those of an array are joined if their boxes meet."""
-    destination = plan.prepared.destination
+    destination = plan.destination
     storage = destination.open_storage()
     found = dict(manifests)
     for array in plan.arrays.values():
@@ -120,7 +120,7 @@ def disjoint_manifests(
 def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
     """Yield the existing arrays along dimensions whose labels move."""
     documents = dict(now.resized)
-    for variable in now.prepared.kept.values():
+    for variable in now.kept.values():
         if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
             metadata = documents.get(variable.path, variable.metadata)
             yield ArrayTarget.of_existing(variable, metadata)
@@ -130,8 +130,8 @@ class _Adoption:
     def __init__(self, plan: WritePlan, now: WritePlan, rivals: Rivals) -> None:
         self._plan, self._now = plan, now
         self._rivals = rivals
-        self._prepared = now.prepared
-        self._destination = now.prepared.destination
+        self._prepared = now
+        self._destination = now.destination
         self._storage = self._destination.open_storage()
         self._landed = landed_indices(plan, now, rivals)
         self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}

@@ -36,7 +36,6 @@ def cells_written_twice(
     snapshots: Iterable[SnapshotId],
 ) -> ConflictError:
     """Return the error for cells that this write and another one have written."""
-    prepared = plan.prepared
     ids = [str(snapshot) for snapshot in snapshots]
     lines, labels = [], {}
     part = max(plan.parts, key=lambda part: len(part.labels))
@@ -53,10 +52,10 @@ def cells_written_twice(
     return ConflictError(
         f"other writers wrote cells of this write since it was planned{_in_snapshots(ids)}:\n"
         f"{listed}\n"
-        f"nothing was committed to {prepared.place}, "
+        f"nothing was committed to {plan.place}, "
         f"since other writers wrote the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
         "or set the option resolve=ours or resolve=theirs",
-        branch=prepared.options.branch,
+        branch=plan.options.branch,
         snapshots=tuple(ids),
         variables=tuple(lost),
         labels=labels,

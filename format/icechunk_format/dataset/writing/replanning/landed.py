@@ -90,12 +90,11 @@ def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> No
 def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
     """Return by dimension the index in the new plan of each index of base and tip."""
     found: dict[str, Landed] = {}
-    prepared = now.prepared
     for dim in plan.dimension_tables:
-        sizes = [_size(snapshot, prepared, dim) for snapshot in (rivals.base, rivals.tip)]
+        sizes = [_size(snapshot, now, dim) for snapshot in (rivals.base, rivals.tip)]
         if sizes[1] < sizes[0]:
             raise refused(
-                prepared,
+                now,
                 f"the dimension {dim!r} was cut from {sizes[0]} to {sizes[1]} elements since this "
                 "write was planned",
                 snapshots=rivals.ids,
@@ -103,7 +102,7 @@ def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str,
             )
         tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
         ends = [1 + int(np.max(each, initial=-1)) for each in (tip, now.indices(dim))]
-        base = _indices_of_labels(prepared, rivals, dim, sizes[0])
+        base = _indices_of_labels(now, rivals, dim, sizes[0])
         found[dim] = Landed(base=tip[base], tip=tip, size=max(sizes[1], *ends))
     return found
 
@@ -150,7 +149,7 @@ def can_move(now: WritePlan) -> bool:
     """Return True if stored chunks of other writers can move to make room for labels."""
     # Arrays that cannot be written, or do not fit their dimension, cannot move.
     chunks = 0
-    for variable in now.prepared.kept.values():
+    for variable in now.kept.values():
         moved = [dim for dim in variable.dims if dim in now.moved]
         if not moved or variable.dims == (variable.name,):
             continue
@@ -185,7 +184,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
     node = array_at(tip, array.path, array.node_id)
     if node is None or not now.moved.keys() & set(array.dims):
         return None
-    reader = now.prepared.destination.reader(tip, node)
+    reader = now.destination.reader(tip, node)
     grids = reader.metadata.grid, array.metadata.grid
     counts = grids[0].num_chunks
     axes, first = [], []

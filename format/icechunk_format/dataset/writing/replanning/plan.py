@@ -64,17 +64,17 @@ class Watch:
 
     def __call__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
         """Raise ``PlanIsOld`` unless the changes are valid on the new tip unchanged."""
-        prepared = self.planned.plan.prepared
-        is_old = any(tip.node(path) is not None for path in prepared.missing_groups)
-        is_old |= _described(tip, prepared) != _described(self.planned.base, prepared)
+        plan = self.planned.plan
+        is_old = any(tip.node(path) is not None for path in plan.missing_groups)
+        is_old |= _described(tip, plan) != _described(self.planned.base, plan)
         is_old |= any(map(self._is_shared, theirs))
-        if is_old or find_committed(self.repository, prepared.options) is not None:
+        if is_old or find_committed(self.repository, plan.options) is not None:
             raise PlanIsOld(tip, theirs)
 
     def _is_shared(self, commit: TheirCommit) -> bool:
         """Return True if a commit wrote chunks that the session writes, or labels it matched."""
-        changes, prepared = self.session.changes.chunks, self.planned.plan.prepared
-        labels = {prepared.array_path(dim) for dim in prepared.dims}
+        changes, plan = self.session.changes.chunks, self.planned.plan
+        labels = {plan.array_path(dim) for dim in plan.dims}
         matched = {node.id for node in self.planned.base.nodes if str(node.path) in labels}
         return any(
             node_id in matched
@@ -95,23 +95,22 @@ def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
 def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteResult:
     """Plan a write again on the newest snapshot, and reuse what tasks stored for the first plan."""
     plan, manifests, base = first.plan, first.manifests, first.base
-    before = plan.prepared
     rivals = Rivals(base=base, tip=found.tip, commits=found.theirs)
-    if before.options.mode == "overwrite":
+    if plan.options.mode == "overwrite":
         raise refused(
-            before,
-            f"group {before.group} was changed since this write, which replaces it, was planned",
+            plan,
+            f"group {plan.group} was changed since this write, which replaces it, was planned",
             snapshots=rivals.ids,
         )
     options = replace(
-        before.options,
-        group=str(before.group),
-        dims=before.dims if before.options.layout == "cells" else before.options.dims,
+        plan.options,
+        group=str(plan.group),
+        dims=plan.dims if plan.options.layout == "cells" else plan.options.dims,
         merge_schema=True,
     )
-    if before.options.layout != "cells":
-        options = _with_their_shapes(before, options, plan, found.tip)
-    prepared = prepare_again(before, found.tip, options)
+    if plan.options.layout != "cells":
+        options = _with_their_shapes(options, plan, found.tip)
+    prepared = prepare_again(plan, found.tip, options)
     if isinstance(prepared, WriteResult):
         return prepared
     if options.layout == "cells":
@@ -145,7 +144,7 @@ def check_order(plan: WritePlan) -> None:
     InvalidInputError
         The labels cannot be inserted.
     """
-    if plan.disordered and (plan.prepared.options.replace_where or _inserted(plan) is None):
+    if plan.disordered and (plan.options.replace_where or _inserted(plan) is None):
         raise _out_of_order(plan)
 
 
@@ -167,7 +166,7 @@ def insert_labels(first: PlannedCommit) -> PlannedCommit:
 
 def _inserted(plan: WritePlan) -> WritePlan | None:
     values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
-    return _in_order(plan.prepared, values, plan.row_count)
+    return _in_order(plan, values, plan.row_count)
 
 
 def _in_order(
@@ -190,9 +189,7 @@ def _out_of_order(plan: WritePlan) -> InvalidInputError:
     )
 
 
-def _with_their_shapes(
-    before: PreparedWrite, options: WriteOptions, plan: WritePlan, tip: Snapshot
-) -> WriteOptions:
+def _with_their_shapes(options: WriteOptions, plan: WritePlan, tip: Snapshot) -> WriteOptions:
     """Return options whose shapes are at least those of the newest snapshot."""
     encoding = dict(options.encoding)
     for target in plan.arrays.values():
@@ -220,14 +217,14 @@ def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Riv
         new = now.arrays.get(name)
         if new is None or (old.old_shape is not None and new.node_id != old.node_id):
             raise refused(
-                plan.prepared,
+                plan,
                 f"array {old.path} was deleted or replaced since this write was planned",
                 snapshots=rivals.ids,
                 variables=(name,),
             )
         if new.dims != old.dims or not _is_encoded_alike(old, new):
             raise refused(
-                plan.prepared,
+                plan,
                 f"array {old.path} was given another encoding or other dimensions since this "
                 "write was planned",
                 snapshots=rivals.ids,
