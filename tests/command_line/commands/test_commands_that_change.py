@@ -6,7 +6,7 @@ Nothing here has a terminal, unless a test pretends to be one.
 import contextlib
 import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 
 import pytest
 from helpers.grids.weather_repository import write_weather
@@ -21,7 +21,6 @@ from icechunk_format.errors import (
     InvalidInputError,
     StorageError,
 )
-from icechunk_format.repository.history.resolve import parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import open_storage
 
@@ -359,35 +358,10 @@ def test_options_have_their_names_in_spark():
         parse_options("/data/repo", ["storage.region=a", "storage.region=b"])
 
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("30d", NOW - timedelta(days=30)),
-        ("12 h", NOW - timedelta(hours=12)),
-        ("45min", NOW - timedelta(minutes=45)),
-        ("4W", NOW - timedelta(weeks=4)),
-        ("0s", NOW),
-        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
-        ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
-        ("2026-01-31T12:00:00Z", NOW),
-    ],
-)
-def test_ages_and_times(text, meant):
-    assert parse_cutoff(text, argument="--older-than", now=NOW) == meant
-
-
 @given(st.text(max_size=20))
 def test_no_text_is_an_instant_without_a_zone(text):
     with contextlib.suppress(InvalidInputError):
         assert parse_past(text, argument="--older-than").tzinfo is UTC
-
-
-def test_minutes_are_not_months():
-    with pytest.raises(InvalidInputError, match="45min"):
-        parse_cutoff("3m", argument="--older-than")
 
 
 def test_writing_goes_to_disk(command, tmp_path):

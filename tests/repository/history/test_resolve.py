@@ -9,6 +9,7 @@ from helpers.raised import raises
 
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.history.resolve import parse_cutoff
 from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, branch_ref_key, snapshot_key
@@ -211,3 +212,28 @@ def test_a_deleted_repository_is_reported_by_an_open_handle(memory_repository):
 
 def test_times_beyond_the_calendar_do_not_break_a_listing():
     assert to_timestamp(2**64 - 1).year == 9999
+
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("30d", NOW - timedelta(days=30)),
+        ("12 h", NOW - timedelta(hours=12)),
+        ("45min", NOW - timedelta(minutes=45)),
+        ("4W", NOW - timedelta(weeks=4)),
+        ("0s", NOW),
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("2026-01-31T12:00:00Z", NOW),
+    ],
+)
+def test_ages_and_times(text, meant):
+    assert parse_cutoff(text, argument="older_than", now=NOW) == meant
+
+
+def test_minutes_are_not_months():
+    with raises(InvalidInputError, match="45min", argument="older_than"):
+        parse_cutoff("3m", argument="older_than")

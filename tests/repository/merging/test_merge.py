@@ -10,6 +10,7 @@ from helpers.sessions.model import (
     Model,
     OurDriver,
     RandomChanges,
+    array_document,
     group_document,
     stored_contents,
 )
@@ -115,6 +116,24 @@ def test_chunks_and_manifests_are_used_again():
     assert set(map(str, done.changes.updated_chunks)) == {"/a"}
     assert contents(repository)["a/c/3"] == b"new" * 300
     assert contents(repository)["b/c/0"] == b"theirs" * 200
+
+
+@pytest.mark.parametrize(("length", "merges"), [(12, True), (10, False), (8, False)])
+def test_chunks_merge_beside_an_append_and_no_other_change_of_the_array(length, merges):
+    repository = begun()
+    commit_to(repository, "dev", chunk("/a", 1, b"dev"))
+    document = array_document((length,), (1,))
+    if length == 10:
+        document = document.replace(b'"fill_value": 0', b'"fill_value": 1')
+    sizes = {"shape": (length,), "num_chunks": (length,)}
+    commit_to(repository, "main", lambda s: s.update_metadata("/a", document, **sizes))
+    if merges:
+        repository.merge("dev")
+        assert contents(repository)["a/c/1"] == b"dev"
+        assert contents(repository)["a/zarr.json"] == document
+    else:
+        with raises(ConflictError, kinds=("CHUNKS_OF_UPDATED_ARRAY",), paths=("/a",)):
+            repository.merge("dev")
 
 
 @pytest.mark.parametrize("resolve", [None, "ours", "theirs"])

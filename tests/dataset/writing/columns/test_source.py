@@ -142,3 +142,18 @@ def test_holes_name_the_dimensions_of_the_write():
     last = str(caught.value).splitlines()[-1]
     assert "dimensions of this write are (x, y)" in last
     assert last.index("dims") < last.index("_FillValue")
+
+
+def test_damaged_metadata_of_a_field_is_ignored(place, rows):
+    field = rows.schema.field("t")
+    damaged = field.with_metadata(dict.fromkeys(field.metadata, b"{"))
+    write_table(place, rows.set_column(2, damaged, rows["t"]), WriteOptions(mode="overwrite"))
+    assert dims_at(place) == ("time", "x")
+
+
+def test_dimensions_come_in_the_order_of_the_array_that_has_most(place, rows):
+    first = rows.schema.field("t").remove_metadata().with_name("a")
+    columns = {"x": rows["x"], "time": rows["time"], "t": rows["t"]}
+    table = pa.table(columns, schema=pa.schema([rows.schema.field(n) for n in columns]))
+    write_table(place, table.append_column(first, rows["t"]), WriteOptions(mode="overwrite"))
+    assert dims_at(place, "a") == ("time", "x")
