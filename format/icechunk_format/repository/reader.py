@@ -58,9 +58,9 @@ class RepositoryReader:
 
     The constructor does no I/O and checks nothing; use ``open``.
 
-    Every method may raise ``StorageError`` (the storage failed), ``FormatError`` (a file is
+    Every method may raise ``StorageError`` (a request failed), ``FormatError`` (a file is
     damaged), ``UnsupportedError`` (the spec version is newer) and ``NotFoundError`` (a snapshot or
-    file does not exist). Methods name the errors that they raise beside these.
+    file does not exist). Methods list further errors.
     """
 
     def __init__(self, location: Location, *, spec_version: int) -> None:
@@ -70,9 +70,14 @@ class RepositoryReader:
 
     @classmethod
     def open(cls, location: Place) -> Self:
-        """Find the repository at a ``Location``, or at a URL or path without options.
+        """Open the repository at a ``Location``, a URL or a path.
 
-        Raises ``NotFoundError`` with what is at the location instead.
+        Raises ``NotFoundError`` (the location contains no repository; the message describes its
+        contents).
+
+        Examples
+        --------
+        >>> repository = Repository.open("s3://bucket/weather")  # doctest: +SKIP
         """
         place = Location.of(location)
         repository = cls._at(place)
@@ -83,7 +88,12 @@ class RepositoryReader:
 
     @classmethod
     def find(cls, location: Place) -> Self | None:
-        """Open the repository at a location; None if it or its bucket does not exist."""
+        """Open the repository at a location; return None if it or its bucket does not exist.
+
+        Examples
+        --------
+        >>> Repository.find("s3://bucket/weather") is None  # doctest: +SKIP
+        """
         try:
             return cls._at(Location.of(location))
         except NotFoundError:
@@ -92,8 +102,8 @@ class RepositoryReader:
     def as_read(self) -> Self:
         """Return the repository in the state that this object read last.
 
-        Branches, tags and settings then come from one state, without more requests; in spec version
-        1, where each ref is a file, they are still read.
+        Branches, tags and settings then come from one state, without further requests; in spec
+        version 1, where each ref is a file, they are still read.
         """
         held = self._held or self._repo_file.known() or self._state()
         view = type(self)(self.location, spec_version=self.spec_version)
@@ -102,7 +112,12 @@ class RepositoryReader:
 
     @staticmethod
     def exists(location: Place) -> bool:
-        """Return True if a repository of either spec version is at a location."""
+        """Return True if a repository of either spec version exists at a location.
+
+        Examples
+        --------
+        >>> Repository.exists("s3://bucket/weather")  # doctest: +SKIP
+        """
         return exists_at(Location.of(location))
 
     def __repr__(self) -> str:
@@ -121,11 +136,21 @@ class RepositoryReader:
     # -- versions -------------------------------------------------------------------------------
 
     def branches(self) -> dict[str, SnapshotId]:
-        """Return every branch and its newest snapshot, sorted by name."""
+        """Return every branch and its newest snapshot, sorted by name.
+
+        Examples
+        --------
+        >>> repository.branches()["main"]  # doctest: +SKIP
+        """
         return self._history().branches()
 
     def tags(self) -> dict[str, SnapshotId]:
-        """Return every tag and its snapshot, sorted by name; deleted tags are left out."""
+        """Return every tag and its snapshot, sorted by name, without deleted tags.
+
+        Examples
+        --------
+        >>> repository.tags()["v1"]  # doctest: +SKIP
+        """
         return self._history().tags()
 
     def deleted_tags(self) -> tuple[str, ...]:
@@ -140,41 +165,64 @@ class RepositoryReader:
         snapshot: str | SnapshotId | None = None,
         as_of: datetime | None = None,
     ) -> SnapshotId:
-        """Return the snapshot that the arguments select; without any, the tip of ``main``.
+        """Return the snapshot that the arguments select; by default the tip of ``main``.
 
-        At most one of ``branch``, ``tag`` and ``snapshot`` is given. ``as_of``, with a branch, is
-        a timestamp with a time zone: the newest snapshot at or before it is meant.
+        At most one of ``branch``, ``tag`` and ``snapshot`` is set. ``as_of``, with a branch, is a
+        timestamp with a time zone and selects the newest snapshot at or before it.
 
-        Raises ``InvalidInputError`` (arguments exclude one another, ``as_of`` has no time zone) or
-        ``NotFoundError`` (its message lists existing names).
+        Raises ``InvalidInputError`` (the arguments exclude each other, or ``as_of`` has no time
+        zone) or ``NotFoundError`` (the branch, tag or snapshot does not exist; the message lists
+        existing names).
+
+        Examples
+        --------
+        >>> repository.resolve(branch="main")  # doctest: +SKIP
+        >>> repository.resolve(as_of=datetime(2024, 7, 1, tzinfo=UTC))  # doctest: +SKIP
         """
         history = self._history()
         return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
 
     def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
-        """Yield a snapshot and its ancestors, newest first; arguments as for ``resolve``.
+        """Yield a snapshot and its ancestors, newest first; arguments are those of ``resolve``.
 
-        Spec version 1 costs one request for each snapshot, made when it is reached.
+        In spec version 1, each snapshot needs a request, which is made when it is reached.
+
+        Examples
+        --------
+        >>> [info.message for info in repository.ancestry(tag="v1")]  # doctest: +SKIP
         """
         history = self._history()
         return history.ancestry(self._resolve(history, **version))
 
     def snapshot_info(self, snapshot_id: SnapshotId | str) -> SnapshotInfo:
-        """Return parent, time, message and metadata of a snapshot."""
+        """Return parent, time, message and metadata of a snapshot.
+
+        Examples
+        --------
+        >>> repository.snapshot_info("1CECHNKREP0F1RSTCMT0").message  # doctest: +SKIP
+        """
         return entry_of(self._history(), snapshot_id, repository_url=str(self.location))
 
     def snapshots(self) -> list[SnapshotInfo]:
-        """Return the entries of all snapshots, in no order.
+        """Return the entries of all snapshots, in any order.
 
-        Spec version 2 lists them, detached ones included. Version 1 has those that a branch or tag
-        reaches, at one request for each.
+        Spec version 2 lists all snapshots, including detached ones. In version 1, only snapshots
+        that a branch or tag reaches are found, with a request for each.
+
+        Examples
+        --------
+        >>> len(repository.snapshots())  # doctest: +SKIP
         """
         return self._history().snapshots()
 
     def graph(self) -> list[GraphEntry]:
         """Return all snapshots that branches and tags reach, newest first, with their names.
 
-        Children come before parents. Costs are those of ``snapshots``.
+        Children precede parents. Costs are those of ``snapshots``.
+
+        Examples
+        --------
+        >>> [entry.branches for entry in repository.graph()]  # doctest: +SKIP
         """
         from icechunk_format.repository.history.graph import version_graph
 
@@ -183,9 +231,13 @@ class RepositoryReader:
         return version_graph(snapshots, history.branches(), history.tags())
 
     def operations(self) -> Iterator[Update]:
-        """Yield the operations log, newest first; nothing for spec version 1.
+        """Yield the operations log, newest first; spec version 1 has none.
 
-        The log runs through backups of the ``repo`` object; a missing backup ends it.
+        The log continues in backups of the ``repo`` object; a missing backup ends it.
+
+        Examples
+        --------
+        >>> next(repository.operations())  # doctest: +SKIP
         """
         from icechunk_format.repository.state.operations import read_operations
 
@@ -193,7 +245,14 @@ class RepositoryReader:
         return iter(()) if state is None else read_operations(self.storage, state.info)
 
     def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
-        """Return the changes from a snapshot to one of its descendants, else InvalidInputError."""
+        """Return the changes from a snapshot to one of its descendants.
+
+        Raises ``InvalidInputError`` (``newer`` is not a descendant of ``older``).
+
+        Examples
+        --------
+        >>> repository.diff(older, newer).updated_arrays  # doctest: +SKIP
+        """
         from icechunk_format.repository.history.diff import changes_between
 
         history = self._history()
@@ -203,15 +262,23 @@ class RepositoryReader:
     # -- files ----------------------------------------------------------------------------------
 
     def snapshot(self, snapshot_id: SnapshotId | str) -> Snapshot:
-        """Return a snapshot with all of its nodes."""
+        """Return a snapshot with all of its nodes.
+
+        Examples
+        --------
+        >>> repository.snapshot(repository.resolve()).nodes[0].path  # doctest: +SKIP
+        """
         return files.load_snapshot(self.storage, self._existing(snapshot_id))
 
     def transaction_log(self, snapshot_id: SnapshotId | str) -> TransactionLog:
-        """Return the log of a snapshot; spec version 1 has no log of the first snapshot."""
+        """Return the transaction log of a snapshot.
+
+        In spec version 1, the first snapshot has none, which raises NotFoundError.
+        """
         return files.load_transaction_log(self.storage, self._existing(snapshot_id))
 
     def manifest(self, manifest_id: ManifestId, size_hint: int | None = None) -> Manifest:
-        """Return a manifest; see ``metadata_files.load_manifests``."""
+        """Return a manifest; ``size_hint`` is its size in bytes, if known."""
         return files.load_manifests(self.storage, [manifest_id], [size_hint])[0]
 
     def chunk_source(
@@ -224,8 +291,10 @@ class RepositoryReader:
 
         Virtual chunk containers are those of the state that this object read last. ``authorized``
         are URL prefixes from which virtual chunks may be fetched (option ``virtual.authorize``),
-        ``virtual_options`` are options ``virtual.storage.*`` without that prefix. Raises
-        ``InvalidInputError`` if a prefix has no bucket or host, or no storage has such an option.
+        ``virtual_options`` are options ``virtual.storage.*`` without that prefix.
+
+        Raises ``InvalidInputError`` (a prefix has no bucket or host, or an option does not
+        exist).
         """
         containers = self.as_read().config.virtual_chunk_containers
         access = VirtualAccess(tuple(authorized), virtual_options or {})

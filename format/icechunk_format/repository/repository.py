@@ -68,10 +68,16 @@ class Repository(RepositoryReader):
     def create(
         cls, location: Place, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
     ) -> Self:
-        """Create a repository at an empty location and open it; see ``create_repository``.
+        """Create a repository at an empty location, and open it.
 
-        Spec version 1 is for old readers. Without ``check_clean_root`` the location may hold
+        Spec version 1 is for old readers. Without ``check_clean_root``, the location may contain
         objects.
+
+        Raises ``AlreadyExistsError`` (the location contains a repository or other objects).
+
+        Examples
+        --------
+        >>> Repository.create("s3://bucket/weather")  # doctest: +SKIP
         """
         place = Location.of(location)
         create_repository(
@@ -86,8 +92,15 @@ class Repository(RepositoryReader):
     ) -> WriteSession:
         """Begin a session that changes a branch.
 
-        ``base`` is the snapshot of the branch that the work was planned on; None is the newest. A
-        commit is rebased over later commits of other writers, or raises ConflictError.
+        ``base`` is the snapshot of the branch that the changes were planned on; None is the
+        newest. A commit is rebased over later commits of other writers, or raises ConflictError.
+
+        Raises ``NotFoundError`` (the branch does not exist).
+
+        Examples
+        --------
+        >>> session = repository.writable_session("main")  # doctest: +SKIP
+        >>> session.commit("Add a group")  # doctest: +SKIP
         """
         check_writable(self.storage)
         # For the newest snapshot, no check: the commit of an earlier session has changed the state.
@@ -105,7 +118,7 @@ class Repository(RepositoryReader):
         )
 
     def writable_tip(self, branch: str) -> BranchTip:
-        """Return the tip of a branch, with which sessions and maintenance move the branch."""
+        """Return the tip of a branch, which sessions and maintenance use to move the branch."""
         check_writable(self.storage)
         return writable_tip(self.storage, branch, status=self.status)
 
@@ -117,14 +130,19 @@ class Repository(RepositoryReader):
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> CommitResult:
-        """Commit an earlier snapshot again, on top of a branch; later snapshots stay in history.
+        """Commit an earlier snapshot again, on top of a branch, and return the commit.
 
-        No data are copied: nodes, chunks and their ids are those of the earlier snapshot. To drop
-        the later snapshots instead, use ``reset_branch``. The default message names the restored
-        snapshot; ``metadata`` are JSON values by name.
+        No data are copied: nodes, chunks and their ids are those of the earlier snapshot, and
+        later snapshots stay in the history. To drop the later snapshots instead, use
+        ``reset_branch``. The default message names the restored snapshot; ``metadata`` are JSON
+        values by name.
 
         Raises ``InvalidInputError`` (the branch has the same content) or ``ConflictError`` (the
         branch moved meanwhile; nothing was committed).
+
+        Examples
+        --------
+        >>> repository.restore("main", "1CECHNKREP0F1RSTCMT0")  # doctest: +SKIP
         """
         seen = self.resolve(branch=branch)
         format = ManifestFormat(spec_version=self.spec_version, config=self.config)
@@ -149,10 +167,16 @@ class Repository(RepositoryReader):
         branch: str = "main",
         message: str | None = None,
     ) -> CommitResult | None:
-        """Set and remove attributes of a group or array, in a commit; None if nothing changed.
+        """Set and remove attributes of a group or array, in one commit.
 
-        ``values`` are JSON values by name. Raises NotFoundError (no such node) or
-        InvalidInputError (a value is no JSON, or an attribute to remove does not exist).
+        ``values`` are JSON values by name. Return the commit, or None if nothing changed.
+
+        Raises ``NotFoundError`` (the group or array does not exist) or ``InvalidInputError`` (a
+        value is not JSON, or an attribute to remove does not exist).
+
+        Examples
+        --------
+        >>> repository.set_attributes("/t2m", {"units": "K"}, remove=["history"])  # doctest: +SKIP
         """
         session = self.writable_session(branch)
         removed = list(remove)
@@ -164,13 +188,30 @@ class Repository(RepositoryReader):
     def rename(
         self, path: str, new_path: str, *, branch: str = "main", message: str | None = None
     ) -> CommitResult:
-        """Give a group or array another path, in a commit; see ``WriteSession.move``."""
+        """Move a group or array to another path, in one commit, and return the commit.
+
+        Raises ``NotFoundError`` (the group or array, or the parent of the new path, does not
+        exist) or ``AlreadyExistsError`` (a node exists at the new path).
+
+        Examples
+        --------
+        >>> repository.rename("/t2m", "/air_temperature")  # doctest: +SKIP
+        """
         session = self.writable_session(branch)
         session.move(path, new_path)
         return session.commit(f"Rename {path} to {new_path}" if message is None else message)
 
     def drop(self, path: str, *, branch: str = "main", message: str | None = None) -> CommitResult:
-        """Delete a group or array with all that is in it, in a commit; older snapshots keep it."""
+        """Delete a group or array and its children, in one commit, and return the commit.
+
+        Older snapshots do not change.
+
+        Raises ``NotFoundError`` (the group or array does not exist).
+
+        Examples
+        --------
+        >>> repository.drop("/notes")  # doctest: +SKIP
+        """
         session = self.writable_session(branch)
         session.delete(path)
         return session.commit(f"Drop {path}" if message is None else message)
@@ -187,29 +228,39 @@ class Repository(RepositoryReader):
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> MergeResult:
-        """Commit what a branch changed since the common ancestor on top of another branch.
+        """Commit the changes of a branch since the common ancestor on top of another branch.
 
-        The changes become one commit; no chunk is copied, and ``source`` stays as it is. A later
-        merge of the same branches begins where this one ended.
+        The changes become one commit; no chunk is copied, and ``source`` does not change. A later
+        merge of the same branches starts from this one.
 
         Parameters
         ----------
         source, into
-            Branches; ``into`` takes the changes.
+            The branch with the changes, and the branch that receives them.
         resolve
-            Chunks that both sides changed: ``"ours"`` takes those of ``source``, ``"theirs"``
-            keeps those of ``into``; None is a conflict.
+            For chunks that both sides changed: ``"ours"`` takes those of ``source``, ``"theirs"``
+            keeps those of ``into``; None raises ConflictError.
         message, metadata
-            Of the commit. The default message names the branches; metadata are JSON values.
+            Message and JSON properties of the commit. The default message names the branches.
         dry_run
-            Only return what would be merged, and the conflicts.
+            If True, only the changes and conflicts are returned; nothing is committed.
+
+        Returns
+        -------
+        MergeResult
+            The changes, the conflicts and the commit.
 
         Raises
         ------
         ConflictError
-            Both sides changed the same, or the common ancestor is gone; nothing was committed.
+            Both sides changed the same objects, or the common ancestor no longer exists; nothing
+            was committed.
         NotFoundError
             A branch does not exist.
+
+        Examples
+        --------
+        >>> repository.merge("fix", into="main", dry_run=True).conflicts  # doctest: +SKIP
         """
         message = f"Merge branch {source!r} into {into!r}" if message is None else message
         merge = self._merge(f"branch {source!r}", self.resolve(branch=source), into)
@@ -225,10 +276,16 @@ class Repository(RepositoryReader):
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> MergeResult:
-        """Commit what one snapshot changed, against its parent, on top of a branch.
+        """Commit the changes of one snapshot, relative to its parent, on top of a branch.
 
-        Parameters and errors are those of ``merge``; the default message is that of the snapshot.
-        InvalidInputError if the snapshot has no parent.
+        Parameters, result and errors are those of ``merge``; the default message is that of the
+        snapshot.
+
+        Raises ``InvalidInputError`` (the snapshot has no parent).
+
+        Examples
+        --------
+        >>> repository.cherry_pick("1CECHNKREP0F1RSTCMT0", onto="main")  # doctest: +SKIP
         """
         picked = self.resolve(snapshot=snapshot)
         parent = parent_of(self._history(), picked, self.storage.root_url)
@@ -254,50 +311,82 @@ class Repository(RepositoryReader):
     def create_branch(self, name: str, snapshot: SnapshotId | str) -> None:
         """Create a branch at a snapshot.
 
-        Raises ``AlreadyExistsError``, or ``InvalidInputError`` for a malformed name; names of spec
-        version 1 hold no ``/``.
+        Raises ``AlreadyExistsError`` (the branch exists) or ``InvalidInputError`` (the name is
+        malformed; in spec version 1, names cannot contain ``/``).
+
+        Examples
+        --------
+        >>> repository.create_branch("fix", repository.resolve(branch="main"))  # doctest: +SKIP
         """
         self._refs().create_branch(name, self.resolve(snapshot=snapshot))
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch, but never ``main``; its snapshots stay until garbage collection."""
+        """Delete a branch, except ``main``; garbage collection deletes its snapshots.
+
+        Raises ``NotFoundError`` (the branch does not exist).
+        """
         self._refs().delete_branch(name)
 
     def reset_branch(
         self, name: str, to: SnapshotId | str, from_: SnapshotId | str | None = None
     ) -> None:
-        """Move a branch to any snapshot; with ``from_``, only if it is at that snapshot now.
+        """Move a branch to any snapshot; with ``from_``, only if the branch is at that snapshot.
 
-        Raises ``ConflictError`` if the branch is not at ``from_``.
+        Raises ``ConflictError`` (the branch is not at ``from_``).
+
+        Examples
+        --------
+        >>> repository.reset_branch("main", "1CECHNKREP0F1RSTCMT0")  # doctest: +SKIP
         """
         expected = None if from_ is None else self.resolve(snapshot=from_)
         self._refs().reset_branch(name, self.resolve(snapshot=to), expected)
 
     def fast_forward(self, branch: str, to: str) -> SnapshotId:
-        """Move a branch to the tip of branch ``to``, which descends from it; return that snapshot.
+        """Move a branch to the tip of branch ``to``, a descendant, and return that snapshot.
 
-        Write, audit, publish: commit to an audit branch, look at it, then move ``main`` there.
+        Use it for write-audit-publish: commit to an audit branch, check it, then move ``main`` to
+        it.
 
-        Raises ``ConflictError`` if each branch has snapshots that the other does not have.
+        Raises ``ConflictError`` (each branch has snapshots that the other branch lacks).
+
+        Examples
+        --------
+        >>> repository.fast_forward("main", "audit")  # doctest: +SKIP
         """
         return self._refs().fast_forward(branch, to)
 
     def create_tag(self, name: str, snapshot: SnapshotId | str) -> None:
         """Create a tag at a snapshot; a tag cannot be moved.
 
-        Raises ``AlreadyExistsError`` (there is or was such a tag), ``ReadOnlyError`` (creating
-        tags is switched off) or ``InvalidInputError`` (a malformed name).
+        Raises ``AlreadyExistsError`` (the tag exists, or was deleted), ``ReadOnlyError`` (a
+        feature flag forbids creating tags) or ``InvalidInputError`` (the name is malformed).
+
+        Examples
+        --------
+        >>> repository.create_tag("v1", repository.resolve(branch="main"))  # doctest: +SKIP
         """
         self._refs().create_tag(name, self.resolve(snapshot=snapshot))
 
     def delete_tag(self, name: str) -> None:
-        """Delete a tag, unless a feature flag forbids it; its name cannot be used again."""
+        """Delete a tag; its name cannot be used again.
+
+        Raises ``NotFoundError`` (the tag does not exist) or ``ReadOnlyError`` (a feature flag
+        forbids deleting tags).
+        """
         self._refs().delete_tag(name)
 
     # -- maintenance ------------------------------------------------------------------------
 
     def upgrade(self, *, dry_run: bool = False, progress: ProgressOption = None) -> UpgradeReport:
-        """Upgrade from spec version 1 to 2, or finish an interrupted upgrade; see ``upgrade``."""
+        """Upgrade from spec version 1 to 2, or complete an interrupted upgrade.
+
+        Return the counts of snapshots and refs, and the files of version 1 that were deleted.
+        With ``dry_run``, nothing changes.
+
+        Examples
+        --------
+        >>> repository.upgrade(dry_run=True)  # doctest: +SKIP
+        """
         report = upgrade_repository(self.storage, dry_run=dry_run, progress=progress)
         if not dry_run:
             self.spec_version = SPEC_V2
@@ -311,16 +400,21 @@ class Repository(RepositoryReader):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> ExpireResult:
-        """Remove snapshots from history that were committed before ``older_than``.
+        """Remove snapshots that were committed before ``older_than`` from the history.
 
-        ``older_than`` is a timestamp with a time zone, or an age, such as ``"30d"`` or a
-        ``timedelta``. Roots of histories and tips of branches and tags stay; the oldest kept
-        snapshot gets the root as its parent. Files stay until ``maintenance.collect_garbage``
-        runs. The flags also delete branches (never ``main``) and tags with an expired snapshot.
-        ``dry_run`` only reports what would be done.
+        ``older_than`` is a timestamp with a time zone, or an age: ``"30d"`` or a ``timedelta``.
+        Roots of histories and tips of branches and tags are kept; the root becomes the parent of
+        the oldest kept snapshot. ``maintenance.collect_garbage`` deletes the files. The flags
+        also delete branches (except ``main``) and tags with an expired snapshot. With
+        ``dry_run``, nothing changes. Return the expired snapshots, and the deleted branches and
+        tags.
 
-        Raises ``InvalidInputError`` (an invalid ``older_than``) or ``ReadOnlyError`` (a tag would
-        be deleted, and deleting tags is switched off).
+        Raises ``InvalidInputError`` (``older_than`` is invalid) or ``ReadOnlyError`` (a tag would
+        be deleted, but a feature flag forbids it).
+
+        Examples
+        --------
+        >>> repository.expire_snapshots("30d").released_snapshots  # doctest: +SKIP
         """
         run = expire_snapshots_v1 if self._version_now() == SPEC_V1 else expire_snapshots
         return run(
@@ -334,26 +428,42 @@ class Repository(RepositoryReader):
     # -- settings ---------------------------------------------------------------------------
 
     def update_config(self, changes: Mapping[str, Any]) -> RepositoryConfig:
-        """Change settings of the stored configuration and keep all others; returns the new one.
+        """Change settings of the stored configuration, keep all others, and return the new one.
 
-        ``changes`` is a tree like the configuration itself, such as ``{"manifest": {"splitting":
-        [SplittingRule(...)]}, "virtual_chunk_containers": {"s3://bucket/": {"store": {"s3":
-        {"region": "eu-central-1"}}}}}``. Maps are merged; None resets a setting to its
-        default, or removes a container. Splitting rules and containers are values or their trees.
-        Raises ``InvalidInputError`` for an unknown setting or a wrong value.
+        ``changes`` is a tree like the configuration itself. Maps are merged; None resets a
+        setting to its default, or removes a container. Splitting rules and containers are objects
+        or their trees.
+
+        Raises ``InvalidInputError`` (a setting is unknown, or a value is invalid).
+
+        Examples
+        --------
+        >>> store = {"s3": {"region": "eu-central-1"}}
+        >>> repository.update_config(  # doctest: +SKIP
+        ...     {"virtual_chunk_containers": {"s3://bucket/": {"store": store}}}
+        ... )
         """
         return change_config(self.storage, changes, spec_version=self._version_now())
 
     def save_config(self, config: RepositoryConfig) -> RepositoryConfig:
-        """Store the settings that were replaced in a configuration; see ``update_config``.
+        """Store the replaced settings of a configuration, and return the new configuration.
 
-        Only replaced settings are stored, so later changes by other writers stay.
-        ``RepositoryConfig(...)`` stores what differs from the defaults.
+        Only replaced settings are stored, so concurrent changes of other settings are kept.
+        ``RepositoryConfig(...)`` stores the settings that differ from the defaults.
+
+        Raises ``InvalidInputError`` (a value is invalid).
+
+        Examples
+        --------
+        >>> repository.save_config(replace(repository.config, manifest=settings))  # doctest: +SKIP
         """
         return self.update_config(changes_in(config))
 
     def set_status(self, availability: Availability, reason: str | None = None) -> None:
-        """Open or close the repository for changes; UnsupportedError for spec version 1."""
+        """Allow or forbid changes of the repository.
+
+        Raises ``UnsupportedError`` (the repository has spec version 1).
+        """
         now = now_in_microseconds()
         change_setting(
             self.storage,
@@ -364,11 +474,17 @@ class Repository(RepositoryReader):
         )
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace the metadata of the repository itself; see ``set_status``."""
+        """Replace the metadata of the repository itself, which are JSON values by name.
+
+        Raises ``UnsupportedError`` (the repository has spec version 1).
+        """
         self._change("metadata", lambda info: transitions.set_metadata(info, metadata))
 
     def set_feature_flag(self, flag: int, value: bool | None) -> None:
-        """Switch a feature on or off, or back to its default with None; see ``set_status``."""
+        """Enable or disable a feature, or reset it to its default with None.
+
+        Raises ``UnsupportedError`` (the repository has spec version 1).
+        """
         self._change("feature flags", lambda info: transitions.set_flag(info, flag, value))
 
     # -- inside -----------------------------------------------------------------------------

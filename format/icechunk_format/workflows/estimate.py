@@ -1,4 +1,4 @@
-"""Estimates what a read costs, before it runs: from manifests, or from their counts alone."""
+"""Estimates the cost of a read before it runs, from manifests or only from their counts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from icechunk_format.workflows.running import Run, in_process
 class Estimate:
     """The cost of a read.
 
-    Snapshots, manifests and the labels of dimensions are not counted: each process of Spark reads
-    them once and keeps them.
+    Snapshots, manifests and the labels of dimensions are not counted: each Spark process reads them
+    once and caches them.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class Estimate:
     decoded_bytes
         Bytes of the decoded chunks.
     requests
-        Requests to stores for chunks, and of metadata tables for manifests. Near ranges of one
-        object are one request, a large range is several, and chunks that manifests hold need none.
+        Requests to storages for chunks, and of metadata tables for manifests. Adjacent ranges of
+        one object are one request, a large range is several, and inline chunks need none.
     cells
         Selected cells of the table; for ``layout=chunks``, elements of the chunks.
     rows
@@ -77,7 +77,7 @@ def estimate_read(
     exact: bool = True,
     time_zone: str | None = None,
 ) -> Estimate:
-    """Return what a read with these options costs.
+    """Return the estimated cost of a read with these options.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def estimate_read(
     run
         Runs the tasks that read manifests.
     exact
-        False to count from the snapshot alone, which opens no manifest of a variable.
+        If False, chunks are counted from the snapshot, without opening manifests of variables.
     time_zone
         The zone of times in ``where``; UTC by default.
 
@@ -97,7 +97,7 @@ def estimate_read(
     UnauthorizedVirtualChunkError
         A virtual chunk is outside of every authorized prefix.
     NotFoundError
-        The repository, the version, the group or a variable does not exist.
+        The repository, the snapshot, the group or a variable does not exist.
     """
     if options.table is not None:
         return _of_metadata(options, run, exact)
@@ -207,7 +207,7 @@ def _covered(variable: Variable, plan: ScanPlan) -> list[int]:
 
 
 def _expected_chunks(dataset: Dataset, plan: ScanPlan, variable: Variable) -> int:
-    """Return about how many selected (inner) chunks of an array exist."""
+    """Return the approximate number of selected (inner) chunks of an array that exist."""
     is_refs = plan.context.table.layout == "refs"
     axes = variable.metadata.grid.axes if is_refs else chunk_axes(variable)
     manifests = variable.array.manifests

@@ -30,11 +30,11 @@ def merge_base(
     Raises
     ------
     ConflictError
-        It expired and its file is gone, or the histories share nothing.
+        It has expired and its file no longer exists, or the histories have no common snapshot.
     """
     ours, theirs = _contained(history, source), _contained(history, target)
     shared = [i for i in ours if i in theirs]
-    # Listed ones by time; expired ones after them, of which the newest come first.
+    # Listed snapshots by time, then expired ones, the newest first.
     listed = [info for i in shared if (info := ours[i] or theirs[i]) is not None]
     expired = [i for i in shared if ours[i] is None and theirs[i] is None]
     newest = max(listed, key=lambda info: info.flushed_at, default=None)
@@ -49,10 +49,10 @@ def merge_base(
 
 
 def base_gone(storage: Storage, source: SnapshotId, target: SnapshotId) -> ConflictError:
-    """Return the error for two snapshots without a common one that can be read."""
+    """Return the error for two snapshots whose common snapshot cannot be read."""
     return ConflictError(
         f"snapshots {source} and {target} of {storage.root_url} cannot be merged: their newest "
-        "common snapshot has expired and was collected, so what each side changed is unknown. "
+        "common snapshot has expired and was collected, so the changes of each side are unknown. "
         "Write the changes again in a session on the branch",
         source=str(source),
         target=str(target),
@@ -60,7 +60,7 @@ def base_gone(storage: Storage, source: SnapshotId, target: SnapshotId) -> Confl
 
 
 def with_merged(metadata: Mapping[str, Any] | None, **notes: object) -> dict[str, Any]:
-    """Return commit metadata with notes among those that belong to Icechunk libraries."""
+    """Return commit metadata with notes added to those of Icechunk libraries."""
     values = dict(metadata or {})
     reserved = values.get(RESERVED_METADATA, {})
     if isinstance(reserved, Mapping):
@@ -69,7 +69,7 @@ def with_merged(metadata: Mapping[str, Any] | None, **notes: object) -> dict[str
 
 
 def _contained(history: History, tip: SnapshotId) -> dict[SnapshotId, SnapshotInfo | None]:
-    """Return snapshots that a history contains, with their entries; None for expired ones."""
+    """Return the snapshots of a history with their entries; None for expired ones."""
     found: dict[SnapshotId, SnapshotInfo | None] = {}
     waiting = [tip]
     while waiting:

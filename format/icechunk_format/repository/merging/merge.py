@@ -1,15 +1,15 @@
-"""Merges what a branch changed since the common ancestor, or one snapshot, into another branch.
+"""Merges the changes of a branch since the common ancestor, or of one snapshot, into a branch.
 
-The changes of the source become one commit on the tip of the target, as if a session that began
-at the common ancestor had made them: conflicts are those of a rebase, except that chunks of an
-array may change on one side while the other appends to it or edits its attributes. If the target
-moves while the merge is committed, the commit is rebased as any other.
+The changes of the source become one commit on the tip of the target, as if a session that began at
+the common ancestor had made them: conflicts are those of a rebase, except that chunks of an array
+may change on one side while the other appends to it or edits its attributes. If the target moves
+while the merge is committed, the commit is rebased like any other.
 
 Rules of this file
 ------------------
 1. No chunk is read or copied; see ``three_way``.
-2. The commit records the tip of the source, so that the next merge begins there.
-3. The source is protected from a garbage collection at the same time; see ``using_tip``.
+2. The commit records the tip of the source, so that the next merge starts there.
+3. The source is protected from a concurrent garbage collection; see ``using_tip``.
 
 Specification: merging is left to clients.
 """
@@ -48,7 +48,7 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 
-# Attributes of CF and Zarr that decide what stored values mean.
+# Attributes of CF and Zarr that define the meaning of stored values.
 _DECODING: Final = (
     "scale_factor",
     "add_offset",
@@ -63,22 +63,23 @@ _DECODING: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """A merge, or what it would do.
+    """A merge, or its plan.
 
     Parameters
     ----------
     branch
-        The branch that takes the changes.
+        The target branch.
     source
         The snapshot whose changes were merged.
     base
-        The snapshot since which the changes of the source count.
+        The common ancestor, since which changes are merged.
     changes
-        What the source changed since the base.
+        The changes of the source since the base.
     conflicts
-        What both sides changed; empty after a merge, except for chunks that ``resolve`` settled.
+        Objects that both sides changed; empty after a merge, except for chunks that ``resolve``
+        settled.
     commit
-        The new commit; None if nothing was to be merged, and for a dry run.
+        The new commit; None if there were no changes, and for a dry run.
     """
 
     branch: str
@@ -100,7 +101,7 @@ class Merge:
     base
         None for the newest common snapshot.
     notes
-        What the commit records, beside metadata of the user.
+        Metadata of the commit, in addition to those of the user.
     """
 
     storage: Storage
@@ -122,7 +123,7 @@ class Merge:
         metadata: Mapping[str, Any] | None,
         dry_run: bool,
     ) -> MergeResult:
-        """Merge; see ``Repository.merge``."""
+        """Merge, with the arguments of ``Repository.merge``."""
         check_choice("resolve", resolve, (None, "ours", "theirs"))
         storage, branch = self.storage, self.tip.branch
         source = files.load_snapshot(storage, self.source)
@@ -177,7 +178,7 @@ class Merge:
         )
 
     def _theirs(self, base: Snapshot, target: Snapshot) -> list[TheirCommit]:
-        """Return what the target changed since the base: its commits, else the difference."""
+        """Return the changes of the target since the base: its commits, or the difference."""
         since = versions_after(base.id, self.history.ancestry(target.id))
         if since is None:
             log = difference(self.storage, base, target, snapshot_id=target.id)
@@ -191,15 +192,15 @@ class Merge:
 
 
 def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
-    """Return True if the target's change of a node leaves those of the source valid.
+    """Return True if the target's change of a node is compatible with those of the source.
 
-    An append makes it longer, and chunks stay where they are; most attributes only describe it.
-    Chunks that both wrote are a conflict of their own.
+    An append makes an array longer without moving chunks, and most attributes only describe it.
+    Chunks that both sides wrote are a separate conflict.
     """
     node_id = conflict.node_id
     if conflict.kind is ConflictKind.METADATA_UPDATED_TWICE and node_id is not None:
         was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
-        # As after a restore: changed, and changed back.
+        # Changed and changed back, as after a restore.
         return was is not None and now is not None and metadata_of(was) == metadata_of(now)
     if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or node_id is None:
         return False

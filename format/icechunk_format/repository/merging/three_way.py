@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. What both sides changed alike is no change: equal metadata, equal references, equal paths.
-2. Chunks are references: no chunk is read. Manifests that hold nothing but changed chunks are
-   taken over as files; references of others are set one by one.
+1. Identical changes of both sides (metadata, references, paths) are not changes.
+2. Chunks are references: no chunk is read. Manifests with only changed chunks are reused as files;
+   references of other manifests are set individually.
 3. Nodes keep their ids, so that later merges recognize them.
 """
 
@@ -46,7 +46,7 @@ _FILES_AT_ONCE = 256
 def changes_onto(
     storage: Storage, base: Snapshot, source: Snapshot, target: Snapshot, log: TransactionLog
 ) -> tuple[ChangeSet, list[Conflict]]:
-    """Return what ``source`` changed and ``target`` does not have, and nodes that differ in both.
+    """Return the changes of ``source`` that ``target`` lacks, and nodes that both changed.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def _without_manifests(node: NodeSnapshot) -> NodeSnapshot:
 
 
 def _clip(changes: ChangeSet, was: NodeSnapshot, node: NodeSnapshot) -> None:
-    """Drop chunks of an array that was made smaller."""
+    """Remove chunks outside of an array that became smaller."""
     if node.array is None or was.array is None or len(was.array.shape) != len(node.array.shape):
         return
     grids = zip(node.array.num_chunks, was.array.num_chunks, strict=True)
@@ -127,7 +127,7 @@ def _not_yet(
     known: NodeSnapshot | None,
     target: Snapshot,
 ) -> NDArray[np.uint32]:
-    """Return the changed chunks that the target does not have yet."""
+    """Return the changed chunks that the target lacks."""
     there = target.nodes.with_id(node.id)
     if there is None or there.array is None or there.array.manifests.ndim != coords.shape[1]:
         return coords
@@ -147,7 +147,7 @@ def _take_chunks(
     source: Snapshot,
     known: NodeSnapshot | None,
 ) -> None:
-    """Set and delete chunks at some coordinates as the source has them."""
+    """Copy the state of chunks at some coordinates from the source."""
     assert node.array is not None
     manifests = node.array.manifests
     is_new = np.ones(len(manifests), dtype=np.bool_)
@@ -186,7 +186,7 @@ def _whole_files(
     wanted: CoordinateOrder,
     node: NodeSnapshot,
 ) -> Iterator[tuple[int, ManifestReceipt]]:
-    """Yield manifests that hold nothing but wanted chunks, and overlap no other manifest."""
+    """Yield manifests that contain only wanted chunks and do not overlap other manifests."""
     alone = is_new.copy()
     for pairs in overlapping_pairs(listed.extents):
         alone[pairs.reshape(-1)] = False

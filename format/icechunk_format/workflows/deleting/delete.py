@@ -56,7 +56,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRequest:
-    """Arguments of a deletion; see ``icechunk_spark.delete``."""
+    """Arguments of a deletion, as in ``icechunk_spark.delete``."""
 
     read: ReadRequest
     options: WriteOptions
@@ -74,7 +74,7 @@ class DeleteResult:
     arrays
         Paths of the arrays that change.
     dim
-        The dimension that loses labels; None if cells become missing.
+        The dimension whose labels are removed; None if cells become missing.
     labels
         Number of labels that are removed.
     cells
@@ -94,7 +94,7 @@ class DeleteResult:
 
 
 def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
-    """Delete labels or cells; see ``icechunk_spark.delete``."""
+    """Delete labels or cells, in one commit."""
     for runs in range(1, MOST_RUNS + 1):
         location = location_of(request.read)
         opened = open_destination(location, request.options, access_of(request.read))
@@ -103,7 +103,7 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         destination, base = opened
         if base is None:
             raise NotFoundError(
-                f"there is no repository at {location} to delete from",
+                f"no repository exists at {location}",
                 kind="repository",
                 name=str(location),
             )
@@ -112,7 +112,7 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         except ConflictError as error:
             if runs == MOST_RUNS or request.options.on_conflict == "fail":
                 raise
-            _LOG.info("delete: other writers committed first, so it begins again: %s", error)
+            _LOG.info("delete: other writers committed first, starting again: %s", error)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -212,8 +212,8 @@ def _condition(dataset: Dataset, found: RegionToDelete) -> Any:
         labels = dataset.labels(table, dim)
         if len(labels.unique()) < len(labels):
             raise InvalidInputError(
-                f"dimension {dim!r} has a label more than once, so a condition on values cannot"
-                " tell its cells apart; select with sel or isel",
+                f"dimension {dim!r} has duplicate labels, so a condition on values cannot"
+                " identify its cells; select with sel or isel",
                 dim=dim,
             )
     return dataset.context(

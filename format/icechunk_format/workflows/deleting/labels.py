@@ -2,15 +2,15 @@
 
 Algorithm
 ---------
-1. If the labels are the last ones, arrays shrink in place; only chunks that the new end cuts are
-   written again, so that removed values do not come back when the array grows.
-2. Otherwise each array is replaced by a new one. A chunk of it that holds the elements of one whole
-   old chunk is a reference to the same object; other chunks are read and written.
+1. If the labels are the last ones, arrays shrink in place; only chunks at the new end are written
+   again, so that removed values do not reappear when the array grows.
+2. Otherwise each array is replaced by a new one. A new chunk with exactly the elements of one old
+   chunk is a reference to the same object; other chunks are read and written.
 
 Rules of this file
 ------------------
-1. The driver knows chunks along one axis only, never references.
-2. A task holds the references of its box, or the values of one row of chunks of it.
+1. The driver holds chunk positions along one axis, never references.
+2. A task holds the references of its box, or the values of one row of its chunks.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from icechunk_format.repository.files.bounded_reads import ListedManifests, refe
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.file import Snapshot
 
-# References that a task moves, and values that it writes at once.
+# References that a task moves, and bytes of values that it writes at once.
 _TASK_REFS: Final = 100_000
 _TASK_BYTES: Final = 64 * 2**20
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""First chunks of the new grid, and the ones after the last."""
+"""First chunks of the new grid, and chunks after the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,13 +53,13 @@ class ShrunkArray:
     Parameters
     ----------
     target
-        The array after the deletion; with ``old_shape`` if it shrinks in place.
+        The array after the deletion; it has ``old_shape`` if it shrinks in place.
     source
         Path of the array before it.
     axis
         The axis of the dimension.
     kept
-        Positions that stay.
+        Positions that are kept.
     """
 
     target: ArrayTarget
@@ -69,7 +69,7 @@ class ShrunkArray:
 
     @property
     def in_place(self) -> bool:
-        """True if chunks before the new end stay where they are."""
+        """True if chunks before the new end do not move."""
         return self.target.old_shape is not None
 
 
@@ -81,11 +81,11 @@ class LabelDeletion:
     arrays: Mapping[str, ShrunkArray]
 
     def opened(self, path: str) -> tuple[Snapshot, Variable, ArrayReader]:
-        """Return the base, an array of it, and the reader of the array."""
+        """Return the base snapshot, one of its arrays, and the reader of the array."""
         assert self.destination.base is not None
         snapshot = pinned_snapshot(self.destination.open_storage(), self.destination.base)
         node = snapshot.node(path)
-        assert node is not None, "the plan was made of this snapshot"
+        assert node is not None, "the plan was made for this snapshot"
         return snapshot, Variable(node), self.destination.reader(snapshot, node)
 
 
@@ -117,7 +117,7 @@ def _without(
     is_sharded = metadata.chunk_codecs().sharding is not None
     if in_place or isinstance(old, RegularAxis) or is_sharded or not kept.count:
         return metadata.with_shape(shape)
-    # Chunks of unequal sizes lose their own labels, so that all others stay whole.
+    # Irregular chunks lose only their own labels, so that all other chunks stay whole.
     edges = np.unique(np.searchsorted(kept.positions(), old.edges))
     axes: list[ChunkAxis] = list(metadata.grid.axes)
     axes[axis] = RunAxis.of_edges(edges.astype(np.int64))
@@ -126,7 +126,7 @@ def _without(
 
 
 def old_chunks(old: ChunkAxis, new: ChunkAxis, kept: DimSelection) -> NDArray[np.int64]:
-    """Return for each chunk along the new axis the old one with the same elements, or -1."""
+    """Return the old chunk with the same elements for each new chunk along an axis, or -1."""
     if not new.count:
         return np.empty(0, np.int64)
     chunks = np.arange(new.count, dtype=np.int64)
@@ -151,7 +151,7 @@ def old_chunks(old: ChunkAxis, new: ChunkAxis, kept: DimSelection) -> NDArray[np
 
 
 def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[tuple[str, Box]]:
-    """Cut the chunks that have to be moved or written into tasks: the path, and a box."""
+    """Divide the chunks to move or write into tasks, each a path and a box."""
     grid = array.target.metadata.grid
     counts, axis = list(grid.num_chunks), array.axis
     if 0 in counts:
@@ -176,7 +176,7 @@ def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[tuple[str, Box]]
 
 
 def _cut(counts: Sequence[int], axis: int, low: int, high: int, cost: int) -> Iterator[Box]:
-    """Cut the chunks ``[low, high)`` of an axis along the other axes."""
+    """Divide the chunks ``[low, high)`` of an axis along the other axes."""
     others = [*counts[:axis], *counts[axis + 1 :]]
     steps = steps_along(others, cost, _TASK_REFS)
     starts = np.meshgrid(

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. A selection that covers every other dimension whole deletes labels of the one that it restricts.
-2. A condition on values, and a selection that restricts several dimensions, is a region: its cells
-   become missing, and no label goes.
+1. A selection that restricts only one dimension deletes labels of that dimension.
+2. A condition on values, or a selection that restricts several dimensions, is a region: its cells
+   become missing, and labels are kept.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def what_to_delete(
     Raises
     ------
     InvalidInputError
-        Nothing is selected by name, everything is, or a name or value cannot be used.
+        The selection is empty or covers every cell, or a name or value is invalid.
     """
     if not any(selecting.get(name) for name in ("where", "sel", "isel")):
         raise InvalidInputError(
@@ -81,8 +81,8 @@ def what_to_delete(
         if len(named) == 1:
             return LabelsToDelete(dim=named[0], labels=chosen.dims[named[0]])
         raise InvalidInputError(
-            f"the selection has every cell of {dataset.label}; name the one dimension whose labels"
-            " should go, or remove variables with Repository.drop",
+            f"the selection has every cell of {dataset.label}; to delete labels, restrict"
+            " one dimension; to remove variables, use Repository.drop",
             dims=tuple(named),
         )
     named_or_all = dataset.data_variables if variables is None else None
@@ -117,14 +117,14 @@ def _takes_part(
 def _chosen(
     dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
 ) -> tuple[Table, Selection]:
-    """Return the table that the selection is about, and the selection."""
+    """Return the table of the selection, and the selection."""
     try:
         table = dataset.table("cells", variables=variables)
         return table, dataset.choose(table, **selecting)
     except InvalidInputError:
         if variables is not None:
             raise
-        # The default table need not have the dimensions that are named, or is not unique.
+        # The default table may lack the selected dimensions, or may not be unique.
         seen: set[tuple[str, ...]] = set()
         for variable in dataset.data_variables:
             if variable.dims in seen:

@@ -1,4 +1,4 @@
-"""Cuts a group into blocks, and reads the arrays of a block as they are stored."""
+"""Divides a group into blocks, and reads the stored arrays of a block."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Block:
     start, stop
         First element and end along each dimension, without overlap.
     read_start, read_stop
-        The same with overlap. Along a periodic dimension, elements below 0 and beyond the length
-        are those of the other end.
+        The same with overlap. Along a periodic dimension, elements below 0 or beyond the length are
+        those at the other end.
     sizes
         Lengths of the dimensions.
     periods
-        Of the labels of periodic dimensions: 360 for longitudes in degrees.
+        Period of the labels of periodic dimensions: 360 for longitudes in degrees.
     """
 
     number: int
@@ -59,13 +59,13 @@ class Block:
 
     @property
     def is_first(self) -> bool:
-        """True if it begins at the first element of each dimension."""
+        """True if the block begins at the first element of each dimension."""
         return not any(self.index.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockGrid:
-    """The blocks of a group; picklable, and small.
+    """The blocks of a group; small and picklable.
 
     Parameters
     ----------
@@ -128,11 +128,12 @@ class BlockGrid:
         )
 
     def near(self, dim: str, low: int, high: int) -> list[slice]:
-        """Return the ranges of blocks along a dimension that read any of some elements."""
+        """Return the ranges of blocks along a dimension that read elements from `low` to `high`."""
         size, step, more = self.sizes[dim], self.steps[dim], self.overlap.get(dim, 0)
         spans = [(max(0, low - more), min(size, high + more))]
         if more and dim in self.turns:
-            # The ends read each other; one element more, since a last label may repeat the first.
+            # Blocks at the ends read each other; one more element, since a last label may repeat
+            # the first.
             if low <= more:
                 spans.append((max(0, size - more), size))
             if high >= size - more - 1:
@@ -140,7 +141,7 @@ class BlockGrid:
         return [slice(first // step, -(-last // step)) for first, last in spans if first < last]
 
     def _parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
-        """Return the ranges of elements that are read for one range of a block."""
+        """Return the ranges of elements to read for one range of a block."""
         size = self.sizes[dim]
         parts = [(max(0, low), min(size, high))]
         if dim in self.turns:
@@ -191,11 +192,12 @@ def cut_into_blocks(
     Parameters
     ----------
     blocks
-        Elements by dimension, -1 for all; others are the chunks of the largest variable.
+        Elements by dimension; -1 is the whole dimension. By default the chunks of the largest
+        variable.
     overlap
-        Elements at both sides, by dimension, inside of the array.
+        Elements on both sides, by dimension, within the array.
     variables
-        Names of data variables; coordinates are always read. None is all.
+        Names of data variables, by default all; coordinates are always read.
     periodic
         Dimensions whose ends are neighbours.
 
@@ -224,7 +226,7 @@ def cut_into_blocks(
             if sizes.setdefault(dim, size) != size:
                 raise InvalidInputError(
                     f"dimension {dim!r} of {dataset.label} has {sizes[dim]} elements in one array"
-                    f" and {size} in {variable.name!r}; name variables that agree",
+                    f" and {size} in {variable.name!r}; select variables with equal lengths",
                     dimension=dim,
                 )
     for option, given in (("blocks", blocks), ("overlap", overlap)):
@@ -239,7 +241,7 @@ def cut_into_blocks(
             least = 0 if option == "overlap" else 1
             if number < least and not (number == -1 and option == "blocks"):
                 raise InvalidInputError(
-                    f"{option}: {dim} is {number}; give a number from {least}"
+                    f"{option}: {dim} is {number}; use a number from {least}"
                     + (", or -1 for all" if option == "blocks" else ""),
                     option=option,
                     dimension=dim,
@@ -261,7 +263,7 @@ def cut_into_blocks(
         overlap=dict(overlap or {}),
         paths={name: variable.path for name, variable in arrays.items()},
         dims={name: variable.dims for name, variable in arrays.items()},
-        # What a target remembers of its own source is not passed on.
+        # The record of a target's own source is not passed on.
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
         turns=find_turns(dataset, sizes, overlap or {}, periodic),
     )

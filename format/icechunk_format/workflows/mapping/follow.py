@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. Changes come from transaction logs, so whole chunks count as changed. Coordinates and others
-   without some dimension that were written again are compared by value: an append with xarray
-   writes all of them anew.
-2. A block has changed if any element that it reads, overlap included, may have changed, or the
-   attributes of an array. Attributes of the group do not count.
-3. In doubt, all blocks have changed, and the reason is reported.
+1. Changes come from transaction logs, so whole chunks count as changed. Rewritten arrays that lack
+   a dimension, such as coordinates, are compared by value, since an append with xarray writes all
+   of them again.
+2. A block has changed if any element that it reads, including overlap, or the attributes of an
+   array may have changed. Attributes of the group are ignored.
+3. If the changes cannot be determined, all blocks have changed, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_ELEMENTS: Final = 1 << 23
 def changed_blocks(
     repository: RepositoryReader, record: FollowRecord, new: Dataset, grid: BlockGrid
 ) -> NDArray[np.int64] | str:
-    """Return the numbers of blocks that may differ from the recorded source, or why all do."""
+    """Return the numbers of blocks that may have changed, or the reason why all may have."""
     try:
         old_id = SnapshotId.parse(record.snapshot_id)
         # A snapshot that has expired cannot be resolved.
@@ -55,7 +55,7 @@ def changed_blocks(
         logs = [log for step in steps for log in step.logs]
         touched = touched_nodes(repository, logs, nodes)
     except (NotFoundError, InvalidInputError) as error:
-        return f"the changes since snapshot {record.snapshot_id} are not known: {error.message}"
+        return f"the changes since snapshot {record.snapshot_id} are unknown: {error.message}"
     mask = np.zeros(grid.groups.counts, dtype=bool)
     for name in grid.paths:
         now, before = new.variables[name], old.variables.get(name)
@@ -78,7 +78,7 @@ def changed_blocks(
 def existing_arrays(
     record: FollowRecord, snapshot: Snapshot, group: NodePath, grid: BlockGrid
 ) -> dict[str, Placed] | str:
-    """Return the arrays of the last run, with the shape that they must have now, or why not."""
+    """Return the arrays of the last run with their new shapes, or a reason not to reuse them."""
     found = {}
     for name, placed in record.arrays.items():
         path = path_in(group, name)
@@ -100,7 +100,7 @@ def existing_arrays(
 
 
 def why_other_results(known: FollowRecord, now: FollowRecord) -> str | None:
-    """Return why a run computes other results than the last one did; None if it does not."""
+    """Return the reason why results differ from those of the last run, or None."""
     for what in ("repository", "group", "function", "function_version"):
         was, given = getattr(known, what), getattr(now, what)
         if was != given:
@@ -113,9 +113,9 @@ def why_other_results(known: FollowRecord, now: FollowRecord) -> str | None:
 
 
 def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
-    """Return all that results depend on beside the function and the source, as JSON values."""
+    """Return all settings that affect the results, as JSON values."""
     settings = {
-        # Lengths of whole dimensions are part of it: a result may have any length along them.
+        # Including lengths of undivided dimensions, along which a result may have any length.
         "blocks": {d: s if grid.is_split(d) else [grid.sizes[d]] for d, s in grid.steps.items()},
         "dims": list(grid.sizes),
         "overlap": {dim: number for dim, number in grid.overlap.items() if number},
@@ -128,9 +128,9 @@ def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
 
 
 def _why_in_another_way(now: Variable, before: Variable | None, grid: BlockGrid) -> str | None:
-    """Return why all values of an array may have another meaning, or it became shorter."""
+    """Return the reason why all values of an array may have changed, or None."""
     assert before is not None
-    # As text, since NaN differs from itself.
+    # As strings, since NaN differs from itself.
     mine, former = (json.dumps(v.attributes, sort_keys=True) for v in (now, before))
     if mine != former:
         return f"the attributes of {now.path} changed"
@@ -140,13 +140,13 @@ def _why_in_another_way(now: Variable, before: Variable | None, grid: BlockGrid)
 
 
 def _is_compared(variable: Variable, grid: BlockGrid) -> bool:
-    """Return True if an array has not all dimensions, as coordinates and masks."""
+    """Return True if an array lacks a dimension of the blocks, like coordinates and masks."""
     is_part = set(variable.dims) < grid.sizes.keys() or len(variable.dims) < 2
     return is_part and float(np.prod(variable.shape, dtype=float)) <= _MOST_ELEMENTS
 
 
 def _different(new: Dataset, old: Dataset, name: str) -> Boxes:
-    """Return boxes of the elements of an array that differ by value, or are new."""
+    """Return boxes of the elements of an array that are new or differ in value."""
     sizes, former = new.variables[name].shape, old.variables[name].shape
     beyond = [
         np.array([(was, size)] if was < size else [], dtype=np.int64).reshape(-1, 2)

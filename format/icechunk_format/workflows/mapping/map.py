@@ -1,4 +1,4 @@
-"""Maps a function over blocks: plans, runs, and commits the arrays that it returned."""
+"""Maps a function over blocks: plans, runs, and commits the resulting arrays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TASKS_OF_A_CORE: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksRequest:
-    """The group whose blocks are read; see ``icechunk_spark.map_blocks``."""
+    """The group whose blocks are read, with arguments of ``icechunk_spark.map_blocks``."""
 
     read: ReadRequest
     blocks: Mapping[str, int] | None
@@ -88,12 +88,13 @@ class BlocksRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """A mapping and its target; see ``icechunk_spark.map_blocks``.
+    """A mapping and its target, with arguments of ``icechunk_spark.map_blocks``.
 
     Parameters
     ----------
     template
-        Layouts of the whole result, and attributes of the group; None takes them from a block.
+        Layouts of the whole result, and attributes of the group; None computes one block to
+        determine them.
     """
 
     source: BlocksRequest
@@ -123,7 +124,8 @@ class MapBlocksResult:
     computed
         Number of blocks that this run computed.
     full_run
-        Why a run with ``follow`` computed all blocks; None if only those that changed.
+        The reason why a run with ``follow`` computed all blocks; None if it computed only changed
+        ones.
     failed
         Labels and errors of blocks that were skipped.
     commit
@@ -140,7 +142,7 @@ class MapBlocksResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapPlan:
-    """The blocks to compute, and the arrays that they go to."""
+    """The blocks to compute, and the arrays that they are written to."""
 
     numbers: Sequence[int]
     arrays: Mapping[str, Placed]
@@ -148,11 +150,11 @@ class MapPlan:
     """Of the group."""
     full_run: str | None = None
     deleted: tuple[str, ...] = ()
-    """Paths of arrays of the last run that this one does not make."""
+    """Paths of arrays of the last run that this one does not produce."""
 
 
 def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> MapBlocksResult:
-    """Map a function over blocks, in one commit; see ``icechunk_spark.map_blocks``."""
+    """Map a function over blocks, in one commit."""
     source, options = request.source, request.options
     opened = open_destination(request.target, options, access_of(source.read))
     if isinstance(opened, WriteResult):
@@ -174,7 +176,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),
     )
     known = _known(base, group) if request.follow else None
-    plan: MapPlan | str = "there was no result yet"
+    plan: MapPlan | str = "no earlier result exists"
     if known is not None and base is not None:
         plan = _changes(repository, dataset, grid, base, group, known, record)
     if isinstance(plan, str):
@@ -239,7 +241,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
 
 
 def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
-    """Return how many blocks a task computes: several if they are small, as tasks cost time."""
+    """Return the number of blocks of a task: several, if they are small, since tasks take time."""
     nbytes = sum(
         dataset.variables[name].metadata.data_type.numpy.itemsize
         * math.prod(grid.steps[dim] for dim in dims)
@@ -270,14 +272,14 @@ def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
 def _check_free(
     base: Snapshot | None, group: NodePath, request: MapRequest, known: FollowRecord | None
 ) -> None:
-    """Refuse a group that has arrays, unless they may be replaced."""
+    """Refuse a group with arrays, unless they may be replaced."""
     nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
     ours = set() if known is None else {path_in(group, name) for name in known.arrays}
     taken = [node.path for node in nodes if node.path not in ours]
     if taken and request.options.mode == "errorifexists":
         raise AlreadyExistsError(
-            f"group {group} of {request.target} has arrays already ({', '.join(taken)}); choose"
-            " another group, or mode='overwrite' to replace arrays of the same names",
+            f"group {group} of {request.target} already has arrays ({', '.join(taken)}); choose"
+            " another group, or mode='overwrite' to replace arrays with the same names",
             kind="arrays",
             group=str(group),
         )
@@ -292,7 +294,7 @@ def _changes(
     known: FollowRecord,
     record: FollowRecord,
 ) -> MapPlan | str:
-    """Return the plan of the blocks that changed, or why all have to be computed."""
+    """Return the plan of the changed blocks, or the reason why all must be computed."""
     reason = why_other_results(known, record)
     if reason is not None:
         return reason
@@ -303,7 +305,7 @@ def _changes(
     if isinstance(numbers, str):
         return numbers
     node = base.node(group)
-    assert node is not None  # It holds the record.
+    assert node is not None  # It has the record.
     attributes = parse_group_metadata(node.user_data, node_path=group).attributes
     return MapPlan(numbers=numbers.tolist(), arrays=arrays, attributes=attributes)
 
@@ -362,7 +364,7 @@ def _all_blocks(
 def _once_more(
     plan: MapPlan, grid: BlockGrid, failed: Sequence[int]
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the blocks that write what a failed block would have written for others, too."""
+    """Return the blocks that write the shared arrays of failed blocks."""
     succeeded = [grid.block(number) for number in sorted(set(plan.numbers) - set(failed))]
     again: dict[int, list[str]] = {}
     for number in failed:

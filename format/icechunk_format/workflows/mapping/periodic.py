@@ -18,7 +18,7 @@ class Turn(NamedTuple):
     elements
         The length of the dimension, or one less if the last label repeats the first.
     period
-        Of the labels; None if it is not known.
+        Period of the labels; None if unknown.
     """
 
     elements: int
@@ -40,7 +40,7 @@ def find_turns(
     for dim in periodic:
         if dim not in sizes or not overlap.get(dim):
             raise InvalidInputError(
-                f"periodic names {dim!r}, and overlap is given for"
+                f"periodic names {dim!r}, but overlap names"
                 f" {', '.join(overlap) or 'no dimension'}; periodic dimensions need an overlap",
                 option="periodic",
                 dimension=dim,
@@ -52,16 +52,16 @@ def find_turns(
             circle = circle_of(dataset.read(dim), period)
             if circle is None or not circle.is_closed:
                 raise InvalidInputError(
-                    f"periodic names {dim!r}, and its labels do not cover a whole circle of"
-                    f" {period:g} degrees, so its ends are no neighbours; leave it out",
+                    f"periodic names {dim!r}, but its labels do not cover a whole circle of"
+                    f" {period:g} degrees, so its ends are not neighbours; leave it out",
                     option="periodic",
                     dimension=dim,
                 )
             turn = Turn(sizes[dim] - circle.is_repeated, period)
         if overlap[dim] > turn.elements:
             raise InvalidInputError(
-                f"overlap: {dim} is {overlap[dim]}, and one turn has {turn.elements} elements;"
-                " give at most these",
+                f"overlap: {dim} is {overlap[dim]}, but one turn has {turn.elements} elements;"
+                " use at most that number",
                 option="overlap",
                 dimension=dim,
             )

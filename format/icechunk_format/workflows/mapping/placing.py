@@ -1,4 +1,4 @@
-"""Places what a function returned for blocks: shapes, offsets and metadata of the new arrays.
+"""Places the results of blocks in new arrays: shapes, offsets and metadata.
 
 ==========================================  =======================================================
 a dimension of a result                     is placed
@@ -31,7 +31,7 @@ from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
 
-# Attributes that give stored values their meaning.
+# Attributes that define the meaning of stored values.
 _OF_VALUES: Final = (
     "units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value",
 )  # fmt: skip
@@ -44,9 +44,9 @@ class Layout:
     Parameters
     ----------
     attributes
-        As they are stored: JSON values.
+        JSON values, as stored.
     fill_value
-        Of missing chunks; None for the default of the type.
+        Value of missing chunks; None is the default of the type.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Placed:
     Parameters
     ----------
     factors
-        By dimension of the blocks: how many elements of the source are one of the array.
+        Number of source elements for each element of the array, by dimension of the blocks.
     once
-        Dimensions that are divided into blocks and that the array does not have: the first block
-        along them writes it, or the first whose function did not fail.
+        Dimensions that are divided into blocks and absent in the array: the first block along them,
+        or the first whose function does not fail, writes the array.
     """
 
     target: ArrayTarget
@@ -111,9 +111,9 @@ def place(
     Parameters
     ----------
     layout
-        Of the result for one block, or for the whole group.
+        The layout of the result for one block, or for the whole group.
     lengths
-        Of the dimensions of that block, or of the group.
+        Lengths of the dimensions of that block, or of the group.
     """
     shape, steps, factors = [], [], {}
     for dim, size in zip(layout.dims, layout.shape, strict=True):
@@ -129,8 +129,8 @@ def place(
             raise _refused(
                 layout.name,
                 dim,
-                f"has {size} elements in a block of {length}; give the block's, or k"
-                " times fewer, or all of the dimension in one block",
+                f"has {size} elements in a block of {length}; return as many, k"
+                " times fewer, or read the whole dimension in one block",
             )
     once = tuple(dim for dim in grid.sizes if grid.is_split(dim) and dim not in layout.dims)
     passed_on = grid.dims.get(layout.name) == layout.dims
@@ -138,8 +138,8 @@ def place(
         raise _refused(
             layout.name,
             once[0],
-            "is divided into blocks and is gone in the result, so each block would"
-            f" have its own value; take all of it in one block: blocks={{{once[0]!r}: -1}}",
+            "is divided into blocks and absent in the result, so each block would"
+            f" have its own value; read all of it in one block: blocks={{{once[0]!r}: -1}}",
         )
     chunk_shape = []
     for dim, step in zip(layout.dims, steps, strict=True):
@@ -191,7 +191,7 @@ def shortened(grid: BlockGrid, name: str, dim: str, factor: int) -> int:
 
 
 def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -> None:
-    """Raise InvalidInputError if the result of a block does not fit its array."""
+    """Raise InvalidInputError if the result of a block does not match its array."""
     target = placed.target
     expected = tuple(
         (block.stop[dim] - block.start[dim]) // placed.factors[dim] if dim in placed.factors else n
@@ -204,23 +204,23 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
         ("the shape", layout.shape, expected),
         ("the data type", str(layout.dtype), str(dtype)),
         *(
-            # Text, since NaN differs from itself.
+            # Strings, since NaN differs from itself.
             (f"the attribute {key}", _text(layout.attributes.get(key)), _text(stored.get(key)))
             for key in _OF_VALUES
         ),
     ):
         if found != wanted and not (what == "the data type" and dtype.hasobject):
             raise InvalidInputError(
-                f"variable {layout.name!r} of block {label} has {what} {found}, and its array"
+                f"variable {layout.name!r} of block {label} has {what} {found}, but its array has"
                 f" {wanted}; return the same for each block"
-                + (", or give it in encoding" if what.startswith("the attribute") else ""),
+                + (", or set it in encoding" if what.startswith("the attribute") else ""),
                 variable=layout.name,
                 block=label,
             )
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as text to compare: NaN equals itself, and midnight may be left out."""
+    """Return an attribute as a string to compare: NaN equals itself, midnight may be omitted."""
     return repr(value).replace(" 00:00:00", "")
 
 

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. The record is committed with the arrays, so that a reset branch goes back with it.
-2. A record holds no credential: the URL of the repository is the one for messages.
+1. The record is committed with the arrays, so that resetting the branch also resets it.
+2. A record contains no credentials: the URL of the repository is the one for messages.
 3. A repository is untrusted: a record that cannot be used counts as absent.
 """
 

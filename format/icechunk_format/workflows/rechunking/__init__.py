@@ -1,4 +1,4 @@
-"""Stores arrays again in other chunks: groups of chunks are read, cut into pieces, and joined."""
+"""Stores arrays in other chunks: reads groups of chunks, cuts them into pieces, and joins these."""
 
 from __future__ import annotations
 

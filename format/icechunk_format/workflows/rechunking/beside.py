@@ -1,10 +1,10 @@
-"""Finds out whether other writers only appended while arrays were rechunked in place.
+"""Determines whether other writers only appended while arrays were rechunked in place.
 
 Rules of this file
 ------------------
-1. An append makes an array longer and changes no element that was there. Chunks that the
-   transaction logs name and that hold such elements are compared bit by bit, if they are few.
-2. In doubt, elements changed.
+1. An append makes an array longer and changes no existing element. Changed chunks that contain
+   existing elements are compared bit by bit, if there are few.
+2. If this cannot be determined, elements count as changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_BYTES_COMPARED: Final = 1 << 30
 def is_append(
     repository: RepositoryReader, old: Dataset, new: Dataset, names: Sequence[str]
 ) -> bool:
-    """Return True if some of the arrays became longer and nothing that they had changed."""
+    """Return True if some of the arrays became longer and no existing element changed."""
     grown = False
     for name in names:
         before, now = old.variables[name], new.variables.get(name)
@@ -50,7 +50,7 @@ def is_append(
 
 
 def _keeps(old: Dataset, new: Dataset, name: str, touched: TouchedNodes) -> bool:
-    """Return True if an array has all elements that it had."""
+    """Return True if an array still has all of its old elements."""
     before, now = old.variables[name], new.variables[name]
     smallest = touched.smallest.get(now.node.id, before.shape)
     if len(smallest) != len(before.shape) or any(
@@ -61,7 +61,7 @@ def _keeps(old: Dataset, new: Dataset, name: str, touched: TouchedNodes) -> bool
     if coords is None:
         return True
     grid = before.metadata.grid
-    # Chunks of the grown array have the same numbers, and the last ones may hold new elements, too.
+    # Chunks of the grown array have the same indices; the last ones may also contain new elements.
     inside = np.all(coords < np.array(grid.num_chunks, dtype=np.int64), axis=1)
     chunks = np.unique(coords[inside], axis=0)
     left = _MOST_BYTES_COMPARED

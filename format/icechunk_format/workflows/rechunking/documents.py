@@ -1,4 +1,4 @@
-"""Returns the metadata of a rechunked array: those of the source, but for chunks and codecs."""
+"""Derives the metadata of a rechunked array: those of the source, except chunks and codecs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rechunked_document(
     InvalidInputError
         A size cannot be used.
     UnsupportedError
-        The codecs cannot encode, or hold more than shards.
+        A codec does not support encoding, or other codecs enclose the shards.
     """
     metadata = variable.metadata
     shape, inner = metadata.shape, _inner_shape(variable)
@@ -55,7 +55,7 @@ def rechunked_document(
     made = parse_array_metadata(dump_document(document), node_path=path)
     if not made.chunk_codecs().can_encode:
         raise UnsupportedError(
-            f"array {variable.path} has a codec that only decodes; give others with"
+            f"array {variable.path} has a codec that cannot encode; set others with"
             f" encoding={{{variable.name!r}: {{'codecs': [...]}}}}",
             variable=variable.name,
         )
@@ -74,7 +74,7 @@ def _item_bytes(metadata: ArrayMetadata) -> int:
 
 
 def _auto(shape: Sequence[int], elements: int) -> tuple[int, ...]:
-    """Return a chunk shape of at most so many elements: the longest axis is halved each time."""
+    """Return a chunk shape of at most `elements`, by repeatedly halving the longest axis."""
     sizes = [max(1, size) for size in shape]
     while math.prod(sizes) > max(1, elements):
         longest = max(range(len(sizes)), key=sizes.__getitem__)
@@ -90,7 +90,7 @@ def _sizes(
         wanted = given.get(dim, now)
         if wanted != -1 and wanted < 1:
             raise InvalidInputError(
-                f"{option}: {dim} is {wanted}; give a number of elements from 1, or -1 for all",
+                f"{option}: {dim} is {wanted}; use a number of elements from 1, or -1 for all",
                 option=option,
                 dimension=dim,
             )
@@ -106,8 +106,8 @@ def _inner_codecs(variable: Variable) -> list[Any]:
         return chain
     if len(chain) > 1:
         raise UnsupportedError(
-            f"array {variable.path} has codecs beside its shards ({', '.join(map(str, names))});"
-            f" give all of them with encoding={{{variable.name!r}: {{'codecs': [...]}}}}",
+            f"array {variable.path} has codecs around its shards ({', '.join(map(str, names))});"
+            f" set all of them with encoding={{{variable.name!r}: {{'codecs': [...]}}}}",
             variable=variable.name,
         )
     return list(chain[0]["configuration"]["codecs"])

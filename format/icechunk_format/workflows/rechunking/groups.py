@@ -1,11 +1,11 @@
-"""Cuts the chunk grids of a source and a target into groups that fit into memory. Pure arithmetic.
+"""Divides the chunk grids of a source and a target into groups that fit into memory.
 
 Rules of this file
 ------------------
-1. Groups are products of ranges along each axis, so a plan holds edges along axes and never
-   anything for each chunk.
-2. Edges that both grids share are kept where a group is smaller than the distance of these edges:
-   a group of the source then meets as few groups of the target as possible.
+1. Groups are products of ranges along each axis, so a plan holds edges along axes and no data for
+   each chunk.
+2. Edges that both grids share are kept if a group is smaller than the distance between these edges:
+   a group of the source then overlaps as few groups of the target as possible.
 3. A group holds at least one chunk, however large.
 """
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 Edges = NDArray[np.int64]
-"""Elements at which the parts of an axis begin, and its size: ``int64 (n + 1,)``."""
+"""First elements of the parts of an axis, and its size: ``int64 (n + 1,)``."""
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """First elements and ends along each axis."""
 
@@ -78,14 +78,14 @@ def edges_of(axis: ChunkAxis) -> Edges:
 
 
 def windows(source: Sequence[Edges], target: Sequence[Edges]) -> Groups:
-    """Return the smallest boxes whose edges both grids have."""
+    """Return the smallest boxes whose edges both grids share."""
     return Groups(tuple(np.intersect1d(a, b) for a, b in zip(source, target, strict=True)))
 
 
 def join(own: Sequence[Edges], other: Sequence[Edges], common: Groups, elements: int) -> Groups:
-    """Join the chunks of a grid to groups of at most so many elements.
+    """Join the chunks of a grid into groups of at most `elements`.
 
-    Groups grow first along axes where the chunks of the other grid are longest in comparison.
+    Groups grow first along the axes in which the chunks of the other grid are relatively longest.
     """
     sizes = [int(edges[-1]) for edges in own]
     lengths = [int(np.diff(edges).max(initial=1)) for edges in own]
@@ -112,7 +112,7 @@ def join(own: Sequence[Edges], other: Sequence[Edges], common: Groups, elements:
 
 
 def _joined(edges: Edges, common: Edges, length: int) -> Edges:
-    """Return the edges of groups of about this length along one axis."""
+    """Return the edges of groups of approximately `length` along one axis."""
     found, size = [0], int(edges[-1])
     if size == 0:
         return edges[:1]

@@ -1,9 +1,9 @@
-"""Plans how one array is stored in other chunks.
+"""Plans the rechunking of one array.
 
 Rules of this file
 ------------------
-1. Chunks of the source are decoded once, those of the target encoded once.
-2. Where both grids share edges that are close enough, one task reads and writes a group: *direct*.
+1. Chunks of the source are decoded once; those of the target are encoded once.
+2. If both grids share edges that are close enough, one task reads and writes a group: *direct*.
    Otherwise tasks read groups of the source and cut them into pieces, which Spark shuffles to tasks
    that write groups of the target: *shuffled*.
 3. Everything is computed from the edges of chunks along axes.
@@ -21,7 +21,7 @@ from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.rechunking.groups import Groups, edges_of, join, windows
 
-# Smaller arrays are not worth a shuffle, nor tasks of less.
+# Minimum bytes of a shuffled array, and of a task.
 _LEAST_TASK_BYTES: Final = 16 * 2**20
 _LEAST_PIECE_BYTES: Final = 64 * 2**10
 _TINY_PIECE_BYTES: Final = 2 * 2**10
@@ -30,7 +30,7 @@ _WAVES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayPlan:
-    """How the values of one array move.
+    """The plan of moving the values of one array.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ class ArrayPlan:
     source_path
         The array that is read.
     source, groups
-        Groups of chunks of the source (equal to `groups` where tasks are direct) and of the target.
+        Groups of chunks of the source (equal to `groups` if tasks are direct) and of the target.
     pieces
-        Number of pieces to shuffle, at most.
+        Maximum number of pieces to shuffle.
     decoded_bytes
-        Of the whole array; an estimate for strings.
+        Bytes of the whole array; an estimate for strings.
     buffer_bytes
-        The largest group that a task holds.
+        Bytes of the largest group that a task holds.
     source_chunks, target_chunks
         Numbers of (inner) chunks to read, and of chunks to write, stored or missing.
     """
@@ -77,8 +77,8 @@ def plan_array(
     memory
         Bytes of decoded values that a task may hold.
     cores
-        Tasks that run at once; None for one process without a shuffle, which reads chunks of the
-        source again where both grids share no edges.
+        Tasks that run at once; None is one process without a shuffle, which reads chunks of the
+        source several times if the grids do not share edges.
 
     Raises
     ------
@@ -130,6 +130,6 @@ def plan_array(
 
 
 def _pieces(source: Groups, target: Groups) -> int:
-    """Return the number of boxes in which both groups cut an array."""
+    """Return the number of boxes into which both groups divide an array."""
     counts = [len(np.union1d(a, b)) - 1 for a, b in zip(source.edges, target.edges, strict=True)]
     return int(np.prod([float(count) for count in counts]))

@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. One snapshot is read. In place, it is the base of the commit: other writers that change the same
-   arrays meanwhile conflict, and nothing is committed. If they only appended, all is planned and
-   run again on their commit.
+   arrays meanwhile conflict, and nothing is committed. If they only appended, the whole job is
+   planned and run again on top of their commit.
 2. The runner decides where tasks run: in this process, or on Spark's executors with a shuffle.
 """
 
@@ -49,7 +49,7 @@ Runner = Callable[[Rechunking], Iterable[TaskReceipt]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RechunkRequest:
-    """Arguments of a rechunking; see ``icechunk_spark.rechunk``.
+    """Arguments of a rechunking, as in ``icechunk_spark.rechunk``.
 
     Parameters
     ----------
@@ -78,19 +78,20 @@ class RechunkResult:
     arrays
         Paths of the new arrays.
     direct, shuffled
-        How many of them move without and with a shuffle.
+        Numbers of arrays without and with a shuffle.
     tasks
         Number of tasks.
     decoded_bytes
         Bytes of all arrays, decoded.
     shuffled_bytes
-        Bytes that Spark shuffles, at most.
+        Maximum number of bytes that Spark shuffles.
     pieces
-        Pieces that are shuffled, at most.
+        Maximum number of pieces that Spark shuffles.
     requests
-        Chunks that are read and written, at most: missing ones and those of fill values are not.
+        Maximum number of chunks that are read and written: missing chunks are not read, and chunks
+        of fill values are not written.
     buffer_bytes
-        The most values that a task holds.
+        Maximum bytes of values that a task holds.
     commit
         The result of the write; None for a dry run.
     """
@@ -116,7 +117,7 @@ def one_process(work: Rechunking) -> Iterable[TaskReceipt]:
 def rechunk_arrays(
     request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool
 ) -> RechunkResult:
-    """Rechunk arrays; see ``icechunk_spark.rechunk``.
+    """Rechunk arrays, in one commit.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def rechunk_arrays(
     Raises
     ------
     ConflictError
-        Other writers changed elements of the same arrays, or appended too often, or at all with
+        Other writers changed elements of the same arrays, appended too often, or appended with
         ``on_conflict="fail"``; nothing was committed.
     """
     for runs in range(1, MOST_RUNS + 1):
@@ -189,7 +190,7 @@ def _rechunk_once(
         path = path_in(NodePath(group), variable.name)
         if path in existing and not replaces:
             raise AlreadyExistsError(
-                f"an array is at {path} of {place} already; choose another group, or delete it",
+                f"an array already exists at {path} of {place}; choose another group, or delete it",
                 kind="array",
                 path=path,
             )
@@ -221,7 +222,7 @@ def _rechunk_once(
     try:
         done = commit_arrays(change, receipts)
     except ConflictError as error:
-        # Elsewhere, appends to the source are no rivals.
+        # With another target, appends to the source do not conflict.
         if replaces and snapshot_id == destination.base:
             raise _LostRaceError(error, dataset, [p.target.name for p in plans.values()]) from error
         raise
@@ -229,7 +230,7 @@ def _rechunk_once(
 
 
 def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> list[Variable]:
-    """Return the arrays to store again."""
+    """Return the arrays to rechunk."""
     arrays = list(dataset.variables.values())
     dims = {dim for variable in arrays for dim in variable.dims}
     for option in ("chunks", "shards"):
@@ -268,7 +269,7 @@ def _target(variable: Variable, request: RechunkRequest, path: str) -> ArrayTarg
     if unknown := set(encoding) - {"codecs"}:
         raise InvalidInputError(
             f"encoding of {variable.name!r} has {', '.join(sorted(unknown))}; only codecs can be"
-            " given, since stored values stay as they are",
+            " set, since stored values do not change",
             option="encoding",
             variable=variable.name,
         )

@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. Values are stored values, bit for bit: no CF decoding.
-2. A piece that holds nothing but the bits of the fill value is not sent. Others are compressed
-   fast, since each byte that Spark moves is copied several times.
+2. A piece that contains only the fill value is not sent. Others are compressed with a fast codec,
+   since Spark copies each byte several times.
 3. Memory of a task is one group of values, its chunks, and the references of the task.
 """
 
@@ -85,7 +85,7 @@ def cut_group(work: Rechunking, task: tuple[str, int]) -> Iterator[Piece]:
 
 
 def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskReceipt:
-    """Write groups of the target from their pieces, which come group by group."""
+    """Write groups of the target from their pieces, which arrive group by group."""
     plan = work.arrays[path]
     blocks = ArrayBlocks(work.destination)
     for number, found in itertools.groupby(pieces, key=lambda piece: piece.group):
@@ -123,7 +123,7 @@ def _bounded(box: Box, item: int) -> Iterator[Box]:
 
 
 def _packed(values: NDArray[Any]) -> bytes:
-    # Objects are strings and bytes that this job has decoded.
+    # Objects are strings and bytes that this job decoded.
     if values.dtype.hasobject:
         return pickle.dumps(values)
     return bytes(_compressor(values.dtype).encode(values.reshape(-1).view(np.uint8).data))
