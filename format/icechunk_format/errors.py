@@ -69,7 +69,7 @@ class FormatError(IcechunkError):
     Parameters
     ----------
     problem
-        What was found, and what is valid.
+        The value that was found, and the allowed values.
     object_key
         Key of the object below the repository root, or ``"<bytes>"`` without an object.
     file_type

@@ -62,9 +62,9 @@ def test_help_tells_what_each_option_does(use):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"as_of": "soon"}, "option 'asOf' must be an ISO-8601 instant"),
+        ({"as_of": "soon"}, "option 'asOf' must be an ISO 8601 timestamp"),
         ({"as_of": "2024-01-01", "asOf": "2024-01-01"}, "'as_of' and 'asOf' are the same option"),
-        ({"from_": "v1"}, "option 'from' means nothing for layout=cells"),
+        ({"from_": "v1"}, "option 'from' does not apply to layout=cells"),
         ({"tag": "v1", "branch": "main"}, "exclude one another"),
         ({"tga": "v1"}, "did you mean 'tag'"),
         ({"pushdown": True}, "option 'where'"),

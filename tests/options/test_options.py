@@ -255,8 +255,8 @@ def test_a_metadata_table_is_named_in_the_path_or_by_option(name):
         ({"table": "snapshots", "where": "x > 1"}, "filter and select columns of the DataFrame"),
         ({"table": "chunks", "variables": "a"}, "filter and select columns of the DataFrame"),
         ({"table": "chunks", "decodeCf": "false"}, "about the values of arrays"),
-        ({"table": "chunks", "virtual.authorize": "s3://b/"}, "means nothing for the metadata"),
-        ({"table": "chunks", "layout": "refs"}, "means nothing for the metadata table 'chunks'"),
+        ({"table": "chunks", "virtual.authorize": "s3://b/"}, "does not apply to the metadata"),
+        ({"table": "chunks", "layout": "refs"}, "does not apply to the metadata table 'chunks'"),
         ({"table": "refs", "tag": "v1"}, "this table takes path, storage.client"),
         ({"table": "operations", "group": "/a"}, "it is for 'groups', 'variables', 'manifests'"),
         ({"table": "changes", "branch": "dev"}, "this table takes path, .*, from, to"),
@@ -309,12 +309,12 @@ def test_a_number_sign_may_be_part_of_a_folder():
         ({"tag": "a", "snapshot": "b"}, "'tag' and 'snapshot' exclude"),
         ({"asOf": "2024-01-01", "tag": "v1"}, "'asOf' and 'tag' exclude"),
         ({"asOf": "2024-01-01", "snapshot": "X"}, "'asOf' and 'snapshot' exclude"),
-        ({"block": "time=1"}, "'block' means nothing for layout=cells: it is for layout 'summary'"),
+        ({"block": "time=1"}, "'block' does not apply to layout=cells: it is for layout 'summary'"),
         *(
             ({"layout": "summary", "block": bad}, "'block' must be sizes above 0 by dimension")
             for bad in ("time=0", "time=x", "time", "time=1,time=2", "=1", ",")
         ),
-        ({"layout": "refs", "coords": "a"}, "'coords' means nothing for layout=refs"),
+        ({"layout": "refs", "coords": "a"}, "'coords' does not apply to layout=refs"),
         ({"decoded": "false"}, "it is for layout 'chunks'"),
     ],
 )
@@ -422,7 +422,7 @@ def test_options_of_changes_need_the_snapshot_since_which_rows_changed():
     assert parse(changeColumns="true", changesSince="v1").change_columns
     with raises(
         InvalidInputError,
-        match="means nothing for layout=summary",
+        match="does not apply to layout=summary",
         option="changesSince",
         layout="summary",
     ):
@@ -467,7 +467,7 @@ def test_the_error_of_an_option_for_another_call_names_the_calls_and_advises():
     with pytest.raises(InvalidInputError) as caught:
         collect_options({"startingFrom": "latest"}, "read")
     assert str(caught.value) == (
-        "option 'startingFrom' means nothing for read: it is for 'readStream'; leave it out, or"
+        "option 'startingFrom' does not apply to read: it is for 'readStream'; leave it out, or"
         " read changes up to a snapshot with option 'changesSince'"
     )
     with raises(

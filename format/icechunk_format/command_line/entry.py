@@ -166,7 +166,7 @@ def _help_of(error: Exception) -> str:
 
 
 def _closed_pipe() -> ExitCode:
-    """Replace a closed stdout, since Python flushes it once more on exit."""
+    """Replace a closed stdout, since Python flushes it again on exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return ExitCode.PIPE_CLOSED

@@ -178,7 +178,7 @@ class Dataset:
         decode_cf
             Whether CF attributes are obeyed.
         timestamp_type
-            ``ntz`` for times without a zone, ``utc`` for instants.
+            ``ntz`` for times without a zone, ``utc`` for timestamps in UTC.
         block
             Elements of a block of ``summary``, like ``{"time": 24}``; chunks otherwise.
         decoded
@@ -277,7 +277,7 @@ class Dataset:
         selection
             The result of ``choose``. None resolves ``selecting``.
         columns
-            The columns to produce, in order; only what they need is fetched. None is all.
+            The columns to produce, in order; only their chunks are fetched. None is all.
         rows_per_partition
             Wanted rows of a task. None is 4,000,000, and more where that would make more than
             about 100,000 tasks.

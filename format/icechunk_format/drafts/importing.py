@@ -132,7 +132,7 @@ def import_draft(
     Raises
     ------
     NotFoundError
-        There is no draft, it has no snapshot, or an object of it is missing.
+        The draft does not exist, has no snapshot, or lacks an object.
     AlreadyExistsError
         The target has a repository or other objects.
     FormatError, UnsupportedError

@@ -194,7 +194,7 @@ class DraftChunks:
     def released(self) -> ChunkRefs:
         """Return the references in the released form, sorted.
 
-        A native chunk becomes an object of its own. Its id is a digest of the reference: equal
+        A native chunk becomes a separate object. Its id is a digest of the reference: equal
         references share the object, and a repeated import writes the same ones again.
         """
         native, inline, virtual = (

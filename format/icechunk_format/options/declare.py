@@ -4,7 +4,8 @@ Rules of this file
 ------------------
 1. An option is declared once, as a field of `ReadRequest` or `WriteRequest`. Its parser, default,
    errors, documentation and the calls that take it follow from that field.
-2. Only the standard library and our own errors are imported: this runs in Spark's planner.
+2. Only the standard library and the errors of this package are imported: this runs in Spark's
+   planner.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Option:
     type_text: str
     """The type, in words."""
     help: str
-    """One line that says what the option does."""
+    """One line that describes the option."""
     write_help: str = ""
     """The same line for writing, where it differs."""
     calls: tuple[Call, ...] = ("read", "readStream")

@@ -30,7 +30,7 @@ def maintenance_location(path: str, options: Mapping[str, Any]) -> Location:
     Raises
     ------
     InvalidInputError
-        An option is unknown or means nothing for maintenance, or the path names a metadata table.
+        An option is unknown or does not apply to maintenance, or the path names a metadata table.
     """
     return location_of(parse_arguments(path, options, "maintenance"))
 

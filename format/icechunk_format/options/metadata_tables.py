@@ -5,10 +5,10 @@ these declarations.
 
 Rules of this file
 ------------------
-1. Times are instants in UTC, in microseconds. Sizes are bytes. Ids are texts as all Icechunk tools
-   show them. Coordinates of chunks and indices count from 0; ends are exclusive.
+1. Times are timestamps in UTC, in microseconds. Sizes are bytes. Ids are strings as all Icechunk
+   tools show them. Coordinates of chunks and indices count from 0; ends are exclusive.
 2. JSON is text, for Spark's ``from_json`` and ``get_json_object``, since users choose its shape.
-3. Every column is nullable. The text of a column says what NULL means: none, or not known.
+3. Every column is nullable. The description of a column defines NULL: none, or unknown.
 4. Types are those that Spark has; lists and structs are spelled as Spark spells them.
 """
 
@@ -51,7 +51,7 @@ def arrow_kinds() -> dict[Kind, pa.DataType]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataColumn:
-    """One column of a metadata table; ``about`` says what it holds, with the unit."""
+    """One column of a metadata table; ``about`` describes its values, with the unit."""
 
     name: str
     kind: Kind
@@ -113,7 +113,7 @@ def _table(
 _VERSION_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("snapshot_id", "text", "Id of the snapshot."),
     ("parent_id", "text", "Id of the snapshot before it; NULL for the first of a history."),
-    ("committed_at", "instant", "When it was committed, by the clock of the writer."),
+    ("committed_at", "instant", "Time of the commit, by the clock of the writer."),
     ("message", "text", "Commit message."),
     ("metadata", "text", "Properties of the snapshot, a JSON object."),
 )
@@ -167,7 +167,7 @@ VARIABLES: Final = _table(
     "an array",
     "group",
     ("path", "text", "Path of the array."),
-    ("group", "text", "Path of the group that it is in."),
+    ("group", "text", "Path of its group."),
     ("name", "text", "Last part of its path."),
     ("dims", "texts", "Names of its dimensions; `dim_0`, `dim_1`, ... where they have none."),
     ("shape", "numbers", "Elements along each dimension."),
@@ -202,7 +202,7 @@ VARIABLES: Final = _table(
         "number",
         "Chunks that exist: native, inline and virtual ones, and any outside of a shrunk grid.",
     ),
-    ("virtual_chunks", "number", "Those of `stored_chunks` that lie outside of the repository."),
+    ("virtual_chunks", "number", "Those of `stored_chunks` that are outside of the repository."),
     ("missing_chunks", "number", "Chunks of the grid that do not exist and read as `fill_value`."),
     ("stored_bytes", "number", "Bytes of its native and inline chunks, as stored."),
     ("virtual_bytes", "number", "Bytes of its virtual chunks, as stored."),
@@ -266,7 +266,7 @@ OPERATIONS: Final = _table(
     "a change of the repository, of any kind; the newest first (none in spec version 1)",
     "repository",
     ("kind", "text", "`new_commit`, `branch_created`, `tag_deleted`, `gc_ran`, ..."),
-    ("at", "instant", "When it happened, by the clock of the writer."),
+    ("at", "instant", "Time of the change, by the clock of the writer."),
     ("branch", "text", "Branch that it changed; NULL if it changed none."),
     ("tag", "text", "Tag that it changed; NULL if it changed none."),
     ("snapshot_id", "text", "Snapshot that it added; NULL if it added none."),

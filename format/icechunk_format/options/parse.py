@@ -7,10 +7,11 @@ Rules of this file
 2. An option exists if and only if a field of `ReadRequest` or `WriteRequest` declares it.
 3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
    ``_``, as keywords of Python need it.
-4. Options that exclude one another, and options that mean nothing for the call, the ``layout`` or
+4. Options that exclude one another, and options that do not apply to the call, the ``layout`` or
    the metadata table, are errors as well.
 5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
-6. Only the standard library and our own errors are imported: this runs in Spark's planner.
+6. Only the standard library and the errors of this package are imported: this runs in Spark's
+   planner.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
     ------
     InvalidInputError
         An option is unknown, is not for the call, has a bad value, is given twice, excludes
-        another one, or means nothing for the layout or the metadata table.
+        another one, or does not apply to the layout or the metadata table.
     """
     calls = calls or ("read",)
     refuse_catalog_table(options)
@@ -229,7 +230,7 @@ def _meaningless(option: Option, call: Call) -> InvalidInputError:
         hints.append(_ADVICE[call])
     elif len(names) <= _MOST_SHOWN:
         hints.append(f"{call} takes {listed(names)}")
-    return refused(option.name, f"means nothing for {call}: {'; '.join(hints)}", call=call)
+    return refused(option.name, f"does not apply to {call}: {'; '.join(hints)}", call=call)
 
 
 def _known_names(calls: Sequence[Call]) -> list[str]:
@@ -254,7 +255,7 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
     if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
         word = folded.rpartition(".")[2]
         raise InvalidInputError(
-            f"unknown option '{spelling}': settings of the store start with 'storage.', such as"
+            f"unknown option '{spelling}': settings of the storage start with 'storage.', such as"
             f" 'storage.{word if word in _STORAGE_WORDS else 'key'}'; see storage.* among the"
             " options",
             option=spelling,
@@ -293,7 +294,7 @@ def _check_exclusive(given: Mapping[str, Any]) -> None:
 
 
 def check_layout(given: Mapping[str, Any], layout: str) -> None:
-    """Refuse options that mean nothing for `layout`."""
+    """Refuse options that do not apply to `layout`."""
     for option in OPTIONS:
         if option.name in given and layout not in option.layouts:
             meant = (
@@ -301,7 +302,7 @@ def check_layout(given: Mapping[str, Any], layout: str) -> None:
                 if option.layouts
                 else f"the metadata table {listed(option.tables, 'or')}"
             )
-            problem = f"means nothing for layout={layout}: it is for {meant}"
+            problem = f"does not apply to layout={layout}: it is for {meant}"
             raise refused(option.name, problem, layout=layout)
 
 
@@ -317,7 +318,7 @@ def _refuse_without_changes(given: Mapping[str, Any]) -> None:
 
 
 def _check_table(given: Mapping[str, Any], table: str) -> None:
-    """Refuse options that mean nothing for a metadata table."""
+    """Refuse options that do not apply to a metadata table."""
     allowed = [option.name for option in OPTIONS if table in option.tables]
     for option in OPTIONS:
         if option.name in given and option.name not in allowed:
@@ -330,7 +331,7 @@ def _check_table(given: Mapping[str, Any], table: str) -> None:
             )
             raise refused(
                 option.name,
-                f"means nothing for the metadata table '{table}': {hint}; this table takes"
+                f"does not apply to the metadata table '{table}': {hint}; this table takes"
                 f" {', '.join(allowed)}",
                 table=table,
             )

@@ -3,8 +3,9 @@
 Rules of this file
 ------------------
 1. One load reads one repository, and one write fills one.
-2. Spark drops the path of tables of the catalog; the message then says what to use instead.
-3. Only the standard library and our own errors are imported: this runs in Spark's planner.
+2. Spark drops the path of catalog tables; the message then names the alternative.
+3. Only the standard library and the errors of this package are imported: this runs in Spark's
+   planner.
 """
 
 from __future__ import annotations

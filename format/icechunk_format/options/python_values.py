@@ -1,10 +1,10 @@
-"""Spells options given as Python values in the text that ``option()`` takes.
+"""Converts options from Python values to the strings of ``option()``.
 
 Rules of this file
 ------------------
-1. Python values are spelled as a user of `option()` would spell them; what has no such spelling
+1. Python values are written as a user of `option()` would write them; a value without such a form
    is refused rather than passed on as its ``repr``.
-2. Dictionaries of ``sel`` and ``isel`` stay as they are: the selection reads their values.
+2. Dictionaries of ``sel`` and ``isel`` are not converted: the selection reads their values.
 3. Values of NumPy, pandas and xarray are recognized by an abstract number type, by the name of
    their type or by their methods, so that this package need not import those libraries.
 """
@@ -34,9 +34,9 @@ _SELECTING: Final = ("sel", "isel")
 def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options given as Python values in the text that `option()` takes; None is left out.
 
-    Numbers and truth values are spelled as Spark spells them, instants by ISO 8601, mappings as
-    JSON, and lists, ranges and arrays as a JSON list. Mappings of ``sel`` and ``isel``, which have
-    a value, a list, an array or a slice for each dimension, are returned as they are.
+    Numbers and booleans are written as in Spark, timestamps as ISO 8601, mappings as JSON, and
+    lists, ranges and arrays as a JSON list. Mappings of ``sel`` and ``isel``, which have a value, a
+    list, an array or a slice for each dimension, are returned as they are.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def _as_text(name: str, value: Any) -> Any:
     plain = dict(value) if isinstance(value, Mapping) else items_of(value)
     if plain is None:
         raise InvalidInputError(
-            f"option '{name}' must be text, a number, a truth value, an instant, a duration, a"
+            f"option '{name}' must be a string, a number, a boolean, a timestamp, a duration, a"
             f" list, an array or a dictionary, but is of type {type(value).__name__}",
             option=name,
         )
@@ -74,7 +74,7 @@ def _scalar(value: Any) -> str | None:
     kind = type(value).__name__
     if isinstance(value, bool) or kind in ("bool", "bool_"):  # NumPy's
         return "true" if value else "false"
-    # A duration of NumPy calls itself a whole number, so it is asked for before these.
+    # A NumPy duration is an instance of an integer type, so it is checked first.
     if isinstance(value, timedelta) or kind == "timedelta64":
         return None
     if isinstance(value, Integral):

@@ -68,7 +68,7 @@ class ReadRequest:
         "tag",
         calls=_WITH_HISTORY,
         type_text="name",
-        help="Tag to read. `versionAsOf` takes one, too.",
+        help="Tag to read. `versionAsOf` also takes one.",
         tables=_OF_VERSION,
     )
     snapshot: str | None = option(
@@ -102,7 +102,7 @@ class ReadRequest:
     storage_options: Mapping[str, str] = option(
         "storage.*",
         calls=_EVERY_CALL,
-        help="Settings of the store, with the names of fsspec: `storage.key`, `storage.secret`,"
+        help="Settings of the storage, with the names of fsspec: `storage.key`, `storage.secret`,"
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
         tables=METADATA_TABLES,
@@ -123,7 +123,7 @@ class ReadRequest:
     virtual_storage_options: Mapping[str, str] = option(
         "virtual.storage.*",
         calls=_FETCHING,
-        help="Settings of the stores that hold virtual chunks, with the names of `storage.*`.",
+        help="Settings of the storages that hold virtual chunks, with the names of `storage.*`.",
         layouts=_VALUES,
     )
     layout: Literal["cells", "chunks", "refs", "summary"] = option(

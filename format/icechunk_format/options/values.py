@@ -4,7 +4,8 @@ Rules of this file
 ------------------
 1. A parser takes the documented name of an option and its text, and returns the value or raises
    ``InvalidInputError``; the message names the option, the text, and an example that is right.
-2. Only the standard library and our own errors are imported: this runs in Spark's planner.
+2. Only the standard library and the errors of this package are imported: this runs in Spark's
+   planner.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def refused(name: str, problem: str, **facts: Any) -> InvalidInputError:
 
 
 def _wrong(name: str, text: str, wanted: str, hint: str = "", **facts: Any) -> InvalidInputError:
-    """Return the error of an option whose text is not what is `wanted`."""
+    """Return the error of an option whose string is not `wanted`."""
     return refused(name, f"must be {wanted}, but is {text!r}{hint}", value=text, **facts)
 
 
@@ -102,12 +103,12 @@ def parse_byte_size(name: str, text: str) -> int:
 
 
 def parse_timestamp(name: str, text: str) -> datetime:
-    """Parse an ISO-8601 instant; one without a zone is UTC, and a date alone is its midnight."""
+    """Parse an ISO 8601 timestamp; without a zone it is UTC, and a date is its midnight."""
     try:
         value = datetime.fromisoformat(text.strip())
     except ValueError:
         wanted = (
-            "an ISO-8601 instant such as 2024-07-01T12:00:00Z (without a zone it is taken as UTC)"
+            "an ISO 8601 timestamp such as 2024-07-01T12:00:00Z (without a zone it is taken as UTC)"
         )
         raise _wrong(name, text, wanted) from None
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -131,7 +131,7 @@ class WriteOptions:
         type_text="SQL condition on dimensions",
         default_text="the whole group",
         help="With mode `overwrite`: replaces only the cells of this region, such as"
-        " `time >= '2024-07-01' AND time < '2024-07-02'`, by the rows, which must lie in it. Cells"
+        " `time >= '2024-07-01' AND time < '2024-07-02'`, by the rows, which must be in it. Cells"
         " of the region without a row become missing.",
         layouts=("cells",),
     )

@@ -36,7 +36,7 @@ def parse_mode(text: str | None) -> Mode:
     Raises
     ------
     InvalidInputError
-        There is no such mode.
+        The mode does not exist.
     """
     mode = _MODES.get((text or "default").strip().lower())
     if mode is None:
@@ -63,7 +63,7 @@ def parse_write_options(
     ------
     InvalidInputError
         An option is unknown, is not for the call, has a bad value, is given twice, lacks its
-        companion, or means nothing for the layout.
+        companion, or does not apply to the layout.
     """
     refuse_catalog_table(options)
     given = collect_options(options, call)

@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. Header, then exactly one zstd frame to the end of the file. Frames with and without a content
-   size are read (older writers streamed theirs); a second frame or trailing bytes are refused,
-   as the other implementations refuse them.
+   size are read (older writers streamed them); a second frame or trailing bytes are refused, as the
+   other implementations refuse them.
 2. The size limit is checked before memory is taken: the blocks of the frame are walked first, to
    learn how much they can expand to. Above 256 MiB a file may be 2048 times as large as its frame:
    zstd expands zeros 16,000 times, the most repetitive files (lists of expired ancestors) 1,600
@@ -204,7 +204,7 @@ def _checked(data: bytes, size: int, file_type: FileType) -> bytes:
     if size > largest:
         raise InvalidInputError(
             f"a {file_type.label} of {size} bytes cannot be written: it compresses to {len(data)} "
-            f"bytes, and readers refuse what expands beyond {largest}; store fewer or shorter "
+            f"bytes, and readers refuse files that expand beyond {largest}; store fewer or shorter "
             "inline chunks in it",
             found=size,
             allowed=largest,

@@ -1,7 +1,7 @@
 """Makes many values of a frozen dataclass from columns.
 
 A hundred thousand values take a fraction of the time of as many calls of the class, which set each
-field by a call of its own.
+field by a separate call.
 """
 
 from __future__ import annotations

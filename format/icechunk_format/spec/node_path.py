@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A path of a user is absolute and canonical: no empty, ``.`` or ``..`` segment, no trailing slash
    except the root's, no NUL. Everything else in UTF-8 is a legal segment. Existing writers store
-   other absolute paths, too, which ``stored_node_path`` accepts.
+   other absolute paths as well, which ``stored_node_path`` accepts.
 2. The order of nodes in a snapshot is that of the raw UTF-8 bytes of their paths. Python compares
    strings by code point, which is the same order, so ``<`` on a ``NodePath`` follows it.
 3. The ``to`` column of a transaction log's moves is sorted component by component instead

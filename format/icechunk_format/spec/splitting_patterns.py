@@ -1,13 +1,13 @@
 r"""Matches the patterns of splitting rules where Rust's ``regex`` and Python's ``re`` agree.
 
 A writer that reads a rule in another way cuts manifests in another way. So a pattern is used only
-if both languages read it alike, and refused otherwise.
+if both languages interpret it identically, and refused otherwise.
 
 Rules of this file
 ------------------
-1. Read alike are: characters, ``.``, sets of characters and ranges, ``\d \w \s`` and their
-   opposites, repetition of these (counts up to 99), groups (also optional ones), ``|``, ``^``,
-   ``$``, ``\A``, ``\b``, ``\B``, and ``(?i)`` at the beginning.
+1. Interpreted identically are: characters, ``.``, sets of characters and ranges, ``\d \w \s`` and
+   their opposites, repetition of these (counts up to 99), groups (also optional ones), ``|``,
+   ``^``, ``$``, ``\A``, ``\b``, ``\B``, and ``(?i)`` at the beginning.
 2. Patterns that Rust refuses for certain match nothing, as in the reference; a new configuration
    must not contain them. All others are refused.
 3. Of ``\d``, ``\w``, ``\s``, ``\b`` and ignored case the two agree on ASCII only, and of ``$`` and
@@ -46,7 +46,7 @@ _REFUSED_BY_RUST: Final = re.compile(
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise UnsupportedError unless existing libraries and this one read a pattern alike."""
+    """Raise UnsupportedError unless other libraries interpret a pattern identically."""
     if _compiled(pattern) is None:
         _refuse(pattern, "which is not a regular expression of Rust and matches nothing")
 

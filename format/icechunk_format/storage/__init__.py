@@ -1,1 +1,1 @@
-"""Reads and writes objects of local folders, object stores and web servers; knows no Icechunk."""
+"""Reads and writes objects of local folders, object stores and web servers."""

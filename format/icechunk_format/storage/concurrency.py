@@ -1,4 +1,4 @@
-"""Runs requests in threads, and makes clients and thread pools anew in each process.
+"""Runs requests in threads, and makes clients and thread pools again in each process.
 
 Clients and thread pools of a parent process hang or fail after a fork. The child keeps them open:
 closing could hang as well.

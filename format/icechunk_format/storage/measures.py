@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Counts of tasks; sums and differences are counts, too.
+    """Counts of tasks; sums and differences are also counts.
 
     Parameters
     ----------

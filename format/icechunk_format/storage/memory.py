@@ -61,7 +61,7 @@ class MemoryStorage(Storage):
 
     def __reduce__(self) -> tuple[type[MemoryStorage], tuple[str]]:
         if self._space is not _PROCESS_SPACE:
-            raise TypeError("a MemoryStorage with a space of its own cannot leave its process")
+            raise TypeError("a MemoryStorage with a private space cannot leave its process")
         return (MemoryStorage, (self._root,))
 
     @property

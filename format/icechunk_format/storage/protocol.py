@@ -3,12 +3,12 @@
 Rules of this contract
 ----------------------
 1. Keys are relative to the root of the storage, use ``/`` and never leave the root
-   (:func:`check_key`). Objects are bytes; nothing here knows what they mean.
+   (:func:`check_key`). Objects are bytes without a meaning here.
 2. A write is atomic: readers see the old object or the new one, never a part.
 3. A lost race is a result (``None``), not an error. A conditional write without an answer
    raises ``StorageError`` with ``outcome_unknown``: a repetition could lose because the first
    attempt succeeded. Overwrites are simply repeated.
-4. Batch verbs run their requests concurrently; callers bound the bytes that they ask for.
+4. Batch verbs run their requests concurrently; callers limit the bytes that they request.
 5. Every storage is picklable and survives a fork: clients are made per process, when first used.
 
 Errors that any verb may raise: ``InvalidInputError`` (a bad key or range), ``StorageError``
@@ -130,7 +130,7 @@ class ReadRequest:
             )
         if last - first > MAX_READ_LENGTH:
             raise InvalidInputError(
-                f"{last - first} bytes of {self.key!r} are asked for at once; "
+                f"{last - first} bytes of {self.key!r} are requested at once; "
                 f"at most {MAX_READ_LENGTH} are allowed",
                 key=self.key,
             )
@@ -196,8 +196,8 @@ class Storage(Protocol):
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         """Return the bytes of every request, in order.
 
-        Ranges of one object that lie close together are fetched together, large ones in parts,
-        all of them concurrently. An empty range sends no request.
+        Ranges of one object that are close together are fetched together, large ones in parts, all
+        of them concurrently. An empty range sends no request.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class Storage(Protocol):
         Raises
         ------
         NotFoundError
-            There is no object at ``source``.
+            The object ``source`` does not exist.
         """
         check_key(target)
         fetched = self.get(source)

@@ -222,7 +222,7 @@ def modified_error(read: ReadRequest) -> ChunkModifiedError:
     )
     return ChunkModifiedError(
         f"object {read.key!r} was changed after its reference was made (which needs {wanted}); "
-        "write the references anew",
+        "write the references again",
         key=read.key,
         if_match=read.if_match,
         if_unmodified_since=read.if_unmodified_since,

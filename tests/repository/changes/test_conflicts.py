@@ -238,7 +238,7 @@ def test_what_both_deleted_is_deleted_once():
 def test_what_others_created_anew_is_not_taken_for_deleted(ours, theirs):
     with raises(
         ConflictError,
-        match="deleted and created anew there",
+        match="deleted and created again there",
         branch="main",
         kinds=("DELETED_NODE_RECREATED",),
     ):

@@ -104,7 +104,7 @@ def test_mistakes_are_told_before_the_stream_starts(spark, files, tmp_path):
     for options, says in (
         ({"dims": "time,y"}, "y"),
         ({"chnks": "time=1"}, "did you mean 'chunks'"),
-        ({"txnVersion": "1"}, "means nothing for writeStream"),
+        ({"txnVersion": "1"}, "does not apply to writeStream"),
     ):
         rows = spark.readStream.schema(SCHEMA).json(files.folder)
         writer = rows.writeStream.format("icechunk").options(**options)

@@ -40,7 +40,7 @@ def test_offsets_are_json_that_people_can_read():
     tip = str(repository_at(place).resolve())
     # The first snapshot of a repository is empty, and counts.
     assert json.loads(query.committed) == {"snapshot": tip, "position": 3}
-    with pytest.raises(InvalidInputError, match="checkpointLocation of its own"):
+    with pytest.raises(InvalidInputError, match="separate checkpointLocation"):
         query.reader.latestOffset({"files": 12})
 
 

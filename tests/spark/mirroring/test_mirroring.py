@@ -104,7 +104,7 @@ def test_selections_and_an_empty_copy(spark, grid):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tag": "v1"}, "option 'tag' means nothing for mirror"),
+        ({"tag": "v1"}, "option 'tag' does not apply to mirror"),
         ({"layout": "chunks"}, "layout=chunks cannot be copied"),
         ({"variable": "wind"}, "did you mean 'variables'"),
         ({"target_options": {"a": 1}}, "must be a string"),

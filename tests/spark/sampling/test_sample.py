@@ -248,7 +248,7 @@ def test_mistakes_are_told_before_any_job(spark, weather, points):
     refused("tolerance=3 must be a dictionary.*1 hour", tolerance=3)
     refused("'lattitude'.*did you mean 'latitude'", on={**ON, "lattitude": "lat"})
     refused("need a number.*cast", on={**ON, "latitude": "at"})
-    refused("option 'where' means nothing for sample", where="t2m > 1")
+    refused("option 'where' does not apply to sample", where="t2m > 1")
     refused("option 'layout'", layout="chunks")
     refused("unknown option 'methd'", methd="nearest")
     refused("'v9'", kind=IcechunkError, tag="v9")

@@ -122,7 +122,7 @@ def test_a_view_of_a_version_takes_no_rows(spark, path, last_line):
             f"CREATE OR REPLACE TEMPORARY VIEW w USING icechunk OPTIONS (path '{path}', {word})"
         )
         text = last_line(lambda: spark.sql("INSERT OVERWRITE w SELECT * FROM w"))
-        assert "means nothing for write: it is for 'read'" in text
+        assert "does not apply to write: it is for 'read'" in text
 
 
 DOORS = {

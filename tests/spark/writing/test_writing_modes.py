@@ -142,7 +142,7 @@ def test_unregister_gives_sparks_own_writer_back(spark, path):
     [
         (lambda w: w.partitionBy("latitude"), UnsupportedError, "set their chunks"),
         (lambda w: w.mode("append").option("chunk", "time=1"), InvalidInputError, "'chunks'"),
-        (lambda w: w.option("tag", "v1"), InvalidInputError, "means nothing for write"),
+        (lambda w: w.option("tag", "v1"), InvalidInputError, "does not apply to write"),
         (lambda w: w.option("txnAppId", "job"), InvalidInputError, "txnVersion"),
         (lambda w: w.option("encoding", "{t2m: 1}"), InvalidInputError, "JSON"),
         (lambda w: w.option("minDensity", "2"), InvalidInputError, "from 0 to 1"),

@@ -143,7 +143,7 @@ def test_a_zone_that_cannot_be_used_is_named_in_one_line(spark, weather, last_li
         ({"coverage": "half"}, InvalidInputError, "choose fraction, center, touched"),
         ({"variables": ["rain"]}, NotFoundError, "no array 'rain'"),
         ({"variables": "salinity", "group": "ocean"}, InvalidInputError, "has no coordinates that"),
-        ({"layout": "cells"}, InvalidInputError, "'layout' means nothing for zonal"),
+        ({"layout": "cells"}, InvalidInputError, "'layout' does not apply to zonal"),
         ({"brunch": "main"}, InvalidInputError, "did you mean 'branch'"),
         ({"tag": "v9"}, NotFoundError, "v9"),
     ],

@@ -41,7 +41,7 @@ def test_cells_end_at_the_poles():
     assert axis.edges.tolist() == [90, 67.5, 22.5, -22.5, -67.5, -90]
     assert axis.stretches.tolist() == [2, 1, 1, 1, 2]
     assert axis.position(np.array([90.0, -90.0])).tolist() == [0.5, 4.5]
-    with raises(InvalidInputError, match="some lie beyond the poles", coordinate="lat"):
+    with raises(InvalidInputError, match="some are beyond the poles", coordinate="lat"):
         cell_axis("lat", np.linspace(200, -200, 5), ends_at_poles=True)
 
 

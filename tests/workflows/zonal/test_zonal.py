@@ -217,9 +217,9 @@ BOWTIE = shapely.Polygon([(0, 45), (5, 50), (5, 45), (0, 50)])
     [
         (BOWTIE, "zone='odd' is invalid: Self-intersection"),
         (shapely.Point(1, 2), "zone='odd' is a Point, and zones are polygons"),
-        (b"\x01nonsense", "zone='odd' is no WKB"),
+        (b"\x01nonsense", "zone='odd' is not WKB"),
         (shapely.box(500_000, 5_000_000, 500_100, 5_000_100), "say with crs= in which reference"),
-        ("POLYGON ((1", "zone='odd' is no WKT"),
+        ("POLYGON ((1", "zone='odd' is not WKT"),
     ],
 )
 def test_a_geometry_that_cannot_be_used_is_named(wrong, told):

@@ -66,7 +66,7 @@ class CastValue(ArrayCodec):
             )
         if self._out_of_range == "wrap" and self.encoded.kind == "float":
             raise ConfigurationError(
-                f"out_of_range 'wrap' is for integers, and data_type is {self.encoded.name}"
+                f"out_of_range 'wrap' is only for integers, but data_type is {self.encoded.name}"
             )
         maps = configuration.get("scalar_map")
         maps = {} if maps is None else maps

@@ -1,6 +1,7 @@
 """Commands ``expire``, ``gc``, ``rewrite-manifests`` and ``upgrade``.
 
-Those that delete files or rewrite history show the plan and ask first; ``--yes`` skips both.
+Commands that delete files or rewrite history show the plan and ask for confirmation; ``--yes``
+skips both.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def rewrite_manifests(
 ) -> None:
     """Merge small manifests, in a new snapshot.
 
-    No chunk is read. History stays, except with --amend, which asks for a confirmation.
+    No chunk is read. The history does not change, except with --amend, which asks for confirmation.
     """
     from icechunk_format import maintenance
 

@@ -79,7 +79,7 @@ _ResolveOption = Annotated[
     str | None,
     typer.Option(
         metavar="ours|theirs",
-        help="Chunks that both sides changed: ours takes those of the source, theirs keeps others.",
+        help="Chunks that both sides changed: ours is the source, theirs the target.",
     ),
 ]
 
@@ -263,7 +263,7 @@ def _report(call: Call, kind: str, name: str, at: SnapshotId, line: str) -> None
 def _resolve(given: str | None) -> Any:
     if given not in (None, "ours", "theirs"):
         raise InvalidInputError(
-            f"--resolve is {given!r}; ours or theirs are allowed", argument="--resolve"
+            f"--resolve is {given!r}; allowed are ours and theirs", argument="--resolve"
         )
     return given
 

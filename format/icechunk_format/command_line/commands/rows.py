@@ -223,7 +223,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    """Return rows as lines with columns of one width, numbers and text alike."""
+    """Return rows as lines with columns of equal width."""
     shown = [[safe(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return [

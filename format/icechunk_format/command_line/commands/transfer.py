@@ -1,6 +1,6 @@
 """Commands that copy arrays: ``copy``, ``import-draft``, ``mirror``, ``freshness``, ``rechunk``.
 
-None deletes anything, so none asks for a confirmation.
+They delete nothing, so they do not ask for confirmation.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Screen:
             yield report
 
     def require_confirmation(self, yes: bool) -> None:
-        """End the command if a confirmation is needed and there is no terminal."""
+        """End the command if it needs confirmation and stdin is not a terminal."""
         if yes or (sys.stdin.isatty() and sys.stderr.isatty()):
             return
         self.aside(

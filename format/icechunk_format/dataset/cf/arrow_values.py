@@ -50,7 +50,8 @@ def arrow_type(
 ) -> pa.DataType:
     """Return the Arrow type of a stored NumPy type; ``timestamps`` is for ``datetime64``.
 
-    ``kind`` is that of the Zarr data type, which tells strings from bytes in an ``object`` array.
+    ``kind`` is that of the Zarr data type, which distinguishes strings from bytes in an ``object``
+    array.
     """
     if dtype.names is not None:
         return pa.struct(

@@ -11,7 +11,7 @@ Rules of this file
    day 1 of that calendar.
 2. Years are astronomical: the year before 1 is 0. ``standard`` and ``julian`` write it as
    -1 (they have no year zero), which :func:`day_number` translates.
-3. All functions work on ``int64`` arrays and never on floats, so no instant moves.
+3. All functions work on ``int64`` arrays and never on floats, so no time changes.
 
 CF conventions, section 4.4.1 "Calendar".
 """
@@ -101,7 +101,7 @@ def proleptic_day_numbers(
     """Convert days of the standard calendar before the reform to the same dates in Gregorian.
 
     A timestamp column shows proleptic Gregorian dates. The Julian date 1500-01-01 becomes the
-    timestamp 1500-01-01, although that is another instant, ten days away. The second array is False
+    timestamp 1500-01-01, although that is another time, ten days away. The second array is False
     for dates that Gregorian lacks (the Julian 29 February of 1500).
     """
     years, months, days = _julian_dates(day_numbers)

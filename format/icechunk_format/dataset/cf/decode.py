@@ -190,7 +190,7 @@ def attribute_decoder(
 
     ``attributes`` are its own, or those that :func:`inherit_time_attributes` returns; with
     ``decode_cf=False`` they are ignored. ``timestamp_type`` is ``"ntz"`` for timestamps without a
-    time zone, ``"utc"`` for instants. ``name`` is the variable, for errors.
+    time zone, ``"utc"`` for timestamps in UTC. ``name`` is the variable, for errors.
     """
     dtype, kind = data_type.numpy, data_type.kind
     stored = str(dtype) if dtype.kind in "biufcMm" else data_type.name

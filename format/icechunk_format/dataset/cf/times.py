@@ -1,6 +1,6 @@
 """Decodes CF times, such as numbers of ``"hours since 1900-01-01"``, to exact microseconds.
 
-The result is the instant that xarray shows: no drift through floats, no silent truncation.
+The result equals that of xarray: no rounding through floats, no silent truncation.
 
 Rules of this file
 ------------------

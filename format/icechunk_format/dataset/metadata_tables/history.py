@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
 def change_rows(
     repository: RepositoryReader, older_id: SnapshotId, newer_id: SnapshotId
 ) -> Iterator[Row]:
-    """Yield the rows of ``changes``, by path; see ``Repository.diff`` for what it raises."""
+    """Yield the rows of ``changes``, by path; errors are those of ``Repository.diff``."""
     changes = repository.diff(older_id, newer_id)
     older, newer = repository.snapshot(older_id), repository.snapshot(newer_id)
     found: list[Row] = []
@@ -191,7 +191,7 @@ def change_rows(
 
 
 def _changes(context: InspectionContext, task: Task) -> Iterator[Row]:
-    assert context.older_id is not None, "plan_inspection asks for the older version"
+    assert context.older_id is not None, "plan_inspection requires the older snapshot"
     return change_rows(context.repository(), context.older_id, context.version)
 
 

@@ -1,4 +1,4 @@
-"""Counts what the tasks of a scan read, from manifests and shard indexes, without reading chunks.
+"""Counts the reads of a scan's tasks from manifests and shard indexes, without reading chunks.
 
 Rules of this file
 ------------------

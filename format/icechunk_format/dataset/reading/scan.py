@@ -85,7 +85,7 @@ class ScanContext:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
-    """The tasks of a scan (none when nothing is selected), and what they share."""
+    """The tasks of a scan (none for an empty selection), and their context."""
 
     context: ScanContext
     tasks: list[ScanTask]

@@ -55,7 +55,7 @@ class TableBuilder:
             if given[option] and option not in rules.options:
                 meant = [name for name, other in LAYOUTS.items() if option in other.options]
                 raise InvalidInputError(
-                    f"{option} means nothing for layout={layout}: it is for layout="
+                    f"{option} does not apply to layout={layout}: it is for layout="
                     f"{' and '.join(meant)}",
                     option=option,
                     layout=layout,

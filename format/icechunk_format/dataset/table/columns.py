@@ -202,7 +202,7 @@ def summary_columns(cells: Sequence[Column]) -> tuple[Column, ...]:
             statistics = [("count", pa.int64()), ("nulls", pa.int64())]
             if column.decoder is not None and column.decoder.is_numeric:
                 statistics += [("min", column.arrow_type), ("max", column.arrow_type)]
-            # Booleans have a sum, too.
+            # Booleans also have a sum.
             if is_number(column.arrow_type) or pa.types.is_boolean(column.arrow_type):
                 total = pa.int64() if sums_to_integer(column.arrow_type) else pa.float64()
                 statistics += [("sum", total), ("mean", pa.float64()), ("m2", pa.float64())]

@@ -1,4 +1,4 @@
-"""The layouts of a table: their columns, and the options that go with each.
+"""Defines the layouts of a table: their columns, and the options of each.
 
 Two more tables have an entry for each layout: ``reading.plan`` (planning on the driver) and
 ``reading.run`` (reading on executors). They are separate because executors import no planning.

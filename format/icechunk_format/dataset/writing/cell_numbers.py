@@ -2,7 +2,7 @@
 
 The number is a sum of one term for each dimension, so Spark computes it from small tables. Rows
 sorted by this one integer come unit by unit, block by block and cell by cell, and two rows for the
-same cell come side by side.
+same cell are adjacent.
 
 Numbers follow C order: units, then blocks of a unit, then cells of a block. Every block takes as
 many numbers as the largest one, so numbers of cells beyond the edge of the grid stay unused.

@@ -8,8 +8,8 @@ Rules of this file
 3. Nothing is deleted here. After a failed commit, objects of tasks are garbage; after one with
    unknown outcome, they may be data.
 4. A new repository is created directly before the commit, after the receipts have been checked.
-5. If other writers committed first, the commit is rebased on theirs. If they changed arrays of this
-   write, it is planned again (``replanning``).
+5. If other writers committed first, the commit is rebased on top of their commits. If they changed
+   arrays of this write, it is planned again (``replanning``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def finish_write(
     receipts: Iterable[TaskReceipt],
     cleared: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> WriteResult:
-    """Commit what the tasks of a plan have written, given the receipt of each task once.
+    """Commit the chunks of a plan's tasks, from one receipt of each task.
 
     ``cleared`` are chunks to delete, ``int64 (n, ndim)`` by path of the array.
 
@@ -110,7 +110,7 @@ def finish_write(
 
 
 def planned_result(plan: WritePlan, rows: int) -> WriteResult:
-    """Return what a write would do, before its tasks run; nothing is stored."""
+    """Return the planned result of a write, before its tasks run; nothing is stored."""
     options = plan.options
     base = plan.destination.base
     if not rows:

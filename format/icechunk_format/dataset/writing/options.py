@@ -1,4 +1,4 @@
-"""Checks the options of a write that only the format knows: encodings, and values of metadata."""
+"""Checks the options of a write that depend on the format: encodings, and values of metadata."""
 
 from __future__ import annotations
 

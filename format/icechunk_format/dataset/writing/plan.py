@@ -2,7 +2,7 @@
 
 Steps
 -----
-1. Find the index of each label: old labels keep theirs, new ones follow.
+1. Find the index of each label: old labels keep their index, new ones follow.
 2. Make the ``zarr.json`` of every array, with its shape after the write. If a dimension grows,
    arrays of the group without a column grow as well, so that the group remains one dataset.
 3. Group variables that share blocks of chunks into parts, and number their cells.

@@ -236,7 +236,7 @@ def _prepared(
     dims: tuple[str, ...] = ()
     targets: dict[str, ExistingArray | NewArray] = {}
     if options.layout == "cells":
-        # Replaced arrays, too, determine the dimension columns.
+        # Replaced arrays also determine the dimension columns.
         dims = find_dims(columns, asked=options.dims, existing=arrays.values())
         targets = _targets(options, group, columns, dims, kept)
     return PreparedWrite(
@@ -343,7 +343,7 @@ def _targets(
 
 
 def _check_new_variable(name: str, options: WriteOptions, kept: Mapping[str, Variable]) -> None:
-    """Refuse a variable that the group does not have, unless the options ask for it."""
+    """Refuse a variable that the group does not have, unless the options allow it."""
     if options.merge_schema or name in options.encoding:
         return
     variables = [other for other, variable in kept.items() if variable.dims != (other,)]

@@ -35,7 +35,7 @@ def replaced_region(
     Raises
     ------
     InvalidInputError
-        The condition is not on dimensions alone, or a row lies outside of it.
+        The condition is not only on dimensions, or a row does not satisfy it.
     """
     where = prepared.options.replace_where
     if where is None:

@@ -162,7 +162,7 @@ def copy(
 
 
 def planned_result(plan: CopyPlan) -> CopyResult:
-    """Return what a copy would store, at most; nothing is stored."""
+    """Return the maximum counts of a copy, without storing anything."""
     return CopyResult(
         branch=plan.branch,
         snapshots=len(plan.new),

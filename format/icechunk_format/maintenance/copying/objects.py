@@ -5,8 +5,8 @@ million chunks take 200 MB.
 
 Rules of this file
 ------------------
-1. Objects are copied unchanged. An id always stands for the same bytes, so an object that the
-   target has in the same size is skipped; so a repeated copy continues an interrupted one.
+1. Objects are copied unchanged. An id always has the same bytes, so an object that the target has
+   in the same size is skipped; so a repeated copy continues an interrupted one.
 2. Memory: ``_WORKERS`` batches of ``_BYTES_AT_ONCE``, or of one larger object each.
 3. Nothing of the target is deleted, and only ``chunks/`` is listed.
 
@@ -53,7 +53,7 @@ CHUNK_ROW: Final = np.dtype([("id", "u1", (ChunkId.SIZE,)), ("end", "<u8")])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyContext:
-    """Values that every task of a copy gets."""
+    """The context of all tasks of a copy."""
 
     source: Location
     target: Location
@@ -80,7 +80,7 @@ def copy_manifests(
     piece: NDArray[np.void],
     advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[Copied, bytes]:
-    """Copy manifests, ``LISTED``; return what was stored, and their chunks, serialized.
+    """Copy manifests, ``LISTED``; return the counts, and their chunks, serialized.
 
     ``advance`` is called with the number of manifests copied since its last call.
     """
@@ -118,7 +118,7 @@ def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
 
 
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the chunks of each part of the id space, packed; they are sorted already."""
+    """Yield the chunks of each part of the id space, serialized; they are already sorted."""
     rows = np.frombuffer(packed, dtype=CHUNK_ROW)
     return rows_by_part(rows, parts_of(rows["id"], depth))
 
@@ -139,7 +139,7 @@ def copy_chunks(
     within: str = "",
     progress: ProgressOption = None,
 ) -> Copied:
-    """Copy chunks that the target lacks; what was copied before an error is skipped the next time.
+    """Copy chunks that the target lacks; after an error, the next attempt skips copied ones.
 
     ``rows`` are distinct chunks, and all their ids begin with ``within``.
     """

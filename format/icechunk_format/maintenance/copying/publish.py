@@ -153,7 +153,7 @@ def _copy_files(
 def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
     """Store the one snapshot that replaces a line: its nodes, and a log in which all are new."""
     made, root = plan.new[0], plan.new[0].parent_id
-    assert root is not None, "a squashed version stands on the root of its line"
+    assert root is not None, "a squashed snapshot has the root of its line as parent"
     storage = plan.source.storage
     whole = load_snapshot(storage, tip.id)
     log = difference(storage, load_snapshot(storage, root), whole, snapshot_id=made.id)
@@ -184,7 +184,7 @@ def _add_to(plan: CopyPlan, target: Storage) -> None:
         base = plan.new[-1].parent_id if plan.new else plan.tip
         if base is not None and base not in info.snapshots:
             raise ConflictError(
-                f"snapshot {base} of {place}, on which the copied versions stand, was removed "
+                f"snapshot {base} of {place}, the parent of the copied snapshots, was removed "
                 "while they were copied; copy again",
                 snapshot=str(base),
             )

@@ -89,7 +89,7 @@ def collect_garbage(
 
     Which cutoff to choose
     ----------------------
-    Only ``older_than`` protects writers at work: what a session has stored is garbage until it
+    Only ``older_than`` protects open writes: objects of a session are garbage until it
     commits. The cutoff must be before the beginning of the longest write that may be open, rebases
     and retries of its job included, and some minutes earlier for clocks that differ: it is
     compared with the times that the storage gives to objects. If no job writes for longer than a
@@ -138,7 +138,7 @@ def collect_garbage(
     CommitOutcomeUnknownError
         It is unknown if ``repo`` was changed; no file was deleted.
     StorageError
-        The storage failed. Collecting again finishes what was begun.
+        The storage failed. Collecting again completes the deletion.
 
     Notes
     -----
@@ -253,8 +253,8 @@ def _delete_snapshots_v1(
 ) -> tuple[DeleteReport, frozenset[SnapshotId]]:
     """Delete snapshots that are not kept; return also those that are, since refs may have moved.
 
-    Descendants are deleted before ancestors, as far as the times of their files tell, some at a
-    time. If a ref was moved to one of these, its history is put back.
+    Descendants are deleted before ancestors, ordered by the times of their files, some at a time.
+    If a ref was moved to one of these, its history is put back.
     """
     total = DeleteReport()
     listed = sorted(
@@ -331,7 +331,7 @@ def _counted(
             f"deleting {phase.value.replace('_', ' ')} of {storage.root_url} was given up, since "
             f"{MAX_FAILURES_IN_A_ROW} requests in a row failed ({'; '.join(report.errors[:3])}); "
             f"{report.deleted_objects} were deleted, {report.failed_objects} are left. Check who "
-            "may delete there, then collect again: it goes on where this one stopped",
+            "may delete there, then collect again to continue",
             phase=phase.value,
             result=result,
         )

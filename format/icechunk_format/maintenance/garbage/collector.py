@@ -1,4 +1,4 @@
-"""Marks and sweeps in this process; Spark has a collector of its own."""
+"""Marks and sweeps in this process; Spark has a separate collector."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _ROW_BYTES: Final = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """Values that every task of one phase gets."""
+    """The context of all tasks of one phase."""
 
     location: Location
     phase: Phase

@@ -1,4 +1,4 @@
-"""Counts what a collection deleted: in one batch, in one phase, and in total."""
+"""Counts the deletions of a collection: of one batch, of one phase, and in total."""
 
 from __future__ import annotations
 

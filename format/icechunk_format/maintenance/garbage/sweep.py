@@ -127,7 +127,7 @@ def _delete(
         return report, _is_throttled(error.facts.get("status"), [reason])
     reasons = [failure.reason for failure in failures]
     if failures and _is_throttled(None, reasons):
-        # All of them once more: a second deletion of one object does no harm.
+        # All of them again: an object may be deleted twice.
         return DeleteReport(failed_objects=len(failures), errors=distinct_errors(reasons)), True
     failed = {failure.key for failure in failures}
     gone = np.array([key not in failed for key in keys], dtype=bool)

@@ -2,9 +2,9 @@
 
 Algorithm
 ---------
-1. The splitting rules cut the chunk grid of an array into cells, one manifest each. A manifest
-   fits if it lies in one cell and shares that cell with no other one. If a cell holds more
-   references than a file may, several files fit as well, unless they are many more than needed.
+1. The splitting rules cut the chunk grid of an array into cells, one manifest each. A manifest fits
+   if it is in one cell and shares that cell with no other one. If a cell holds more references than
+   a file may, several files fit as well, unless they are many more than needed.
 2. Other manifests are rewritten, in boxes that hold about as many references as one file may
    (``bounded_reads.cut_into_boxes``). Nothing is read for the plan.
 3. A manifest that reaches into several boxes is read for each of them.
@@ -29,7 +29,7 @@ from icechunk_format.repository.commit.manifest_plan import grouped_rows
 from icechunk_format.repository.files.bounded_reads import BoxOfReferences, cut_into_boxes
 
 # A cell of more references than one file may hold can have so many times the files it needs: how
-# they are cut depends on where the references lie, and writing them again would change nothing.
+# they are cut depends on where the references are, and writing them again would change nothing.
 _FILES_OVER_NEED: Final = 4
 
 
@@ -59,7 +59,7 @@ def plan_rewrite_of(
     boxes = extents.astype(np.int64)
     sizes = np.array(cells, dtype=np.int64)
     counts = np.maximum(counts, 1)
-    # A manifest without room for a chunk holds none; it goes.
+    # A manifest whose extents hold no chunk is removed.
     filled = np.flatnonzero((boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1))
     fits = np.zeros(len(boxes), dtype=np.bool_)
     fits[filled] = _fitting(extents[filled], boxes[filled], counts[filled], sizes, max_refs)

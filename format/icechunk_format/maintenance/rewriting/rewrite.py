@@ -61,7 +61,7 @@ from icechunk_format.storage.location import Place
 DEFAULT_MESSAGE: Final = "Rewrite manifests"
 Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
 
-# Many small arrays make one task; so do few references of a large one on a machine of its own.
+# Many small arrays make one task; few references of a large array make one task as well.
 _FILES_PER_TASK: Final = 4_096
 
 
@@ -265,7 +265,7 @@ def _cells_of(box: RewriteBox) -> int:
 
 
 def _tasks(work: Sequence[RewriteBox], refs_per_task: int) -> tuple[RewriteTask, ...]:
-    # A file counts as some references, so that files of a task are bounded, too.
+    # A file counts as some references, so that the number of files of a task is also bounded.
     file = refs_per_task // _FILES_PER_TASK
     sized = ((box, box.references + file * len(box.manifests)) for box in work)
     return tuple(map(tuple, sized_batches(sized, _FILES_PER_TASK, refs_per_task)))

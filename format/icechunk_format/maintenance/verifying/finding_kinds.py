@@ -30,7 +30,7 @@ class FindingKind:
 _RESTORE = "put the object back from a copy or an older version of the bucket"
 _LEAVE = "reset branches to an older version and delete tags of this one"
 _RECOMMIT = "write the array again in a new commit; older versions stay as they are"
-_REWRITE = "run rewrite_manifests on the branch, which writes the lists anew"
+_REWRITE = "run rewrite_manifests on the branch, which writes the lists again"
 _DELETE_LOG = "delete the log: data are not affected, and a diff then counts it as missing"
 _RESET = "reset the branch to a version without this finding, or write the node again"
 
@@ -39,14 +39,14 @@ _ERRORS: Final = {
     "repo-damaged": "stop all writers, then copy the newest readable backup below overwritten/ "
     "over 'repo'; changes since that backup are lost from history, not from storage",
     "repo-unsorted": "make any change with this library, such as setting metadata: it writes "
-    "lists anew",
+    "lists again",
     "main-missing": "create the branch main on the version it should have",
     "history-cycle": "copy the newest backup of 'repo' without the cycle over it",
     "tag-deleted-but-present": "delete the tag again, and create one of another name if it is "
     "needed",
     "operations-log-invalid": "copy the newest backup whose log is in order over 'repo', while "
     "all writers are stopped",
-    "config-damaged": "save the configuration of the repository anew",
+    "config-damaged": "save the configuration of the repository again",
     "ref-damaged": "reset the branch, or create a tag of another name",
     # Snapshots and their nodes.
     "snapshot-missing": f"{_RESTORE}, or {_LEAVE}",
@@ -84,9 +84,9 @@ _ERRORS: Final = {
     "chunk-too-short": f"{_RESTORE}, or {_RECOMMIT}",
     "chunk-undecodable": f"{_RESTORE}, or {_RECOMMIT}",
     "virtual-location-bad": "set the virtual references with right locations",
-    "virtual-missing": "put the file back, or set the references anew",
-    "virtual-too-short": "the file was replaced: set the references anew",
-    "virtual-modified": "the file was replaced: set the references anew",
+    "virtual-missing": "put the file back, or set the references again",
+    "virtual-too-short": "the file was replaced: set the references again",
+    "virtual-modified": "the file was replaced: set the references again",
 }
 
 _WARNINGS: Final = {
@@ -94,7 +94,7 @@ _WARNINGS: Final = {
     "snapshot-time-reversed": "set the clock of the writers; reading 'as of' a time may find the "
     "wrong version",
     "container-ignored": "save the virtual chunk container with a URL prefix that ends with '/'",
-    "metadata-damaged": "set the metadata anew; data are not affected",
+    "metadata-damaged": "set the metadata again; data are not affected",
     "backup-missing": "nothing, if old backups were deleted on purpose: the operations log ends "
     "there",
     "backup-damaged": "delete the backup: the operations log then ends there, and data are not "
@@ -123,16 +123,16 @@ _WARNINGS: Final = {
 
 _NOTES: Final = {
     # Snapshots and their nodes.
-    "array-unsupported": "nothing; install what the text names, or upgrade icechunk-spark, to "
+    "array-unsupported": "nothing; install the named package, or upgrade icechunk-spark, to "
     "read the array",
     "manifest-unused": "nothing; rewrite_manifests leaves it out",
     # Nothing wrong.
     "verified": "nothing",
-    "virtual-unchecked": "authorize the places to have the files looked at, too",
+    "virtual-unchecked": "authorize the prefixes to have the files checked",
     "unreferenced": "nothing; garbage collection deletes them if no writer is using them",
-    "foreign-objects": "nothing; move them to a place of their own",
+    "foreign-objects": "nothing; move them to a separate location",
     "v1-leftovers": "delete refs/ and config.yaml once no old client is in use",
-    "left-out": "repair what is listed, or raise max_findings",
+    "left-out": "repair the listed findings, or raise max_findings",
 }
 
 KINDS: Final[dict[str, FindingKind]] = {

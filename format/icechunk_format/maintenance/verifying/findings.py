@@ -187,7 +187,7 @@ class Report:
                 self.count(row["kind"], row["amount"], row["nbytes"])
 
     def count_task(self, measures: Measures) -> None:
-        """Add what a task has read to the totals."""
+        """Add the counts of a task to the totals."""
         for name, value in asdict(measures).items():
             self.count(_OF_TASKS + name, round(value * _PARTS))
 

@@ -188,7 +188,7 @@ def check_manifest_rows(
                 if row["part"] == LISTED:
                     listed_size = row["size"]
                 else:
-                    # Packed by a task of the same job; no byte of it comes from a repository.
+                    # Serialized by a task of the same job; no byte comes from a repository.
                     for claim in pickle.loads(row["claims"]):
                         one.add(claim)
             if one.is_empty:

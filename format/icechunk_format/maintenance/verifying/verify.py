@@ -95,8 +95,8 @@ def verify(
     -------
     pyarrow.Table
         One row for each finding, with the columns of ``FINDINGS_SCHEMA``: ``severity`` (``error``,
-        ``warning`` or ``info``), ``kind`` (a code that does not change), the object, node or
-        chunk, ``problem`` and ``advice``. Errors come first. A sound repository gives ``info``
+        ``warning`` or ``info``), ``kind`` (a code that does not change), the object, node or chunk,
+        ``problem`` and ``advice``. Errors are first. An undamaged repository has only ``info``
         alone.
 
     Raises
@@ -200,7 +200,7 @@ def plan_verify(
 
 
 def finish_verify(plan: VerifyPlan) -> pa.Table:
-    """Return all findings, with those of the totals: what was checked, and unused objects."""
+    """Return all findings, including the totals of checked and unused objects."""
     _add_summary(plan.report, plan.state)
     return plan.report.to_table()
 

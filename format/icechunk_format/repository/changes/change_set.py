@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. Pure: nothing is read or written here, and a change set can be pickled. Node ids come in.
+1. Pure: nothing is read or written here, and a change set can be pickled. Node ids are arguments.
 2. Changes are net. A node that was created and deleted again leaves no change, nor do metadata that
    were set back to the bytes of the base, nor a node that moved away and back.
 3. Changes are kept by node id, since ids outlive updates and moves. So a change set can be applied
@@ -103,7 +103,7 @@ class ChangeSet:
 
 
 def metadata_of(node: NodeSnapshot) -> tuple[Any, ...]:
-    """Return what is stored of a node beside its id, its path and its chunks, for comparisons."""
+    """Return the stored data of a node except id, path and chunks, for comparisons."""
     array = node.array
     if array is None:
         return (node.user_data,)

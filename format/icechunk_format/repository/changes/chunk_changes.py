@@ -65,7 +65,7 @@ class ChunkChanges:
     # -- changing ---------------------------------------------------------------------------
 
     def set_refs(self, refs: ChunkRefs) -> None:
-        """Set references; they replace what is at their coordinates."""
+        """Set references, replacing those at the same coordinates."""
         if len(refs):
             self._notes.append(refs)
             self.revision += 1
@@ -77,7 +77,7 @@ class ChunkChanges:
             self.revision += 1
 
     def add_receipts(self, receipts: Sequence[ManifestReceipt]) -> None:
-        """Take over stored manifests; their chunks replace what is at their coordinates."""
+        """Reuse stored manifests; their chunks replace those at the same coordinates."""
         if not receipts:
             return
         refs, deleted = self.pending()

@@ -61,7 +61,7 @@ class ConflictKind(Enum):
     METADATA_UPDATED_TWICE = "metadata that both changed"
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
-    DELETED_NODE_RECREATED = "deleted here, but deleted and created anew there"
+    DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but there is such a node now"
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
@@ -243,7 +243,7 @@ class ConflictDetector:
                 )
 
     def _orphans(self) -> Iterator[Conflict]:
-        """Check what other writers created below a group that this session deletes or moves."""
+        """Check nodes that other writers created in a group that this session deletes or moves."""
         gone = {n.path for n in self.changes.deleted.values() if not n.is_array}
         gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {

@@ -7,7 +7,7 @@ coordinates can be generated and sorted at once.
 
 Rules of this file
 ------------------
-1. Pure arithmetic: no coordinate is generated before a caller asks for it.
+1. Pure arithmetic: coordinates are generated only when a caller requests them.
 2. A region fixes the leading axes, limits the next one, and is open on the rest, so that regions
    follow one another in the order of coordinates. No region holds more than ``_ROWS_AT_ONCE``
    coordinates.
@@ -133,9 +133,9 @@ def _regions(
     Parameters
     ----------
     boxes
-        int64, shape (k, ndim, 2): what the region may hold, but for the points.
+        int64, shape (k, ndim, 2): boxes that contain all chunks of the region except the points.
     points
-        Arrays of uint32, shape (n, ndim), sorted: what it holds as well.
+        Arrays of uint32, shape (n, ndim), sorted: further chunks of the region.
     region
         int64, shape (ndim, 2).
     axis

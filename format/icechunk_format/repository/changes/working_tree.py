@@ -157,9 +157,9 @@ class WorkingTree:
         Parameters
         ----------
         array
-            The shape from now on; None keeps what it is.
+            The new shape; None keeps the old one.
         dropped
-            Where the base has chunks that were dropped in this session and lie inside of this
+            Where the base has chunks that were dropped in this session and are inside of this
             shape; None for nowhere.
         """
         self._check_no_moves()
@@ -200,7 +200,8 @@ class WorkingTree:
         changes.resize(now, dropped)
         stored = self.base.nodes.with_id(node.id)
         if stored is not None and stored.array is not None and stored.array.num_chunks == now:
-            # The grid is that of the base again, so chunks that others add beyond it may stay.
+            # The grid is that of the base again, so chunks that other writers add beyond it are
+            # kept.
             changes.clip = None
 
     def delete(self, path: str) -> None:

@@ -1,8 +1,8 @@
 """Merges storage options for virtual chunks: those of the container, and over them the user's.
 
-Containers are part of a repository, which may come from a stranger. A container can bring no
-credential, read no file and switch no check off. Its endpoint is used only if the user authorizes
-it, too (see ``virtual.py``).
+Containers are part of a repository, which is untrusted. A container can bring no credential, read
+no file and switch no check off. Its endpoint is used only if the user authorizes it, too (see
+``virtual.py``).
 
 =====================  ==========================  ================================================
 container's store      options taken from it       others (timeouts, checksums, headers) are left

@@ -12,9 +12,8 @@ Algorithm
    user's on top.
 
 A container may also name an endpoint, which would receive the credentials and decide on the bytes.
-The user must authorize it, too: by ``virtual.authorize`` or
-``virtual.storage.endpoint_url``. Redirects of web servers to this machine or to a metadata service
-are not followed.
+The user must also authorize it, by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
+Redirects of web servers to this machine or to a metadata service are not followed.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
 """
@@ -201,7 +200,7 @@ class VirtualResolver:
             )
         if "//" in f"/{object_key}/":
             raise UnsupportedError(
-                f"the virtual chunk at {shown(location)!r} lies under a key with an empty segment "
+                f"the virtual chunk at {shown(location)!r} is under a key with an empty segment "
                 "('//' or a final '/'), which the storage clients cannot address",
                 location=shown(location),
             )

@@ -1,8 +1,8 @@
 """Parses URLs of virtual chunks and of authorized prefixes, both by the same rules.
 
-A repository may come from a stranger, and its virtual references name bytes to fetch with the
-reader's network and credentials. The parts of a URL that are checked against authorized prefixes
-are those that are fetched: two ways to parse one URL would let a reference escape the check.
+A repository is untrusted, and its virtual references name bytes to fetch with the reader's network
+and credentials. The parts of a URL that are checked against authorized prefixes are those that are
+fetched: two ways to parse one URL would let a reference escape the check.
 
 Rules of this file
 ------------------

@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. What a session has written is used again: a commit that lost a race is planned anew, and every
+1. What a session has written is used again: a commit that lost a race is planned again, and every
    unchanged group of references keeps its files. Other writers'
    changes to other arrays, or to other manifests of the same array, cost nothing here.
 2. Manifests are loaded together, as far as memory allows, since each load costs a round trip.
@@ -49,7 +49,7 @@ from icechunk_format.spec.snapshot.manifest_lists import (
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
-# Bounds what is loaded together: references by the counts that snapshots list, and files.
+# Limits of a batch to load: references by the counts in snapshots, and files.
 _REFS_AT_ONCE: Final = 2_000_000
 _FILES_AT_ONCE: Final = 256
 

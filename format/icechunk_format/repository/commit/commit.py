@@ -9,8 +9,8 @@ Order of writing
 
 When the branch has moved, be it before step 2 or at step 3, the session is laid over the new tip
 (``conflicts``) and does step 2 for that; manifests that come out the same are not written again. A
-commit that fails deletes nothing: what it wrote is garbage, or belongs to a commit that landed
-after all.
+commit that fails deletes nothing: its objects are garbage, or belong to a commit that landed after
+all.
 
 Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
 """
@@ -145,13 +145,13 @@ def store_snapshot(
     snapshot_id, log
         The id of the new version, and its log.
     base
-        The version that the new one comes after in time.
+        The snapshot that precedes the new one in time.
     nodes, files
         All nodes of the new version, and its list of manifest files.
     parent_id
         The parent of the new version: the base, or the parent of the base for an amendment.
     pruned_ancestor_tx_logs
-        For an amendment: what it takes over from the version that it replaces.
+        For an amendment: the parts that it keeps from the snapshot that it replaces.
     clock_is_known
         Whether this machine's clock was compared with the storage's a moment ago.
     beside
@@ -274,8 +274,8 @@ def pause_after_lost_race(attempt: int, took_s: float) -> None:
     attempt
         How often the race was lost.
     took_s
-        Seconds of the attempt that lost; estimates how long the others need.
+        Seconds of the attempt that lost; estimates the time of other writers.
     """
-    # One attempt alone says little: it may have been slow for reasons of its own.
+    # One attempt is not significant: it may have been slow for other reasons.
     longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)
     time.sleep(random.uniform(0, longest))

@@ -11,7 +11,7 @@ Algorithm
 2. References that were set or deleted inside the extents of a source make it dirty: it has to be
    rebuilt with them. So do a clip that cuts it, and extents that overlap another source.
 3. The other references form fresh groups: one for each cell of the manifest splitting, and for each
-   side of the box around all sources, so that what is appended overlaps nothing.
+   side of the box around all sources, so that appended chunks do not overlap it.
 4. Fresh groups and dirty sources are joined with whatever their boxes overlap, until nothing
    overlaps. Everything else is kept, or taken over from executors, by id.
 5. Appending leaves small manifests behind. If a cell has many, the newest are joined as well,
@@ -51,7 +51,7 @@ MAX_SMALL_MANIFESTS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltGroup:
-    """References that are written anew together.
+    """References that are written to one new manifest.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class ManifestPlanner:
         self.owner = np.full(len(self.refs), -1, dtype=np.int64)
 
     def plan(self) -> ArrayPlan:
-        """Return what a commit keeps, takes over and rebuilds."""
+        """Return the manifests that a commit keeps, reuses and rebuilds."""
         self._drop_and_clip()
         self._find_overlaps()
         self._find_touched()
@@ -272,7 +272,7 @@ class ManifestPlanner:
     ) -> list[NDArray[np.int64]]:
         """Return the parts of a pool that can be joined without overlapping anything else.
 
-        ``taken`` holds the boxes around what is rebuilt; those of the parts are added to it.
+        ``taken`` holds the boxes of rebuilt manifests; those of the parts are added to it.
         """
         if len(pool) < MAX_SMALL_MANIFESTS // 2:
             return []

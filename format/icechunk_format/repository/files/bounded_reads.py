@@ -165,7 +165,7 @@ def cut_into_boxes(
     cells
         Chunks along each axis that belong together.
     max_refs
-        Most references in a box, as far as the estimate goes.
+        Estimated maximum of references in a box.
     """
     if not len(extents):
         return

@@ -1,7 +1,7 @@
-"""Stores encoded chunks: small ones in their reference, others as objects of their own.
+"""Stores encoded chunks: small ones in their reference, others as separate objects.
 
-Objects have random names, which no reader knows before a commit refers to them, so a repeated or
-failed task leaves only garbage.
+Objects have random names, which readers cannot find before a commit refers to them, so a repeated
+or failed task leaves only garbage.
 
 Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
 """

@@ -216,5 +216,5 @@ def _joined(
         return FoundChunks(refs=refs, rows=rows, positions=positions)
     refs = ChunkRefs.concat([table.take(np.sort(rows)) for table, rows, _ in found])
     positions = np.sort(np.concatenate([part for _, _, part in found]))
-    # Joined references are sorted anew, so their rows are looked up once more.
+    # Joined references are sorted again, so their rows are looked up again.
     return FoundChunks(refs=refs, rows=refs.find(coords[positions]), positions=positions)

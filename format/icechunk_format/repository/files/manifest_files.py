@@ -37,7 +37,7 @@ from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.storage.protocol import Storage
 
 MAX_REFS_PER_MANIFEST: Final = 1_000_000
-# Readers refuse 2 GiB before compression; what a row takes is only estimated here.
+# Readers refuse 2 GiB before compression; the size of a row is only an estimate here.
 _MAX_BYTES_PER_MANIFEST: Final = 2**30
 _BYTES_PER_REF: Final = 80
 _BYTES_PER_BATCH: Final = 64 * 2**20

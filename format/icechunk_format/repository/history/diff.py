@@ -55,9 +55,8 @@ class Changes:
         Paths of nodes whose metadata were changed, sorted; also new and deleted ones, if another
         commit changed them.
     updated_chunks
-        Path of an array to the chunks that were written or deleted: uint32, shape (n, ndim),
-        sorted and without repeats. Of an array that was deleted and created anew,
-        those of the new one.
+        Path of an array to the chunks that were written or deleted: uint32, shape (n, ndim), sorted
+        and without repeats. Of an array that was deleted and created again, those of the new one.
     moved_nodes
         Moves in the order in which they happened.
     missing_logs

@@ -80,7 +80,7 @@ def create_repository(
     root = root_snapshot(now, spec_version=spec_version)
     files = [(snapshot_key(root.id), snapshot.encode(root))]
     if spec_version == SPEC_V1:
-        # Spaces and tabs behind the JSON, at random, tell apart what rival creators store.
+        # Random spaces and tabs after the JSON distinguish the objects of concurrent creators.
         mark = bytes(secrets.choice(b" \t") for _ in range(_MARK_SIZE))
         key, data = MAIN_REF, v1_refs.encode_ref_json(root.id) + mark
     else:

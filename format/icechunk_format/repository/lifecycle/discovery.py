@@ -1,4 +1,4 @@
-"""Finds the repository at a location, or what is there instead.
+"""Finds the repository at a location, or describes the location's contents.
 
 If ``repo`` exists, the spec version is 2, even beside files of version 1 (an interrupted upgrade).
 Else, if ``refs/branch.main/ref.json`` exists, it is 1. A failed search makes a few more requests to

@@ -11,9 +11,8 @@ Rules of this file
 2. A kept snapshot whose parent is released gets the root of its history as its parent, and not
    the nearest kept ancestor. The kept snapshot lists the transaction logs of all snapshots in
    between, kept ones included, so that differences across the gap stay complete.
-3. The change is a pure function of the state, and is computed again whenever other writers
-   changed ``repo`` first. An expiration without expired snapshots is logged, too, as existing
-   libraries do.
+3. The change is a pure function of the state, and is computed again whenever other writers changed
+   ``repo`` first. An expiration without expired snapshots is also logged, as existing libraries do.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """

@@ -3,7 +3,7 @@
 Refs are handled one by one, tags before branches, each kind by name. The oldest snapshot of a ref's
 history that is not expired gets the root as its parent: its file is overwritten in place, since
 version 1 has no other way. Readers see the old file or the new one, and the next expiration
-finishes an interrupted one. Version 1 does not store which transaction logs lie in the gap.
+finishes an interrupted one. Version 1 does not store which transaction logs are in the gap.
 
 A snapshot is released if no remaining ref reaches it afterwards. The reference also reports
 snapshots that it keeps, such as an expired tip of ``main``.

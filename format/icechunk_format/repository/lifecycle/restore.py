@@ -1,7 +1,7 @@
 """Restores an earlier snapshot by committing it again; later snapshots stay in history.
 
 The new snapshot has the nodes and the manifests of the old one, ids included, so no chunk and no
-manifest is written. Its transaction log lists what the branch loses and regains, so that
+manifest is written. Its transaction log lists the chunks that the branch loses and regains, so that
 differences are complete and other writers detect conflicts.
 
 Rules of this file

@@ -153,7 +153,7 @@ def upgrade_repository(
             return _report(info, files, dry_run=True, was_half_done=False)
         # If another upgrade was faster, its object serves as well.
         create_once(storage, REPO, repo_info.encode(info))
-        # The stored state decides what is deleted below, not the state that was sent.
+        # The stored state determines the files to delete, not the state that was sent.
         state = _current(storage, repo_file)
     for _ in range(MOST_RUNS):
         files = _read_files(storage)

@@ -6,7 +6,7 @@ creation, each commit at its time, each branch and tag right after its snapshot,
 Rules of this file
 ------------------
 1. Only snapshots that a branch or a tag reaches become part of the new history. Other snapshot
-   files stay in the store until they are collected.
+   files stay in the storage until they are collected.
 2. A commit belongs to the first branch that reaches it, beginning with ``main``; commits that only
    tags reach have no entry, since their branch is not known.
 3. No entry has a backup, because there is no older ``repo`` object.

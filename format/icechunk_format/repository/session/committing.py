@@ -59,7 +59,7 @@ WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionState:
-    """The branch of a session, its changes, and what it has written."""
+    """The branch of a session, its changes, and its stored objects."""
 
     storage: Storage
     tip: BranchTip

@@ -23,9 +23,9 @@ def edit_attributes(
     Raises
     ------
     NotFoundError
-        There is no such node.
+        The node does not exist.
     InvalidInputError
-        A value is no JSON, or an attribute to remove does not exist.
+        A value is not JSON, or an attribute to remove does not exist.
     """
     node = session.node(path)
     if node is None:

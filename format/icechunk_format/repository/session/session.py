@@ -146,7 +146,7 @@ class WriteSession:
         Raises
         ------
         NotFoundError, InvalidInputError
-            There is no such array, or the box has another number of dimensions.
+            The array does not exist, or the box has another number of dimensions.
         """
         node = self._state.tree.existing_array(path)
         changes = self._state.tree.changes.chunks.get(node.id)
@@ -372,7 +372,7 @@ class WriteSession:
         """Use changes that were computed against the snapshot of this session, which has none."""
         self._state.check_open()
         if self.has_changes:
-            raise InvalidInputError("this session has changes; take over others in a new session")
+            raise InvalidInputError("this session has changes; use a new session for further ones")
         self._state.tree = WorkingTree(self._state.tree.base, changes)
 
     # -- committing ---------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def read_state(storage: Storage) -> RepoState:
 
 
 def config_in(info: RepoInfo) -> RepositoryConfig:
-    """Return the configuration in ``repo``, with the defaults for what it leaves open."""
+    """Return the configuration in ``repo``, with the defaults for missing settings."""
     return RepositoryConfig() if info.config is None else decode_flexbuffer_config(info.config)
 
 

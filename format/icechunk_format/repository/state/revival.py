@@ -1,10 +1,10 @@
 """Protects an unreachable snapshot that is used again from a running garbage collection.
 
 A collection reads ``repo``, marks reachable snapshots, removes the others from ``repo`` and deletes
-their files. A collection of any library begins anew if it finds a new snapshot in ``repo`` on top
+their files. A collection of any library starts again if it finds a new snapshot in ``repo`` on top
 of one that it drops. So the update of ``repo`` that uses an unreachable snapshot again also adds a
 *marker*: a snapshot without nodes on top of it, which no ref reaches. Either the collection drops
-the snapshot first, and the update is refused; or it finds the marker and begins anew. A ref alone
+the snapshot first, and the update is refused; or it finds the marker and begins again. A ref alone
 would protect the snapshot only as long as the ref stays. A later collection drops the marker.
 
 Specification: "Repo Info File". Version 1 has no such update, and no protection.

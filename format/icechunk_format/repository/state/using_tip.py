@@ -2,7 +2,7 @@
 
 In version 2 the other snapshot has to be listed when the commit lands. If no ref reaches it then,
 the update leaves a marker on it (``revival``): a garbage collection at the same time comes first,
-or begins anew. In version 1 its file has to exist after the commit, or the branch is moved back.
+or begins again. In version 1 its file has to exist after the commit, or the branch is moved back.
 This library's collections read the refs after they deleted such files, so one sees the other;
 other libraries' do not.
 

@@ -45,7 +45,7 @@ CHUNK_ID_SIZE: Final = 12
 
 _KIND_NAMES: Final = {KIND_NATIVE: "native", KIND_INLINE: "inline", KIND_VIRTUAL: "virtual"}
 _COLUMNS: Final = ("coords", "kind", "chunk_id", "offset", "length", "last_modified")
-# A selection of less than this share of a large buffer gets a buffer of its own.
+# A selection of less than this share of a large buffer is copied to a new buffer.
 _SPARSE_SHARE: Final = 4
 _LARGE_BUFFER: Final = 1 << 20
 

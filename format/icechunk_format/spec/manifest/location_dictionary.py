@@ -1,7 +1,7 @@
 """Compresses locations of virtual chunks one by one, with a zstd dictionary of their manifest.
 
-Locations of one data set differ in a few characters. Each is a zstd frame of its own, small by the
-shared dictionary and read without the others.
+Locations of one data set differ in a few characters. Each is a separate zstd frame, small because
+of the shared dictionary and read without the others.
 
 Rules of this file
 ------------------

@@ -1,4 +1,4 @@
-"""Stages files and opens the lock file; turns file status and system errors into ours.
+"""Stages files, opens the lock file, and converts file status and system errors.
 
 The rules are in the head of ``store.py``.
 """

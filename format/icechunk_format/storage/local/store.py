@@ -15,7 +15,7 @@ Rules of this file
    such as ``name#3``, which other implementations stage under, are not listed either.
    ``delete_staged`` deletes the staged files of killed writers.
 5. Links that lead out of the root are followed only with the option ``follow_symlinks``: a
-   repository may come from a stranger's archive.
+   repository is untrusted.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py

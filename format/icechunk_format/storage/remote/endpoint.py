@@ -66,7 +66,7 @@ def host_part(text: str, option: str, address: Address) -> str:
 
 
 def server_url(address: Address, options: StorageOptions, region: str | None = None) -> str | None:
-    """Return the URL of the server; ``None`` if only the client knows it."""
+    """Return the URL of the server; ``None`` if only the client determines it."""
     given = endpoint_url(address, options)
     if given is not None:
         return given

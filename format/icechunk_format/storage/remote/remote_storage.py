@@ -136,7 +136,7 @@ class BucketStorage(RemoteStorage):
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
         read = ReadRequest(key=check_key(key), start=start, end=end)
         if end is not None and end == (start or 0):
-            # Clients cannot ask for an empty range.
+            # Clients cannot request an empty range.
             info = self._existing(key)
             return Fetched(data=b"", version=info.version, last_modified=info.last_modified)
         [fetched] = self._reads.map(self._read, [read])

@@ -1,7 +1,7 @@
 """Sends requests to a server, repeats them where safe, and turns failures into errors.
 
 The three clients of remote objects (obstore, botocore, fsspec) differ in calls and exceptions;
-failures are handled alike.
+failures are handled in the same way.
 
 Rules of this file
 ------------------

@@ -1,12 +1,12 @@
 """Finds the cells that may differ between the tables of two snapshots.
 
-Change feeds and copies of tables take this one answer. It comes from transaction logs and from the
-labels of dimensions; no manifest is read.
+Change feeds and copies of tables share this definition. It is derived from transaction logs and
+from the labels of dimensions; no manifest is read.
 
 Rules of this file
 ------------------
 1. Whole chunks count as changed. Labels are compared by value, since an append writes the chunk of
-   all labels anew.
+   all labels again.
 2. Variables are compared by the id of their node: another array at the same path differs
    everywhere.
 """

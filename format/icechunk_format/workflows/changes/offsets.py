@@ -6,7 +6,7 @@ batch of a stream from the beginning, the snapshot is null and the position 0.
 
 Rules of this file
 ------------------
-1. There is no state between two calls: everything is in an offset and the repository.
+1. No state exists between two calls: everything is in an offset and the repository.
 2. An offset that did not move is returned unchanged, since Spark compares offsets as strings.
 """
 
@@ -41,7 +41,7 @@ class Offset:
         if not isinstance(position, int) or not isinstance(snapshot, str | None):
             raise InvalidInputError(
                 f"the checkpoint holds the offset {dict(json)!r}, which is not icechunk's:"
-                " give the stream a checkpointLocation of its own",
+                " give the stream a separate checkpointLocation",
                 offset=dict(json),
             )
         parsed = None if snapshot is None else SnapshotId.parse(snapshot)
@@ -57,7 +57,7 @@ BEGINNING = Offset(snapshot=None, position=0)
 
 
 def offset_of(repository: RepositoryReader, snapshot_id: SnapshotId) -> Offset:
-    """Return the offset of a snapshot; reads its history, which is many files in spec version 1."""
+    """Return the offset of a snapshot, from its history; in spec version 1, that is many files."""
     count = sum(1 for _ in repository.ancestry(snapshot=snapshot_id))
     return Offset(snapshot=snapshot_id, position=count)
 

@@ -62,7 +62,7 @@ _KEYS_OF_CHUNKS: Final = ("array", "chunk")
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePlan:
-    """The tasks of a feed, in the order of history; deletions of a step come before its writes."""
+    """The tasks of a feed, in the order of history; deletions of a step precede its writes."""
 
     tasks: list[ChangeTask]
     context: None = None

@@ -1,1 +1,1 @@
-"""Finds the horizontal coordinates of variables, what is circular, and the reference system."""
+"""Finds the horizontal coordinates of variables, circular axes, and the CRS."""

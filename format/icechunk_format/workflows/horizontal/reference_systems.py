@@ -47,7 +47,7 @@ def grid_mapping(variable: Variable, variables: Mapping[str, Variable]) -> Varia
     text = text_attribute(variable, "grid_mapping")
     if not text:
         return None
-    # "crs: x y" names the coordinates of the mapping, too; the first mapping counts.
+    # "crs: x y" also names the coordinates of the mapping; the first mapping applies.
     name = text.split()[0].rstrip(":")
     if name not in variables:
         raise InvalidInputError(
@@ -68,7 +68,7 @@ def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: Horizo
         if grid.kind == "geographic":
             return pyproj.CRS.from_user_input(WGS_84)
         raise InvalidInputError(
-            f"variable {variable.name!r} lies on the {grid.kind} grid ({grid.y.name},"
+            f"variable {variable.name!r} is on the {grid.kind} grid ({grid.y.name},"
             f" {grid.x.name}), but has no attribute grid_mapping for its CRS: leave option crs"
             " out and give points in the grid's own coordinates",
             variable=variable.name,
@@ -95,7 +95,7 @@ def given_crs(crs: Any) -> Any:
         return pyproj.CRS.from_user_input(crs)
     except (pyproj.exceptions.CRSError, TypeError) as error:
         raise InvalidInputError(
-            f"crs={crs!r} is not a coordinate reference system: give one such as 'EPSG:4326',"
+            f"crs={crs!r} is not a coordinate reference system: use one such as 'EPSG:4326',"
             " or its WKT",
             option="crs",
         ) from error

@@ -1,8 +1,8 @@
 """Cuts a table into files: boxes of whole chunks of the leading array.
 
 The table's cells are cut into groups of chunks, the same ones in every snapshot. A file holds a
-group, or a part of one: if the array grows inside a group, the new cells get a file of their own,
-and the older file stays.
+group, or a part of one: if the array grows inside a group, the new cells get a separate file, and
+the older file stays.
 
 Rules of this file
 ------------------
@@ -31,7 +31,7 @@ from icechunk_format.grid.cover import Boxes, clip, cover, paint
 ROWS_PER_FILE: Final = 2_000_000
 """Rows of a file, unless its columns are wide."""
 _BYTES_PER_FILE: Final = 128 * 2**20
-# Default files grow rather than exceed about this number; an explicit size may ask for more.
+# Default files grow rather than exceed about this number; an explicit size may require more.
 _MAX_DEFAULT_FILES: Final = 50_000
 _MAX_FILES: Final = 1_000_000
 _NAME: Final = re.compile(r"cells-(all|\d+_\d+(?:-\d+_\d+)*)-[0-9a-f]{16}\.parquet")

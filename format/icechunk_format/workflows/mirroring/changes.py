@@ -1,4 +1,4 @@
-"""Finds the cells of a table that a copy of an older snapshot must write anew."""
+"""Finds the cells of a table that a copy of an older snapshot must write again."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Rules of this file
 1. Options of the storage may be credentials: only ``deltalake`` receives them, and ``DeltaTarget``
    shows the URL alone.
 2. ``deltalake`` is an extra, so functions import it.
-3. Only this file and ``transaction`` know Delta's log.
+3. Only this file and ``transaction`` access Delta's log.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def read_state(target: DeltaTarget) -> TableState | None:
 
 
 def _check_empty(target: DeltaTarget) -> None:
-    """Refuse a folder with other files than those of a killed run."""
+    """Refuse a folder that contains files other than those of a killed run."""
     if target.is_local and os.path.isfile(target.url):
         raise AlreadyExistsError(
             f"{target} is a file: choose an empty folder for the table", target=str(target)

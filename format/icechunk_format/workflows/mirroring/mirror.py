@@ -2,14 +2,14 @@
 
 1. The newest record of the table holds the copied snapshot.
 2. Transaction logs hold the cells that changed since then. Files with such cells are removed; their
-   cells, and those by which the arrays have grown, are written anew.
+   cells, and those by which the arrays have grown, are written again.
 3. ``Run`` runs the tasks, in this process or on executors.
 4. One transaction removes and adds the files, and records the new snapshot.
 
 Rules of this file
 ------------------
 1. Until the transaction, the table is at the older snapshot; after it, at the newer one.
-2. A run that loses the race for a version reads the table again and plans anew. If the winner
+2. A run that loses the race for a version reads the table again and plans again. If the winner
    copied the same snapshot, nothing is left to do.
 3. A snapshot that cannot be copied is refused before the first file is written.
 """
@@ -82,9 +82,9 @@ class MirrorRequest:
     selection: Selection
     branch: str = "main"
     every_snapshot: bool = False
-    """Give each snapshot since the last run a version of its own."""
+    """If True, each snapshot since the last run becomes one table version."""
     full: bool = False
-    """Copy all cells anew, whatever the table holds."""
+    """If True, all cells are copied again, regardless of the table's state."""
     dry_run: bool = False
     """Plan one version of the table, and write nothing."""
 
@@ -111,7 +111,7 @@ class MirrorPlan:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorResult:
-    """The version of the Delta table that holds the newest snapshot, and what a run wrote.
+    """The Delta table version of the newest snapshot, and the counts of a run.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class MirrorResult:
     full_copy
         Why all cells were written; None if only changes were, or nothing.
     dry_run
-        True if the run was only planned; the other values are then those of the version to come.
+        True if the run was only planned; the other values are then those of the next table version.
     totals
         What Spark's tasks have read and written; None for a call in this process.
     """
@@ -224,7 +224,7 @@ def _since(
         if was != now:
             raise InvalidInputError(
                 f"{target} is a copy of {what} {was}, not of {now}: choose another target, or copy"
-                " all cells anew with full=True",
+                " all cells again with full=True",
                 target=str(target),
                 remembered=was,
                 given=now,
@@ -234,7 +234,7 @@ def _since(
         raise ConflictError(
             f"another program changed {target} ({state.changed_by}) after version"
             f" {state.newest.version}, which holds snapshot {record.snapshot_id}: restore that"
-            " version with deltalake, or copy all cells anew with full=True",
+            " version with deltalake, or copy all cells again with full=True",
             target=str(target),
             operation=state.changed_by,
         )
@@ -247,7 +247,7 @@ def _since(
     if snapshots is None:
         raise ConflictError(
             f"{target} holds snapshot {older}, which is not in the history of branch"
-            f" {request.branch} any more: the branch was reset to {tip}. Copy all cells anew"
+            f" {request.branch} any more: the branch was reset to {tip}. Copy all cells again"
             " with full=True, or choose another target",
             target=str(target),
             mirrored=str(older),
@@ -372,7 +372,7 @@ def plan_mirror(
 
 
 def planned_result(plan: MirrorPlan) -> MirrorResult:
-    """Return what the run of a plan would do."""
+    """Return the planned result of a run."""
     state = plan.state
     return MirrorResult(
         version=0 if state is None else state.table.version() + 1,

@@ -5,7 +5,7 @@ Rules of this file
 1. Rows are those of reading, in the order of chunks, so that row groups have narrow bounds along
    every dimension.
 2. Labels of dimensions are stored as dictionaries; values are not, since they seldom repeat.
-3. Statistics hold only what is certain: no NaN or infinity, no long string, nothing nested.
+3. Statistics hold only exact bounds: no NaN or infinity, no long string, no nested values.
 4. A file that was not finished has no entry in the log; a vacuum deletes it.
 """
 
@@ -45,7 +45,7 @@ _MOST_CHARACTERS: Final = 32
 class FileTask:
     """A file to write: the box of its cells, ``(start_0, stop_0, start_1, ...)``, and their number.
 
-    Each attempt chooses a name of its own, so that attempts never write into one file.
+    Each attempt chooses a new name, so that attempts never write to the same file.
     """
 
     box: tuple[int, ...]

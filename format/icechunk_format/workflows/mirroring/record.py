@@ -64,7 +64,7 @@ def parse_record(text: object, *, target: str, version: int) -> MirrorRecord:
 
     def bad(problem: str) -> FormatError:
         return FormatError(
-            f"{problem}; choose another target, or copy all cells anew with full=True",
+            f"{problem}; choose another target, or copy all cells again with full=True",
             object_key=f"version {version} of {target}",
             file_type="record of a copy",
         )

@@ -56,7 +56,7 @@ class Selection:
                 raise InvalidInputError(
                     f"{target} was copied with {remembered}, and now {name}={_shown(value)} is"
                     " given: leave the option out to continue, choose another target, or copy"
-                    " all cells anew with full=True",
+                    " all cells again with full=True",
                     option=name,
                     remembered=known,
                     given=value,

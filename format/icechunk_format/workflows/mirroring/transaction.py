@@ -74,7 +74,7 @@ def commit(
     properties = package.CommitProperties(
         custom_metadata={RECORD_KEY: record.to_json()},
         app_transactions=[package.Transaction(APP_ID, record.number)],
-        # A version in between may be another copy, so the run is planned anew.
+        # A version in between may be another copy, so the run is planned again.
         max_commit_retries=0,
     )
     schema = package.Schema.from_arrow(context.schema)

@@ -197,7 +197,7 @@ def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> Mirr
     if foreign:
         raise FormatError(
             f"its file {foreign[0]!r} is not beside the others, where mirror writes all files: copy"
-            " all cells anew with full=True",
+            " all cells again with full=True",
             object_key=f"version {found.version} of {target}",
             file_type="Delta table",
         )

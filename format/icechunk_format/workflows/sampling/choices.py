@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A key is a dimension, with or without labels, or a coordinate with one dimension or two. Two
    coordinates along the same dimensions are latitudes and longitudes of single cells.
-2. Longitudes in degrees are circular unless ``circular`` says otherwise.
+2. Longitudes in degrees are circular unless ``circular`` specifies otherwise.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def outside_of_degrees(
     allowed = "latitudes from -90 to 90" if is_latitude else "longitudes"
     warnings.warn(
         f"column {name!r} holds {values[is_wrong][0].item()!r}, but {coordinate!r} are {allowed} in"
-        " degrees, so such points are outside: if the points are in another reference system, name"
+        " degrees, so such points are outside: if the points are in another CRS, set"
         " it with crs='EPSG:...'; if the columns are exchanged, exchange them in on",
         UserWarning,
         stacklevel=2,
@@ -184,7 +184,7 @@ def doubt_lengths(
             f"columns {names[0]!r} and {names[1]!r} hold numbers such as"
             f" {values[0][0].item()!r} and {values[1][0].item()!r}, which look like degrees, but"
             f" {coordinates[0]!r} and {coordinates[1]!r} are lengths with steps of"
-            f" {min(steps):g}: name the reference system of the points, as in crs='EPSG:4326', or"
+            f" {min(steps):g}: set the CRS of the points, as in crs='EPSG:4326', or"
             " give crs='grid' if they are in the grid's own"
         )
         if len(np.unique(np.stack(values), axis=1).T) >= _MOST_BY_CHANCE:

@@ -57,8 +57,8 @@ class Gather:
         Returns
         -------
         tuple
-            Stored values ``(count, *selected)``, the selected axes in array order; and
-            ``bool`` of the same shape, True if the chunk of a value exists (None unless asked).
+            Stored values ``(count, *selected)``, the selected axes in array order; and ``bool`` of
+            the same shape, True if the chunk of a value exists (None unless requested).
         """
         reader = self._reader
         pointed, selected = sorted(positions), sorted(selections)
@@ -135,7 +135,7 @@ class Gather:
 
 
 def chunk_numbers(chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]) -> NDArray[np.int64]:
-    """Return one number for each point, equal for points of one chunk and for no others."""
+    """Return a number for each point that identifies the point's chunk."""
     number = np.zeros(len(chunks[0]), dtype=np.int64)
     largest = 1
     for chunk, count in zip(chunks, counts, strict=True):

@@ -1,7 +1,7 @@
 """Reads the labels of a coordinate and the values of a point's column as numbers of one kind.
 
 =============  ===================================  =============================================
-kind           labels                               columns that go with it
+kind           labels                               columns
 =============  ===================================  =============================================
 ``number``     integers and floats, and positions   any number
                of a dimension without labels

@@ -1,4 +1,4 @@
-"""Plans to sample points from metadata and names: coordinates, variables, fixed dimensions.
+"""Plans the sampling of points from metadata: coordinates, variables, fixed dimensions.
 
 Rules of this file
 ------------------

@@ -112,7 +112,7 @@ class Sampler:
         return PointPositions(count=count, along=along, present=by_dim)
 
     def _onto_grid(self, numbers: list[Any], present: list[NDArray[np.bool_]]) -> None:
-        """Move points into the CRS of the grid; those that cannot be in theirs become infinite."""
+        """Transform points to the CRS of the grid; points outside of their CRS become infinite."""
         earth = self.plan.horizontal
         if earth is None:
             return
@@ -178,7 +178,7 @@ class Sampler:
         )
         kind = labels.type
         if choice.kind == "number":
-            self.axis(choice)  # which refuses labels that come twice
+            self.axis(choice)  # which refuses duplicate labels
             kind = pa.decimal256(76, max(getattr(column.type, "scale", 0), 0))
         found = pc.index_in(column.cast(kind), value_set=labels.cast(kind), skip_nulls=True)
         inside = found.is_valid().to_numpy(zero_copy_only=False)

@@ -36,7 +36,7 @@ class VirtualizeResult(Generic[Report]):
         One row for each file: ``file``, ``status`` (``taken``, ``known``, ``refreshed``,
         ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
     dry_run
-        True if nothing was stored; the other values are what a call would do.
+        True if nothing was stored; the other values are those of the planned call.
     totals
         What Spark's tasks have read and written; None for a call in this process.
     """

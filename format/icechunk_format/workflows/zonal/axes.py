@@ -73,7 +73,7 @@ class CellAxis:
         return np.asarray((end - begin) / self.size / np.diff(self.edges))
 
     def position(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the positions of coordinates, which may lie outside of all cells."""
+        """Return the positions of coordinates, which may are outside of all cells."""
         if self.even_ends is not None:
             begin, end = self.even_ends
             return np.asarray((values - begin) * (self.size / (end - begin)))
@@ -82,7 +82,7 @@ class CellAxis:
         ascending = last > first
         edges = self.edges if ascending else self.edges[::-1]
         found = np.interp(values, edges, numbers if ascending else numbers[::-1])
-        # Outside, positions go on as in a cell of average length.
+        # Outside, positions continue as in cells of average length.
         below, above = values < edges[0], values > edges[-1]
         slope = self.size / (last - first)
         found[below] += (values[below] - edges[0]) * slope
@@ -151,7 +151,7 @@ def cell_axis(
         if not (np.diff(edges) != 0).all():
             raise InvalidInputError(
                 f"coordinate {name!r} has latitudes from {values.min():g} to {values.max():g}, of"
-                " which some lie beyond the poles: choose variables on another grid with"
+                " which some are beyond the poles: choose variables on another grid with"
                 " variables=",
                 coordinate=name,
             )

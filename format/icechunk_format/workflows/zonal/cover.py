@@ -52,7 +52,7 @@ class Cover:
 def cover_cells(
     geometries: NDArray[Any], y: CellAxis, x: CellAxis, coverage: Coverage
 ) -> Iterator[Cover]:
-    """Yield the cells that valid polygons cover, some at a time; each pair comes once."""
+    """Yield the cells that valid polygons cover, some at a time; each pair occurs once."""
     lib = shapely()
     moved = _in_positions(geometries, y, x)
     bounds = lib.bounds(moved)

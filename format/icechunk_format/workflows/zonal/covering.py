@@ -2,7 +2,7 @@
 
 A row holds, for one zone and one column of the grid, the covered cells. It is repeated for each
 split, since each split is read by another task. A zone that covers no cell has rows without cells,
-so that the result has it, too.
+so that the result has it as well.
 
 Rules of this file
 ------------------
@@ -113,7 +113,7 @@ class Covering:
         geometries, problems = read_geometries(column)
         self._drop(geometries, problems, keys)
         if self._move is None:
-            # Before far edges are sought: metres make far edges, too.
+            # Before far edges are searched: metres also produce far edges.
             found = unusable(geometries, is_geographic=context.is_geographic)
             self._drop(geometries, found, keys)
             if context.period is not None:

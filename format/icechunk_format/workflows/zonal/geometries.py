@@ -26,8 +26,8 @@ Antimeridian = Literal["error", "split", "keep"]
 
 _POLYGON: Final = 3
 _MULTI_POLYGON: Final = 6
-# Edges of zones in another reference system are cut to this fraction of a degree, or of its length
-# on the ground in metres.
+# Edges of zones in another CRS are cut to this fraction of a degree, or of its length on the ground
+# in metres.
 _MOST_DEGREES: Final = 0.1
 _METRES_OF_A_DEGREE: Final = 111_195.0
 
@@ -43,8 +43,8 @@ def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
     Returns
     -------
     tuple
-        Polygons and multi-polygons of two dimensions, or None; and for each row what is wrong with
-        it, or None. A NULL has no geometry, and nothing is wrong.
+        Polygons and multi-polygons of two dimensions, or None; and for each row the problem of it,
+        or None. A NULL has no geometry, and nothing is wrong.
     """
     lib = shapely()
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
@@ -59,7 +59,7 @@ def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
         if geometry is not None:
             problems[number] = f"is a {geometry.geom_type}, and zones are polygons: leave it out"
         elif values[number] is not None:
-            problems[number] = f"is no {'WKT' if is_text else 'WKB'}: repair or leave it out"
+            problems[number] = f"is not {'WKT' if is_text else 'WKB'}: repair or leave it out"
         geometries[number] = None
     return lib.force_2d(geometries), problems
 
@@ -111,13 +111,13 @@ class Projector:
 
 
 def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | None]:
-    """Return for each geometry what is wrong with its coordinates, or None."""
+    """Return the problem of each geometry's coordinates, or None."""
     bounds = shapely().bounds(geometries)
     problems: list[str | None] = [None] * len(geometries)
     given = ~np.isnan(bounds).all(axis=1)
     for number in np.flatnonzero(given & ~np.isfinite(bounds).all(axis=1)).tolist():
         problems[number] = (
-            "has vertices that have no place in the reference system of the grid: cut them off"
+            "has vertices that cannot be transformed to the CRS of the grid: remove them"
         )
     if is_geographic:
         low, high = bounds[:, 1], bounds[:, 3]
@@ -126,8 +126,8 @@ def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | Non
         for number in np.flatnonzero(beyond).tolist():
             shown = ", ".join(f"{value:.6g}" for value in bounds[number].tolist())
             problems[number] = problems[number] or (
-                f"reaches over ({shown}) as x, y, which are no longitudes and latitudes, while the"
-                " grid has these: say with crs= in which reference system zones are"
+                f"reaches over ({shown}) as x, y, which are not longitudes and latitudes like"
+                " those of the grid: set crs= to the CRS of the zones"
             )
     return problems
 
@@ -148,7 +148,7 @@ def across_antimeridian(
         return geometries, problems
     points, owners = lib.get_coordinates(geometries, return_index=True)
     steps = np.abs(np.diff(points[:, 0])) if len(points) else np.empty(0)
-    # Steps between rings are found, too; `_unwrapped` changes nothing for them.
+    # Steps between rings are also found; `_unwrapped` does not change them.
     far = (steps > 180) & (np.abs(steps - 360) > 1e-9) & (owners[1:] == owners[:-1])
     result = geometries.copy()
     for number in np.unique(owners[1:][far]).tolist():
@@ -167,7 +167,7 @@ def across_antimeridian(
 
 
 def _unwrapped(geometry: Any) -> Any:
-    """Return a polygon whose far edges go the short way round, or None if it has no far edge."""
+    """Return a polygon whose far edges cross the antimeridian, or None if it has no far edge."""
     lib = shapely()
     parts, is_changed = [], False
     for part in lib.get_parts(geometry):
@@ -180,7 +180,7 @@ def _unwrapped(geometry: Any) -> Any:
             is_changed |= bool(far.any())
             points[:, 0] -= 360 * turns
             if turns[-1]:
-                # The ring goes around a pole: close it along the pole.
+                # The ring encloses a pole: close it along the pole.
                 pole = np.copysign(90.0, points[:, 1].mean())
                 ends = [[points[-1, 0], pole], [points[0, 0], pole]]
                 points = np.concatenate([points, ends, points[:1]])

@@ -273,7 +273,7 @@ def _grid_of(variable: Variable, dataset: Dataset) -> HorizontalGrid:
         )
     if grid.is_curvilinear:
         raise UnsupportedError(
-            f"variable {variable.name!r} lies on the curvilinear grid ({grid.y.name},"
+            f"variable {variable.name!r} is on the curvilinear grid ({grid.y.name},"
             f" {grid.x.name}), whose cells are not rectangles; zonal needs coordinates with one"
             " dimension each, as of a regular or a projected grid",
             variable=variable.name,
@@ -328,7 +328,7 @@ def _projection(
     if crs is None:
         if grid.kind != "geographic":
             raise InvalidInputError(
-                f"variable {variable.name!r} lies on the {grid.kind} grid ({grid.y.name},"
+                f"variable {variable.name!r} is on the {grid.kind} grid ({grid.y.name},"
                 f" {grid.x.name}): give the CRS of the zones, such as"
                 " crs='EPSG:4326', or crs='grid' if they are in the grid's own coordinates",
                 option="crs",

@@ -79,12 +79,12 @@ def parts_within(
         yield number, tuple(box)
 
 
-#: Bytes before the numbers of samples: the column and a number of its own for the row of cover.
+#: Bytes before the numbers of samples: the column, and a number for the row of cover.
 HEAD_BYTES: Final = 16
 
 
 class Samples:
-    """The values of one zone and one part, as they come from blocks."""
+    """The values of one zone and one part, in the order of blocks."""
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
@@ -145,7 +145,7 @@ def weighted_quantiles(
     at_once = max(1, _SORTED_TOGETHER // max(1, len(used)))
     for first in range(0, len(values) if len(used) else 0, at_once):
         own = values[first : first + at_once, used]
-        order = np.argsort(own, axis=1, kind="stable")  # NaN comes last
+        order = np.argsort(own, axis=1, kind="stable")  # NaN is last
         own = np.take_along_axis(own, order, axis=1)
         there = ~np.isnan(own)
         held = np.where(there, weights[order], 0.0)

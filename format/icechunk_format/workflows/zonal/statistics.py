@@ -78,7 +78,7 @@ class CoverMatrix:
     fractions
         ``float64``: how much of each cell is covered.
     weights
-        ``float64``: fractions times the weights of cells; the same array where there are none.
+        ``float64``: fractions times the weights of cells; the same array if there are none.
     """
 
     starts: NDArray[np.int64]

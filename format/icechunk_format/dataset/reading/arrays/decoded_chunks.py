@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-# Bytes of an entry without its chunk; missing chunks are remembered, too.
+# Bytes of an entry without its chunk; missing chunks also have entries.
 _ENTRY_COST = 200
 
 

@@ -62,7 +62,7 @@ class SnapshotArrays:
             node = self.snapshot.node(path)
             if node is None or node.array is None:
                 raise NotFoundError(
-                    f"snapshot {self.snapshot.id} has no array {path}; plan the job anew",
+                    f"snapshot {self.snapshot.id} has no array {path}; plan the job again",
                     kind="variable",
                     name=path,
                 )
@@ -114,7 +114,7 @@ class SnapshotArrays:
 def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     """Load a snapshot once per process.
 
-    ``load_snapshot`` reads a snapshot of spec version 1 anew each time, since expiration rewrites
+    ``load_snapshot`` reads a snapshot of spec version 1 again each time, since expiration rewrites
     its parent id. A scan only needs the arrays, which never change.
     """
 

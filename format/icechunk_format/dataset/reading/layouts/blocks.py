@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A block is whole chunks of the leading variable, clipped to the box and the selection.
 2. Small chunks are joined until a block has about a million cells or 16 MiB, so that ten thousand
-   tiny chunks need few batches of requests. A larger chunk is a block of its own.
+   tiny chunks need few batches of requests. A larger chunk is one block.
 3. Where another variable has longer chunks along the axis that is cut, blocks grow to that length
    if they fit in half of the budget, so that its chunks are decoded once.
 """
@@ -122,7 +122,7 @@ def _grow(
                 if own == dim and other.edges is None and other.step > axis.step:
                     ratio = -(-other.step // axis.step)
                     wanted = -(-wanted // ratio) * ratio
-        # From here on blocks span the following axes as ``steps`` says.
+        # From here on, blocks span the following axes as in ``steps``.
         cells = wanted * axis.step
         for later in range(dim + 1, len(steps)):
             span = chunks[later][1] - chunks[later][0]

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. The tables of ``syntax`` declare the allowed constructs. Errors about others name the construct
-   and what is allowed.
+1. The tables of ``syntax`` declare the allowed constructs. Errors about other constructs name them
+   and the allowed ones.
 2. The table of handlers names the parts of a node that each one reads; other parts are refused.
 3. Types are resolved here, by the rules of ``types``.
 """
@@ -89,7 +89,7 @@ class Compiler:
         """Return the typed expression of a node.
 
         An InvalidInputError if the node, or anything below it, is not supported, or has types that
-        do not go together.
+        are incompatible.
         """
         try:
             return self._dispatch(node)

@@ -5,7 +5,8 @@ division by zero.
 
 Rules of this file
 ------------------
-1. NULL in gives NULL out, except where SQL says otherwise (AND, OR, IS NULL, ``<=>``, coalesce).
+1. NULL arguments return NULL, except where SQL defines otherwise (AND, OR, IS NULL, ``<=>``,
+   coalesce).
 2. NaN equals NaN and is greater than every other number, as in Spark.
 3. Overflow and division by zero are errors, as under spark.sql.ansi.enabled, Spark's default.
 4. The planner makes the types of the arguments agree; no kernel coerces.
@@ -75,7 +76,7 @@ def _null_safe_equal(left: Datum, right: Datum) -> Datum:
 
 def _in(value: Datum, choices: pa.Array) -> Datum:
     if _is_float(value):
-        # Both zeros are equal, which Arrow's sets tell apart.
+        # Both zeros are equal, but Arrow's sets distinguish them.
         zero = pa.scalar(0, value.type)
         value, choices = pc.add(value, zero), pc.add(choices, zero)
     found = pc.is_in(value, value_set=choices)

@@ -104,7 +104,7 @@ def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
         return call(operation, INTERVAL, cast(left, TIMESTAMP), cast(right, TIMESTAMP))
     if operation in ("add", "subtract") and right.type == INTERVAL:
         if left.type == DATE:
-            # Whole days give a date in Spark; as its midnight it compares alike.
+            # Whole days yield a date in Spark; its midnight compares equal.
             micros = None if right.literal is None else right.literal.cast(BIGINT).as_py()
             is_days = micros is not None and micros % INTERVAL_UNITS["DAY"] == 0
             left = cast(left, TIMESTAMP if is_days else INSTANT)

@@ -11,7 +11,7 @@ Algorithm
 2. NOT is pushed inward and the conjunction is split. A conjunct without columns is decided at once.
 3. A conjunct on one dimension alone becomes an exact selection.
 4. Every other conjunct stays in the residual. If it implies a condition on a single dimension (each
-   branch of an OR restricts it), that becomes a selection, too: fewer chunks, same rows.
+   branch of an OR restricts it), that also becomes a selection: fewer chunks, same rows.
 
 Semantics are Spark's under ANSI mode; see ``types`` and ``kernels``.
 """

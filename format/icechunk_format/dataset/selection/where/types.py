@@ -1,4 +1,4 @@
-"""Types conditions by the rules of Spark's ANSI mode: the types that go together, and as what.
+"""Types conditions by the rules of Spark's ANSI mode: compatible types, and their common type.
 
 Whether ``flux = 0.1`` compares floats or doubles, or whether ``'2024-07-01'`` is a string or a
 date, changes which rows are selected.

@@ -48,7 +48,7 @@ class OldArrays:
             node = None if self._snapshot is None else self._snapshot.node(path)
             if node is None or self._snapshot is None:
                 raise NotFoundError(
-                    f"snapshot {self._destination.base} has no array {path}; plan the write anew",
+                    f"snapshot {self._destination.base} has no array {path}; plan the write again",
                     kind="variable",
                     name=path,
                 )
@@ -69,7 +69,7 @@ class OldArrays:
 
 
 def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
-    """Return the end of a box within the old array; None if the box lies outside of it."""
+    """Return the end of a box within the old array; None if the box is outside of it."""
     old = array.old_shape
     if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
         return None

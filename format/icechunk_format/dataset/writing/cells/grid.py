@@ -7,7 +7,7 @@ array, so manifests of a write are boxes that do not overlap (``cell_numbers``).
 Rules of this file
 ------------------
 1. Variables share blocks as long as the common block stays near the size of their chunks. Other
-   variables form a separate part of the write, with a shuffle of its own.
+   variables form a separate part of the write, with a separate shuffle.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def check_prefix(prefix: str) -> None:
 def authorized_prefixes(
     locations: pa.Array, authorized: Sequence[str]
 ) -> tuple[set[str], pa.Array]:
-    """Return the authorized prefixes that some locations lie below, and the other locations."""
+    """Return the authorized prefixes that some locations are below, and the other locations."""
     found: set[str] = set()
     for text in authorized:
         prefix = _plain(text.rstrip("/") + "/")

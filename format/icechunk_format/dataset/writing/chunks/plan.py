@@ -97,7 +97,7 @@ def _targets(
             resized.append((variable.path, metadata))
         targets.append(ArrayTarget.of_existing(variable, metadata))
     described = {name: given for name, given in encoding.items() if name not in prepared.kept}
-    # Replaced arrays without a new description keep theirs, without chunks.
+    # Replaced arrays without a new description keep their metadata, without chunks.
     before = {n: v for n, v in prepared.replaced.items() if n not in described}
     for name, given in described.items():
         created.append(_new(prepared, name, _described(prepared.array_path(name), name, given)))

@@ -186,7 +186,7 @@ def _described_dims(
 
 
 def _dims_before(columns: Iterable[SourceColumn]) -> list[str]:
-    """Return the dimensions of what was read, in the order of the array that has most of them."""
+    """Return the dimensions of columns that were read, in the order of their largest array."""
     described = [(column.is_dimension, column) for column in columns if column.described]
     lists = [column.dims or () for is_dimension, column in described if not is_dimension]
     lists.sort(key=len, reverse=True)

@@ -23,7 +23,7 @@ def refused(
     ids = [str(snapshot) for snapshot in snapshots]
     return ConflictError(
         f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.place}. "
-        f"To go on, {_AGAIN}",
+        f"To continue, {_AGAIN}",
         branch=prepared.options.branch,
         snapshots=tuple(ids),
         **facts,
@@ -69,7 +69,7 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
         return ConflictError(
             f"other writers committed to {prepared.place} "
             f"since this write was planned on snapshot {prepared.destination.base}, and "
-            "onConflict=fail forbids to go on top of that; nothing was committed. Run the job "
+            "onConflict=fail forbids a rebase; nothing was committed. Run the job "
             "again, or leave onConflict out",
             branch=prepared.options.branch,
             **facts,

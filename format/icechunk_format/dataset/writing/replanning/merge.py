@@ -37,7 +37,7 @@ _MOST_LOST_CHUNKS: Final = 16
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CellMerge:
-    """Merges chunks of one array. Readers are None if there is no such array."""
+    """Merges chunks of one array. Readers are None if the array does not exist."""
 
     array: ArrayTarget
     """As it is planned now."""

@@ -14,7 +14,7 @@ that two writers wrote is a conflict.
 Rules of this file
 ------------------
 1. Chunks of tasks are read only to be merged, one at a time.
-2. Arrays that other writers deleted, replaced or encoded anew are conflicts.
+2. Arrays that other writers deleted, replaced or encoded again are conflicts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from icechunk_format.spec.snapshot.file import Snapshot
 
 
 class PlanIsOld(Exception):
-    """Other writers changed what the plan depends on; ``finish_write`` catches it."""
+    """Other writers changed arrays of the plan; ``finish_write`` catches this error."""
 
     def __init__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
         super().__init__("other writers committed since the write was planned")
@@ -56,7 +56,7 @@ class PlanIsOld(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Checks the commits of others before a session is rebased on them."""
+    """Checks the commits of other writers before a session is rebased on them."""
 
     repository: Repository
     planned: PlannedCommit
@@ -84,7 +84,7 @@ class Watch:
 
 
 def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
-    """Return what a plan depends on: path, document and shape of each array of the group."""
+    """Return the dependencies of a plan: path, document and shape of each array of the group."""
     return {
         node.id: (node.path, node.user_data, node.array.shape)
         for node in snapshot.children(prepared.group)
@@ -149,7 +149,7 @@ def check_order(plan: WritePlan) -> None:
 
 
 def insert_labels(first: PlannedCommit) -> PlannedCommit:
-    """Insert new labels in order: move what the base and the tasks have stored.
+    """Insert new labels in order, moving chunks of the base and of the tasks.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def _in_order(
 def _out_of_order(plan: WritePlan) -> InvalidInputError:
     dim = plan.disordered[0]
     return InvalidInputError(
-        f"new labels of dimension {dim!r} lie between existing ones, and too many chunks would have"
+        f"new labels of dimension {dim!r} are between existing ones, and too many chunks would have"
         " to move to keep the labels sorted: choose another chunk shape, write the whole table with"
         f" mode=overwrite, or put the labels at the end with order={dim}=unsorted (xarray then"
         f" needs sortby({dim!r}) for slices)",

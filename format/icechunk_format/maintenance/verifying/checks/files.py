@@ -42,7 +42,7 @@ _BYTES_AT_ONCE: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyContext:
-    """Values that every task of a verification gets; picklable.
+    """The context of all tasks of a verification; picklable.
 
     ``knows_containers`` is False if the configuration with the containers could not be read.
     """
@@ -125,7 +125,7 @@ def check_manifests(
     for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
         contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])
         while batch:
-            # Each file is let go as soon as it is checked.
+            # Each file is released as soon as it is checked.
             one, data = batch.pop(), contents.pop()
             for used in check_manifest(one, data, report):
                 files.check(used, report)

@@ -187,7 +187,7 @@ def _check_payloads(used: UsedRefs, report: Report) -> None:
     is_beyond = (refs.offset > _LARGEST) | (refs.length > _LARGEST - refs.offset)
     for kind, is_bad, problem in (
         ("ref-empty", refs.length == 0, "the chunk has no bytes at all"),
-        ("ref-range", is_beyond, "its offset and length lie beyond what any object can have"),
+        ("ref-range", is_beyond, "its offset and length are beyond what any object can have"),
     ):
         _report_chunks(used.at(report), kind, refs.coords[is_bad], problem)
 
@@ -215,7 +215,7 @@ def _check_coords(used: UsedRefs, report: Report) -> None:
             outside = ((coords < extents[:, 0]) | (coords >= extents[:, 1])).any(axis=1)
             here.add(
                 "ref-outside-extents",
-                f"{int(outside.sum())} references lie outside of the extents "
+                f"{int(outside.sum())} references are outside of the extents "
                 f"{extents.tolist()} that the snapshot gives to the manifest",
                 chunk=used.chunk(int(np.argmax(outside))),
             )
@@ -229,7 +229,7 @@ def _check_coords(used: UsedRefs, report: Report) -> None:
             outside = (coords >= limits).any(axis=1)
             here.add(
                 "ref-outside-grid",
-                f"{int(outside.sum())} references lie outside of the array's grid of "
+                f"{int(outside.sum())} references are outside of the array's grid of "
                 f"{list(use.num_chunks)} chunks",
                 chunk=used.chunk(int(np.argmax(outside))),
             )

@@ -1,4 +1,4 @@
-"""Reads refs and history of a repository of spec version 1, to know what to verify.
+"""Reads refs and history of a repository of spec version 1, to determine what to verify.
 
 Rules of this file
 ------------------

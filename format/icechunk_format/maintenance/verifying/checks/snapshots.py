@@ -50,7 +50,7 @@ class SeenNodes:
         self._digests: set[bytes] = set()
 
     def is_new(self, *parts: bytes) -> bool:
-        """Return True if these bytes come for the first time."""
+        """Return True if these bytes occur for the first time."""
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             digest.update(len(part).to_bytes(8, "little"))

@@ -1,4 +1,4 @@
-"""The plan of a call: all files with their rows of the report, and the spans of taken ones."""
+"""Holds the files of a call with their rows of the report, and the spans of accepted files."""
 
 from __future__ import annotations
 

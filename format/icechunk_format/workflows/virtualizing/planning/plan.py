@@ -379,7 +379,7 @@ def _lengths(header: Header, dims: tuple[str, ...]) -> Along:
                 own.setdefault(dim, size)
                 if inside.setdefault(dim, size) != size or not size:
                     raise InvalidInputError(
-                        f"array {path!r} has {size} steps along {dim}, and others have "
+                        f"array {path!r} has {size} steps along {dim}, but other arrays have "
                         f"{max(inside[dim], own[dim])}"
                     )
     found = {

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Values of stored arrays are assembled here, from small values that the scan returned. References
    of all others never pass through the driver.
-2. If files of the repository move to other starts, their arrays are made anew, with the references
+2. If files of the repository move to other starts, their arrays are made again, with the references
    of the base.
 """
 

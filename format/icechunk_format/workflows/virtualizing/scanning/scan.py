@@ -65,7 +65,7 @@ class Stage:
 
     key: str
     streams: dict[str, tuple[int, int]]
-    """By array: the bytes of its stream in the object."""
+    """Bytes of the stream of each array in the object."""
 
 
 @dataclass(slots=True, kw_only=True)

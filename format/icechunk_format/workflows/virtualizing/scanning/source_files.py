@@ -38,7 +38,7 @@ _SAFE: Final = "/=+,~-_.:@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file and its state; None for what was not fetched."""
+    """A file and its state; None for values that were not fetched."""
 
     url: str
     size: int | None = None
