@@ -1,7 +1,7 @@
 """Creates a repository from a DataFrame and appends a day to it, as a nightly job does.
 
-The job can be run again: `txnAppId` and `txnVersion` name a write, and a write that is committed
-already is skipped. Run it with ``python examples/append_a_day.py [output folder]``.
+The job can be run again: `txnAppId` and `txnVersion` identify a write, and a write that is already
+committed is skipped. Run it with ``python examples/append_a_day.py [output folder]``.
 """
 
 import os

@@ -1,9 +1,10 @@
 """Samples a grid at points: yearly temperatures of 7,326 cities, without a row per grid cell.
 
-The grid is a climate model's, 240 years over North America (PyPI's ``iris-sample-data``). The
+The grid is that of a climate model, 240 years over North America (PyPI's ``iris-sample-data``). The
 cities are those of geonames.org with more than 5,000 inhabitants (PyPI's ``bokeh-sampledata``).
-Each city gets the temperature at its place in each year, interpolated between the cells. Draws the
-years of twenty cities as stripes. Run it with ``python examples/city_stripes.py [output folder]``.
+Each city has the temperature at its position in each year, interpolated between cells. The picture
+shows the years of twenty cities as stripes. Run it with ``python examples/city_stripes.py [output
+folder]``.
 """
 
 import os
@@ -31,7 +32,7 @@ import matplotlib.pyplot as plt
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "city-stripes"
 PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "pictures"
 FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_america.nc"
-# Names are not unique, so each comes with its latitude.
+# Names are not unique, so the latitude is part of the key.
 SHOWN = {
     "Edmonton": 54,
     "Winnipeg": 50,

@@ -59,7 +59,7 @@ def warming(spark: SparkSession, zones: DataFrame, path: str) -> DataFrame:
     yearly = icechunk_spark.zonal(
         zones, path, variables=["air_temperature"], statistics=["mean"], weights="area"
     )
-    year = F.substring("time", 1, 4).cast("int")  # a calendar of 360 days comes as text
+    year = F.substring("time", 1, 4).cast("int")  # times of a 360-day calendar are strings
 
     def between(first: int, last: int) -> F.Column:
         return F.avg(F.when(year.between(first, last), F.col("air_temperature_mean")))

@@ -2,7 +2,7 @@
 
 1. Takes 240 years of surface air temperature over North America (the A1B scenario run that PyPI's
    ``iris-sample-data`` ships; its calendar has 360 days) and writes it with the reference library
-   into a local Icechunk repository: two commits and a tag.
+   to a local Icechunk repository: two commits and a tag.
 2. Reads that repository with Spark: the schema, a selective query, an earlier snapshot with another
    result, and aggregates that executors compute while they read.
 3. Draws a map and a time series.

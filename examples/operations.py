@@ -1,19 +1,19 @@
 """Runs a week of operations: files arrive, one is broken, a day is redone, old snapshots expire.
 
 Model output of seven days arrives as files, four a day. The fields are those of a climate model
-over North America (PyPI's ``iris-sample-data``), one year standing for one day, with a daily cycle
-and seeded noise added, so that they are made up as weather and real as a grid. On every morning
+over North America (PyPI's ``iris-sample-data``); one model year represents one day, with an added
+daily cycle and seeded noise: the weather is made up, the grid is real. On every morning
 
 1. the new files become part of one dataset without being copied (``virtualize``),
 2. a stream keeps daily means in a second repository,
 3. a Delta table follows the means (``mirror``),
-4. the means are summed up for each county (``zonal``), and the morning gets a tag.
+4. the means are averaged for each county (``zonal``), and a tag keeps the state.
 
 On Wednesday a file arrives broken; it is repaired on Thursday. Thursday's output is wrong; on
-Friday that day is taken out. On Saturday it is redone on a branch, checked and merged, while
-another writer commits to main. On Sunday old snapshots expire, garbage is collected, the
-repository is verified and copied. The picture is read from the tags: it shows what was readable
-when.
+Friday that day is removed. On Saturday it is redone on a branch, checked and merged, while another
+writer commits to main. On Sunday old snapshots expire, garbage is collected, the repository is
+verified and copied. The picture is read from the tags: it shows the state of each day on each
+evening.
 
 Run it with ``python examples/operations.py [output folder]``. On a cluster, with everything on S3:
 ``--master spark://host:7077 --below s3://bucket/prefix`` (``make cluster`` does that).
@@ -54,7 +54,7 @@ PLAUSIBLE = (200, 330)  # kelvin, for a daily mean
 
 
 class Week:
-    """The places of a week's data, and the steps of its mornings."""
+    """The locations of a week's data, and the steps of its mornings."""
 
     def __init__(self, spark: SparkSession, base: str, local: Path, counties: DataFrame) -> None:
         self.spark, self.counties = spark, counties
@@ -63,7 +63,7 @@ class Week:
         self.archive = f"{base}/archive"
         self.checkpoint = str(local / "checkpoint")
         self.places: tuple[str, ...] = ()
-        # What deltalake needs to know about a store that is not AWS.
+        # Options of deltalake for an S3 server other than AWS.
         on_s3 = base.startswith("s3://") and "AWS_ENDPOINT_URL" in os.environ
         self.delta = {"AWS_ALLOW_HTTP": "true"} if on_s3 else {}
         self.delta |= {name: os.environ[name] for name in os.environ if on_s3 and "AWS_" in name}
@@ -129,7 +129,7 @@ class Week:
         )  # fmt: skip
 
     def take_out(self, day: datetime) -> None:
-        """Replace the means of a day by NULL: its cells are missing from now on."""
+        """Replace the means of a day by NULL: its cells are then missing."""
         daily = self.daily(where=f"day = '{day:%Y-%m-%d}'")
         worst = daily.agg(F.max("t2m")).first()[0]
         gone = daily.withColumn("t2m", F.lit(None).cast("double"))

@@ -298,7 +298,7 @@ def test_a_number_sign_may_be_part_of_a_folder():
         ({"layout": "parquet"}, "'cells', 'chunks', 'refs' or 'summary'"),
         ({"missingChunks": "ignore"}, "'fill' or 'skip'"),
         ({"timestampType": "local"}, "'ntz' or 'utc'"),
-        ({"asOf": "yesterday"}, "ISO-8601"),
+        ({"asOf": "yesterday"}, "ISO 8601"),
         ({"variables": "a,,b"}, "names separated by commas"),
         ({"variables": "a,a"}, "'a' more than once"),
         ({"variables": "[1]"}, "JSON list of strings"),

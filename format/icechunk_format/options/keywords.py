@@ -24,7 +24,8 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
-    '    each_option\n        As on the page "Options" of the manual, and in ``help()``.\n'
+    '    each_option\n        The options are described on the page "Options" of the manual, and in'
+    " ``help()``.\n"
 )
 
 

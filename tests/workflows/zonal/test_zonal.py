@@ -218,7 +218,7 @@ BOWTIE = shapely.Polygon([(0, 45), (5, 50), (5, 45), (0, 50)])
         (BOWTIE, "zone='odd' is invalid: Self-intersection"),
         (shapely.Point(1, 2), "zone='odd' is a Point, and zones are polygons"),
         (b"\x01nonsense", "zone='odd' is not WKB"),
-        (shapely.box(500_000, 5_000_000, 500_100, 5_000_100), "say with crs= in which reference"),
+        (shapely.box(500_000, 5_000_000, 500_100, 5_000_100), "set crs= to the CRS of the zones"),
         ("POLYGON ((1", "zone='odd' is not WKT"),
     ],
 )
