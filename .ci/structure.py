@@ -157,7 +157,7 @@ def main() -> int:
     ]
     wrong += [
         f"{test} is named after no module or room at its path: move it to the folder of the module "
-        "that it tests, as test_MODULE.py or test_MODULE_ASPECT.py"
+        "that it tests, as test_<module>.py or test_<module>_<aspect>.py"
         for test in misplaced_tests(files)
         if test.parts[1] not in CROSS_CUTTING_TESTS
     ]

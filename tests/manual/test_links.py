@@ -24,11 +24,19 @@ FOREIGN = re.compile(
 )
 
 
+def targets_of(page):
+    """Return the links of a page to other pages and to headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if ":" not in target]
+
+
+def test_most_pages_link_to_others():
+    assert sum(bool(targets_of(page)) for page in PAGES) > len(PAGES) // 2
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of(page):
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if ":" not in target]
-    for target in targets:
+    for target in targets_of(page):
         file = (page.parent / target.partition("#")[0]).resolve() if target[0] != "#" else page
         assert file.exists() or file in NOTEBOOKS, f"{target} leads nowhere"
         if DOCS in page.parents:
