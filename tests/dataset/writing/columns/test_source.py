@@ -11,6 +11,7 @@ from helpers.builder import new_place
 from helpers.grids.written_cells import DIMS, dataset_at, grid, rows_of, values
 from helpers.raised import raises
 
+from icechunk_format.dataset.writing.columns.source import SourceColumn, find_dims
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
@@ -151,9 +152,15 @@ def test_damaged_metadata_of_a_field_is_ignored(place, rows):
     assert dims_at(place) == ("time", "x")
 
 
-def test_dimensions_come_in_the_order_of_the_array_that_has_most(place, rows):
-    first = rows.schema.field("t").remove_metadata().with_name("a")
-    columns = {"x": rows["x"], "time": rows["time"], "t": rows["t"]}
-    table = pa.table(columns, schema=pa.schema([rows.schema.field(n) for n in columns]))
-    write_table(place, table.append_column(first, rows["t"]), WriteOptions(mode="overwrite"))
-    assert dims_at(place, "a") == ("time", "x")
+def test_dimensions_come_in_the_order_of_the_array_that_has_most():
+    described = {
+        "height": {"dimensions": ["x"]},
+        "x": {"role": "dimension", "dimensions": ["x"]},
+        "time": {"role": "dimension", "dimensions": ["time"]},
+        "t": {"dimensions": ["time", "x"]},
+    }
+    columns = {
+        name: SourceColumn(name=name, arrow_type=pa.int64(), described=of_array)
+        for name, of_array in described.items()
+    }
+    assert find_dims(columns, asked=None, existing=[]) == ("time", "x")
