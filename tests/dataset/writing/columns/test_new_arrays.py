@@ -3,7 +3,7 @@
 import pytest
 
 from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.dataset.writing.columns.new_arrays import default_chunks
+from icechunk_format.dataset.writing.columns.new_arrays import declared_missing, default_chunks
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,17 @@ from icechunk_format.dataset.writing.columns.new_arrays import default_chunks
 )
 def test_default_chunks(shape, chunks):
     assert default_chunks(shape, parse_data_type("float64", node_path="/a")) == chunks
+
+
+@pytest.mark.parametrize(
+    ("attributes", "missing"),
+    [
+        ({}, None),
+        ({"units": "K", "_FillValue": None}, None),
+        ({"_FillValue": -9}, -9),
+        ({"missing_value": -8}, -8),
+    ],
+)
+def test_the_missing_value_that_attributes_declare(attributes, missing):
+    int16 = parse_data_type("int16", node_path="/a")
+    assert declared_missing(attributes, int16, "a") == missing
