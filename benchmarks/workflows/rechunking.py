@@ -148,8 +148,10 @@ def by_rows(spark: SparkSession, path: str, folder: Path, series: tuple[int, ...
 def by_dask_threads(path: str, folder: Path, series: tuple[int, ...]) -> None:
     import dask
 
-    source, session, target = dask_arrays(path, folder, series)
-    with dask.config.set(scheduler="threads", num_workers=2):
+    # With a client, dask would choose p2p, which threads cannot run.
+    method = {"array.rechunk.method": "tasks", "scheduler": "threads", "num_workers": 2}
+    with dask.config.set(method):
+        source, session, target = dask_arrays(path, folder, series)
         source.store(target, lock=False)
     session.commit("series")
 
