@@ -53,12 +53,13 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     cases: dict[str, Any] = {
         "rechunk": ours,
         DASK: partial(by_dask_threads, path, folder / "dask", series),
-        P2P: partial(by_dask_p2p, path, folder / "p2p", series),
         CUBED: partial(by_cubed, path, folder / "cubed", series),
         "nothing": partial(nothing, spark),
     }
     if not is_small:
         del cases[DASK]
+    timings = interleaved(cases, rounds=options.rounds, warm_up=is_small)
+    # By itself, since workers of dask that wait keep processors busy.
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0,
@@ -66,7 +67,8 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         ) as cluster,
         Client(cluster),
     ):  # fmt: skip
-        timings = interleaved(cases, rounds=options.rounds, warm_up=is_small)
+        p2p = {P2P: partial(by_dask_p2p, path, folder / "p2p", series)}
+        timings |= interleaved(p2p, rounds=options.rounds, warm_up=is_small)
     if is_small:
         timings |= interleaved(
             {ROWS: partial(by_rows, spark, path, folder / "rows", series)}, rounds=1, warm_up=False
