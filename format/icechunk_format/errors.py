@@ -109,7 +109,7 @@ class InvalidInputError(IcechunkError, ValueError):
 
 
 class UnsupportedError(IcechunkError):
-    """The input is valid, but uses something that this version does not read or write."""
+    """The input is valid, but uses a feature that this version does not read or write."""
 
 
 class ConflictError(IcechunkError):

@@ -229,7 +229,7 @@ def _bytes(value: object, data_type: DataType) -> Any:
         return raw
     size = data_type.numpy.itemsize
     if len(raw) > size or (data_type.numpy.kind == "V" and len(raw) != size):
-        raise ValueError(f"it has {len(raw)} bytes, and an element has {size}")
+        raise ValueError(f"it has {len(raw)} bytes, but an element has {size}")
     return np.array(raw, dtype=data_type.numpy)[()]
 
 
@@ -238,7 +238,7 @@ def _struct(value: object, data_type: DataType) -> Any:
     if isinstance(value, str):
         raw = base64.b64decode(value, validate=True)
         if len(raw) != dtype.itemsize:
-            raise ValueError(f"it has {len(raw)} bytes, and an element has {dtype.itemsize}")
+            raise ValueError(f"it has {len(raw)} bytes, but an element has {dtype.itemsize}")
         # The specification gives no byte order; zarr-python writes little endian.
         return np.frombuffer(raw, dtype=dtype.newbyteorder("<")).astype(dtype)[0]
     if not isinstance(value, dict):

@@ -87,7 +87,7 @@ class ArrayMetadata(NodeMetadata):
     """The ``zarr.json`` of an array.
 
     ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` if the
-    array uses something that is not supported.
+    array uses a feature that is not supported.
 
     Parameters
     ----------

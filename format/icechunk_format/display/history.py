@@ -113,13 +113,13 @@ def repository_html(repository: Any) -> str:
     """Return a repository with its newest snapshots as HTML.
 
     Reads the ``repo`` object if it changed since it was last read. In spec version 1, where each
-    snapshot is a file of its own, nothing is read.
+    snapshot is a separate file, no file is read.
     """
     version = f"spec version {repository.spec_version}"
     head = title("Repository", escaped(repository.location, 300), version)
     text = repr(repository)
     if repository.spec_version == _HAS_NO_REPO_FILE:
-        hint = "Each snapshot is a file of its own, and none was read: call graph() for all."
+        hint = "Each snapshot is a separate file, and no file was read: call graph() for all."
         return page(text, head, quiet(hint))
     try:
         entries = repository.graph()
@@ -178,7 +178,7 @@ def _line(entry: Any) -> str:
 
 
 def _row(number: int, row: Row) -> str:
-    """Draw the lanes of one row, from the middle of the row above to the middle of its own."""
+    """Draw the lanes of one row, from the middle of the row above to the middle of the row."""
     middle = number * _ROW + _ROW / 2
     drawn = []
     for lane, is_used in enumerate(row.above):

@@ -145,8 +145,8 @@ def joined_groups(
     """Join boxes, uint32 (n, ndim, 2), until no group with a movable box overlaps anything else.
 
     Returns the int64 indices of the boxes of each group, ascending. A movable box that overlaps
-    nothing is a group of its own; a fixed one is left out. ``is_fixed`` marks boxes that stay as
-    they are and may overlap one another.
+    nothing is a separate group; a fixed one is left out. ``is_fixed`` marks boxes that stay as they
+    are and may overlap one another.
     """
     group_of = np.arange(len(boxes), dtype=np.int64)
     bounds = boxes

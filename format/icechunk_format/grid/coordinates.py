@@ -172,8 +172,8 @@ class CoordinateOrder:
         box: list[tuple[int, int]],
         relative: list[tuple[int, int]],
     ) -> NDArray[np.int64]:
-        # Axes that the box covers in full need no search of their own. Each combination of the
-        # axes before the last restricted one gives one run of rows.
+        # Axes that the box covers in full need no separate search. Each combination of the axes
+        # before the last restricted one gives one run of rows.
         last = max(
             (a for a, (low, high) in enumerate(relative) if (low, high) != (0, self._shape[a])),
             default=-1,

@@ -58,7 +58,7 @@ class Location:
         Raises
         ------
         InvalidInputError
-            The argument is something else, or cannot be used.
+            The argument has another type, or cannot be used.
         """
         return place if isinstance(place, cls) else cls(_text_of(place))
 

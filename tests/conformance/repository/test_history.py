@@ -59,7 +59,7 @@ def test_we_rebase_over_history_that_the_reference_pruned(tmp_path):
     assert (kept.id, kept.pruned_ancestor_tx_logs) == (tip, (pruned,))
     assert early.commit("empty", allow_empty=True).parent_id == tip
     conflicting.create_group("/", group_document())
-    with pytest.raises(ConflictError, match="created here, but there is such a node now"):
+    with pytest.raises(ConflictError, match="created here, but a node now exists at its path"):
         conflicting.commit("late")
     repository.storage.delete_many([f"transactions/{pruned}"])
     metadata_cache().clear()

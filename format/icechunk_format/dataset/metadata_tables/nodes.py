@@ -3,7 +3,8 @@
 Rules of this file
 ------------------
 1. A node that cannot be read has a row with its problem, since people look here when a read fails.
-2. Stored chunks are counted by the task that shows the array, and only if such a column is wanted.
+2. Stored chunks are counted by the task that shows the array, and only if such a column is
+   selected.
 3. Chunks are counted as readers find them: chunks outside of the array's extents do not count.
 """
 

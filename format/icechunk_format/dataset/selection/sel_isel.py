@@ -111,7 +111,7 @@ def _parts(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[tuple[s
 
 
 def _listed(option: str, name: str, value: Any) -> list[Any]:
-    """Return the items of a list or an array, or a value alone as the one item."""
+    """Return the items of a list or an array, or a single value as a list of one item."""
     items = items_of(value)
     if items is None:
         return [value]

@@ -38,7 +38,7 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
 
-# Smaller units than this are not worth a task and a manifest of their own.
+# Smaller units are not worth a separate task and manifest.
 _LEAST_ROWS_PER_UNIT: Final = 250_000
 _UNITS_PER_CORE: Final = 2
 

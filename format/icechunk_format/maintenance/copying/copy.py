@@ -121,7 +121,7 @@ def copy(
     ConflictError
         The branch of the target has snapshots that the source lacks.
     AlreadyExistsError
-        The target contains something else.
+        The target contains other objects.
     UnsupportedError
         The target has spec version 1.
     InvalidInputError

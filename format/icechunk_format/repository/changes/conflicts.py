@@ -63,7 +63,7 @@ class ConflictKind(Enum):
     DELETED_NODE_CHANGED = "deleted here, but changed there"
     DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
-    NODE_EXISTS = "created here, but there is such a node now"
+    NODE_EXISTS = "created here, but a node now exists at its path"
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
     MOVED_NODE_GONE = "moved here, but deleted there"
     MOVED_THERE = "moved there"

@@ -72,7 +72,7 @@ class ArrayManifests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """One group of one array, on its way into files."""
+    """The references of one group of an array, to be written to files."""
 
     node: NodeSnapshot
     base: ManifestRefs

@@ -153,8 +153,8 @@ def cut_into_boxes(
 ) -> Iterator[BoxOfReferences]:
     """Cut the box around manifests until each part holds about ``max_refs`` references.
 
-    Boxes are halved by weight, along borders of cells as long as there are any; inside of a cell
-    preferably where no manifest is cut.
+    Boxes are halved by weight, along borders of cells if possible; inside of a cell preferably
+    where no manifest is cut.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ Rules of this file
    have are not read; of the others, two boxes of about a million references are in memory.
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
 3. If nodes move and others change, the log lists the moved nodes as deleted and created, with one
-   id: ``relocated_nodes``. Existing libraries read a log with moves as nothing but moves, and such
-   a commit cannot be amended.
+   id: ``relocated_nodes``. Existing libraries ignore other changes in a log with moves, and such a
+   commit cannot be amended.
 4. The branch has to be where the log begins. If it moved, nothing is committed.
 5. The old snapshot is protected from a garbage collection at the same time: ``using_tip``.
 

@@ -54,7 +54,7 @@ def change_setting(
     *,
     even_if_read_only: bool = False,
 ) -> None:
-    """Change a setting that spec version 1 does not have; ``what`` is its name in the error."""
+    """Change a setting that spec version 1 does not support; ``what`` is its name in the error."""
     if spec_version == SPEC_V1:
         raise UnsupportedError(
             f"{storage.root_url} has spec version 1, which has no {what}; upgrade the "

@@ -127,7 +127,7 @@ class RepoInfo:
     config
         Configuration as the stored FlexBuffer; None for the defaults.
     enabled_feature_flags, disabled_feature_flags
-        Numbers of set flags, ascending; None if none was ever set.
+        Numbers of set flags, ascending; None if no flag was ever set.
     """
 
     spec_version: int = SPEC_V2

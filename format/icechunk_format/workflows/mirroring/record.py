@@ -43,7 +43,7 @@ class MirrorRecord:
     dims: tuple[str, ...] = ()
     """Dimensions of the rows, in the order of the bounds in names of files."""
     lead: str | None = None
-    """Path of the array whose chunks are not cut by files."""
+    """Path of the array whose chunks files do not split."""
     steps: tuple[int, ...] = ()
     """Chunks of a file along each dimension."""
     columns: dict[str, Any] = field(default_factory=dict)

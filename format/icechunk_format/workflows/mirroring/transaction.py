@@ -25,7 +25,7 @@ _MOST_DISCARDED: Final = 1_000  # after a lost race
 
 
 def delta_schema(columns: pa.Schema) -> pa.Schema:
-    """Return the schema of the table, without metadata; refuse columns that Delta does not have."""
+    """Return the table schema without metadata; refuse columns that Delta does not support."""
     for item in columns:
         if _FORBIDDEN & set(item.name):
             raise UnsupportedError(
@@ -35,7 +35,7 @@ def delta_schema(columns: pa.Schema) -> pa.Schema:
             )
         if pa.types.is_duration(item.type):
             raise UnsupportedError(
-                f"column {item.name!r} is a duration, which Delta does not have: name the other"
+                f"column {item.name!r} is a duration, which Delta does not support: name the other"
                 " columns with option variables, or copy the numbers with decodeCf=false",
                 column=item.name,
             )

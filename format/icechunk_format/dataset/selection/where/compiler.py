@@ -400,7 +400,7 @@ _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] 
     exp.Neg: (Compiler._negation, "this"),
     exp.Cast: (Compiler._cast, "this", "to"),
     # What sqlglot makes of CAST in Spark SQL, whose errors depend on a setting. TRY_CAST is the
-    # same node with a part of its own, which is refused.
+    # same node with a separate part, which is refused.
     exp.TryCast: (Compiler._cast, "this", "to"),
     exp.TsOrDsToDate: (
         lambda compiler, node: cast(compiler.compile(node.this), DATE),

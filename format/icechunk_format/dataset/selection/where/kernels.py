@@ -158,7 +158,7 @@ def _round_half_up(numbers: Any) -> Any:
 
 
 def _natural_log(value: Datum) -> Datum:
-    """Return the logarithm; NULL for numbers that have none, as Spark does."""
+    """Return the logarithm; NULL for numbers without one, as in Spark."""
     positive = pc.invert(pc.less_equal(value, pa.scalar(0.0)))
     return pc.if_else(positive, _by_numpy(np.log)(value), pa.scalar(None, pa.float64()))
 

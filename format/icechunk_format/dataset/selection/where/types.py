@@ -263,7 +263,7 @@ def _total(kind: pa.DataType) -> int:
 
 
 def decimal_operand(value: Typed) -> Typed:
-    """Return a number as a decimal of its own digits, ready for exact arithmetic."""
+    """Return a number as a decimal with exactly its digits, for exact arithmetic."""
     whole, scale = _digits(value.type)
     return cast(value, pa.decimal256(whole + scale, scale))
 

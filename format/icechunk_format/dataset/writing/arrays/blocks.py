@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. A block has stored values, and begins and ends at edges of (outer) chunks, or at the end of the
    array. Tasks write different chunks.
-2. A chunk that holds nothing but the bits of the fill value is not stored.
+2. A chunk that contains only the fill value, compared bit by bit, is not stored.
 3. Memory is the block, one encoded batch, and the references of the task.
 """
 

@@ -167,7 +167,7 @@ def _has_order(labels: NDArray[Any]) -> bool:
 
 
 def _reordered(fresh: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """Return labels in a given order, and behind them, sorted, those that it does not have."""
+    """Return labels in a given order, followed by the labels missing in it, sorted."""
     rank = {label: number for number, label in enumerate(order.tolist())}
     last = len(rank)
     keys = [rank.get(label, last) for label in fresh.tolist()]

@@ -314,7 +314,7 @@ def _base64_double(value: float) -> str:
 
 
 def named_type(given: Any, name: str) -> DataType:
-    """Return the data type that the option ``encoding`` names as NumPy or Zarr does."""
+    """Return the data type of the option ``encoding``, by its name in NumPy or Zarr."""
     try:
         if isinstance(given, str):
             words = {"str": "string", "object": "string"}
@@ -325,7 +325,7 @@ def named_type(given: Any, name: str) -> DataType:
         return parse_data_type(given, node_path=name)
     except (TypeError, FormatError, UnsupportedError) as error:
         raise InvalidInputError(
-            f"encoding of {name!r}: dtype={given!r} is not a data type; name one as NumPy does, "
+            f"encoding of {name!r}: dtype={given!r} is not a data type; use a name of NumPy, "
             "like float32, int16, datetime64[s] or string",
             variable=name,
         ) from error

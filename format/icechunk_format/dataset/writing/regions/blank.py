@@ -4,7 +4,7 @@ Algorithm
 ---------
 1. Chunks that the region touches are joined to boxes of bounded size.
 2. A task reads a box, sets the selected cells to the missing value, and writes the chunks. Chunks
-   that then hold nothing but the fill value are deleted.
+   that then contain only the fill value are deleted.
 3. With a condition on values, a task finds the cells by a scan of its box.
 4. Chunks that rows of the same write have replaced are left alone.
 

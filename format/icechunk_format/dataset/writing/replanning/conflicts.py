@@ -13,7 +13,7 @@ from icechunk_format.names import shortened
 from icechunk_format.spec.ids import SnapshotId
 
 _SHOWN: Final = 4
-_AGAIN: Final = "run the job again, and it is planned on top of their commits"
+_AGAIN: Final = "run the job again: it is then planned on top of their commits"
 
 
 def refused(

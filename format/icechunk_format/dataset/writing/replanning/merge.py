@@ -65,7 +65,7 @@ class CellMerge:
 
     @property
     def has_no_missing_value(self) -> bool:
-        """Return True if no value of the array means an unwritten cell."""
+        """Return True if the array has no value that marks unwritten cells."""
         return self.array.encoder is not None and self.array.encoder.absent is None
 
     def chunks(
@@ -182,7 +182,7 @@ class MovedArray:
     reader
         Reads the array.
     indices
-        By axis, ``int64``: the new index of each of its own indices.
+        By axis, ``int64``: the new index of each of the write's indices.
     sizes
         By axis: elements in the new plan.
     """

@@ -205,7 +205,7 @@ def _check_coords(used: UsedRefs, report: Report) -> None:
         if refs.ndim != len(use.extents):
             here.add(
                 "ref-dimensions",
-                f"references have {refs.ndim} coordinates, and the array has {len(use.extents)} "
+                f"references have {refs.ndim} coordinates, but the array has {len(use.extents)}  "
                 "dimensions",
             )
             continue

@@ -63,7 +63,7 @@ class FileSpan:
 
 @dataclass(slots=True, kw_only=True)
 class Arranged:
-    """All files in row-major order of their starts, and those that are refused."""
+    """All files in row-major order of their starts, and the refused files."""
 
     files: list[FileSpan]
     sizes: Along
