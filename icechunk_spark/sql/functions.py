@@ -89,12 +89,31 @@ def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
     planned: tuple[DataSourceReader, list[Any]] | IcechunkError
     try:
         with errors_on_one_line():
-            reader = open_read(request).reader(schema, since=None)
+            opened = open_read(request)
+            try:
+                reader = opened.reader(schema, since=None)
+            except InvalidInputError as error:
+                raise _changed_column(schema, opened.schema) or error from None
         planned = reader, [partition.value for partition in reader.partitions()]
     except IcechunkError as error:
         planned = error
     packed = zlib.compress(pickle.dumps(planned))
     return hmac.digest(key, packed, hashlib.sha256) + packed
+
+
+def _changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
+    """Return an error about the first column of a view that is gone or has another type."""
+    types = {field.name: field.dataType.simpleString() for field in now}
+    for field in was:
+        before, after = field.dataType.simpleString(), types.get(field.name)
+        if before != after:
+            state = "does not exist now" if after is None else f"is {after} now"
+            return InvalidInputError(
+                f"column '{field.name}' was {before} when the view was created, and {state}: create"
+                " the view again with icechunk_spark.view",
+                column=field.name,
+            )
+    return None
 
 
 def run_part(

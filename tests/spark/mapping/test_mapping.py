@@ -67,6 +67,7 @@ def test_identity_and_anomaly(spark, weather, tmp_path):
     )
     xr.testing.assert_identical(opened(same), whole)
     assert done.blocks == 9
+    assert done.commit.totals.chunks_encoded >= 9
     assert Repository.open(same).snapshot(done.commit.snapshot_id).message == "same"
 
     def anomaly(ds):
