@@ -66,11 +66,17 @@ class Location:
         address = parse_url(_text_of(self.url))
         if self.client not in _CLIENTS:
             raise InvalidInputError(
-                f"storage.client is {self.client!r}; it can be {', '.join(_CLIENTS)}"
+                f"storage.client is {self.client!r}; it can be {', '.join(_CLIENTS)}",
+                option="storage.client",
+                found=self.client,
+                allowed=_CLIENTS,
             )
         if self.client == "obstore" and address.kind not in _OBSTORE_KINDS:
             raise InvalidInputError(
-                f"storage.client=obstore cannot serve {address.shown_url}; leave storage.client out"
+                f"storage.client=obstore cannot serve {address.shown_url}; "
+                "leave storage.client out",
+                option="storage.client",
+                found="obstore",
             )
         kind = address.kind
         if self.client == "fsspec" and kind in ("local", "memory"):

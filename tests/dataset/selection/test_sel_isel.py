@@ -130,16 +130,18 @@ def test_nearest(text: str, expected: list[int]) -> None:
     ],
 )
 def test_what_cannot_be_read(text: str, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
+    name, equals, _ = text.partition("=")
+    facts = {"dimension": name} if equals else {"option": "sel", "found": text}
+    with raises(InvalidInputError, match=message, **facts):
         sel(text)
 
 
 def test_limits_of_methods_and_types() -> None:
-    with pytest.raises(InvalidInputError, match="the only method is 'nearest'"):
+    with raises(InvalidInputError, match="the only method is 'nearest'", option="sel.method"):
         sel("latitude=3", "pad")
-    with pytest.raises(InvalidInputError, match="no meaning for dimension 'station'"):
+    with raises(InvalidInputError, option="sel.method", dimension="station"):
         sel("station=x", "nearest")
-    with pytest.raises(UnsupportedError, match="use isel=raw"):
+    with raises(UnsupportedError, option="sel", dimension="raw"):
         sel("raw=a")
 
 
@@ -233,7 +235,8 @@ def test_isel_positions(text: str, expected: list[int]) -> None:
     ],
 )
 def test_isel_refuses(text: str, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
+    dimension = text.partition("=")[0]
+    with raises(InvalidInputError, match=message, option="isel", dimension=dimension):
         resolve_isel(text, SIZES)
 
 
@@ -330,7 +333,7 @@ def test_nearest_takes_values() -> None:
     ],
 )
 def test_values_that_are_no_labels_are_refused(values, says) -> None:
-    with pytest.raises(InvalidInputError, match=says):
+    with raises(InvalidInputError, match=says, dimension=next(iter(values))):
         sel(values)
 
 
@@ -367,5 +370,5 @@ def test_positions_as_values(value, text) -> None:
     ],
 )
 def test_values_that_are_no_positions_are_refused(value, says) -> None:
-    with pytest.raises(InvalidInputError, match=says):
+    with raises(InvalidInputError, match=says, option="isel", dimension="x"):
         resolve_isel({"x": value}, {"x": 6})

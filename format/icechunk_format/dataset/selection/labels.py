@@ -84,7 +84,9 @@ class Labels:
         else:
             raise UnsupportedError(
                 f"sel cannot name values of dimension {name!r}, which are {values.type}; "
-                f"use isel={name}=<positions> instead"
+                f"use isel={name}=<positions> instead",
+                option="sel",
+                dimension=name,
             )
         self.is_iso_string = (
             self.is_string

@@ -75,7 +75,9 @@ def resolve_sel(
     ``sel.method``: None for exact values, ``"nearest"`` for the closest ones.
     """
     if method not in (None, "nearest"):
-        raise InvalidInputError(f"sel.method={method!r} is unknown; the only method is 'nearest'")
+        raise InvalidInputError(
+            f"sel.method={method!r} is unknown; the only method is 'nearest'", option="sel.method"
+        )
     return {
         name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method))
         for name, selector in _assignments("sel", given, sizes)
@@ -90,9 +92,15 @@ def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterabl
     for name, selector in pairs:
         found = name if name in sizes else folded.get(name.casefold())
         if found is None:
-            raise InvalidInputError(f"{option}: {unknown('dimension', name, sizes)}")
+            raise InvalidInputError(
+                f"{option}: {unknown('dimension', name, sizes)}", option=option, dimension=name
+            )
         if found in seen:
-            raise InvalidInputError(f"{option}: dimension {found!r} is given twice; give it once")
+            raise InvalidInputError(
+                f"{option}: dimension {found!r} is given twice; give it once",
+                option=option,
+                dimension=found,
+            )
         seen.add(found)
         yield found, single(selector)
 
@@ -105,7 +113,9 @@ def _parts(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[tuple[s
         if not equals or not name or not selector:
             raise InvalidInputError(
                 f"{option}: {part.strip()!r} is not <dimension>=<selector>; "
-                f"write it like {option}='{next(iter(sizes), 'x')}=0:10; ...'"
+                f"write it like {option}='{next(iter(sizes), 'x')}=0:10; ...'",
+                option=option,
+                found=part.strip(),
             )
         yield name.strip("`"), selector
 
@@ -118,6 +128,7 @@ def _listed(option: str, name: str, value: Any) -> list[Any]:
     if not items:
         raise InvalidInputError(
             f"{option}: {name} has an empty list; name a value, or leave the dimension out",
+            option=option,
             dimension=name,
         )
     return items
@@ -127,7 +138,7 @@ def _positions(name: str, selector: Any, size: int) -> DimSelection:
     if isinstance(selector, str) and ":" in selector:
         words = [word.strip() for word in selector.split(":")]
         if len(words) > 3 or not all(not word or _POSITION.fullmatch(word) for word in words):
-            raise InvalidInputError(_no_slice(name, selector))
+            raise _no_slice(name, selector)
         chosen = slice(*(int(word) if word else None for word in words))
     elif isinstance(selector, slice):
         chosen = selector
@@ -136,20 +147,26 @@ def _positions(name: str, selector: Any, size: int) -> DimSelection:
         positions = [_position(name, word, size) for word in _listed("isel", name, words)]
         return DimSelection.of_indices(size, np.array(positions, np.int64))
     if chosen.step == 0:
-        raise InvalidInputError(f"isel: {name}={selector!r} has step 0; any other step will do")
+        raise InvalidInputError(
+            f"isel: {name}={selector!r} has step 0; any other step will do",
+            option="isel",
+            dimension=name,
+        )
     try:
         places = range(size)[chosen]
     except TypeError:
-        raise InvalidInputError(_no_slice(name, selector)) from None
+        raise _no_slice(name, selector) from None
     if abs(places.step) == 1:
         return DimSelection.span(size, min(places, default=0), max(places, default=-1) + 1)
     return DimSelection.of_indices(size, np.arange(places.start, places.stop, places.step))
 
 
-def _no_slice(name: str, selector: Any) -> str:
-    return (
+def _no_slice(name: str, selector: Any) -> InvalidInputError:
+    return InvalidInputError(
         f"isel: {name}={selector!r} is not a slice; write start:stop or start:stop:step "
-        f"with whole numbers, each of which may be left out"
+        f"with whole numbers, each of which may be left out",
+        option="isel",
+        dimension=name,
     )
 
 
@@ -162,12 +179,16 @@ def _position(name: str, word: Any, size: int) -> int:
         position = int(word) if is_whole else None
     if position is None:
         raise InvalidInputError(
-            f"isel: {name}={word!r} is not a position; write a whole number, or use sel for values"
+            f"isel: {name}={word!r} is not a position; write a whole number, or use sel for values",
+            option="isel",
+            dimension=name,
         )
     if not -size <= position < size:
         raise InvalidInputError(
             f"isel: {name}={position} is out of bounds; dimension {name!r} has {size} positions"
-            + (f", {-size} to {size - 1}" if size else "")
+            + (f", {-size} to {size - 1}" if size else ""),
+            option="isel",
+            dimension=name,
         )
     return position % size
 
@@ -178,7 +199,9 @@ def _label_mask(
     labels = Labels(values, name)
     if method == "nearest" and labels.is_string:
         raise InvalidInputError(
-            f"sel.method=nearest has no meaning for dimension {name!r}, whose values are strings"
+            f"sel.method=nearest has no meaning for dimension {name!r}, whose values are strings",
+            option="sel.method",
+            dimension=name,
         )
     if isinstance(selector, str):
         if labels.is_string and (labels.values == selector).any():
@@ -235,7 +258,9 @@ def _range_bounds(
     raise InvalidInputError(
         f"sel: {name}={selector!r} is not a range low:high whose ends are each "
         f"{'a string' if labels.is_string else labels.expected()}; "
-        f"write low..high if the ends hold colons, and use isel for steps"
+        f"write low..high if the ends hold colons, and use isel for steps",
+        option="sel",
+        dimension=name,
     )
 
 
@@ -247,7 +272,9 @@ def _reads(text: str, labels: Labels) -> bool:
 
 def _slice_bounds(name: str, chosen: slice, labels: Labels) -> tuple[Period | None, Period | None]:
     if chosen.step is not None:
-        raise InvalidInputError(f"sel: {name}={chosen!r} has a step; use isel for steps")
+        raise InvalidInputError(
+            f"sel: {name}={chosen!r} has a step; use isel for steps", option="sel", dimension=name
+        )
     return _ends(name, [chosen.start, chosen.stop], labels)
 
 
