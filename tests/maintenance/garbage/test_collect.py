@@ -5,6 +5,7 @@ is newer than the cutoff, what others put beside it, and the copies that the log
 """
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -65,6 +66,7 @@ def test_garbage_goes_and_refs_show_what_they_showed(spec_version):
     assert not result.dry_run
     again = collect(built, soon())
     assert again == CollectResult()
+    assert {value for value in asdict(again).values() if isinstance(value, int)} == {0}
 
 
 def test_what_killed_writers_staged_on_a_local_disk_goes(tmp_path):

@@ -139,7 +139,7 @@ def test_names_that_differ_in_case_only_have_to_be_exact() -> None:
     assert planned.residual is not None
     assert planned.residual.columns == ("A", "b c")
     columns = {"ab": pa.int32(), "AB": pa.int32()}
-    with pytest.raises(InvalidInputError, match="may be any of ab, AB"):
+    with raises(InvalidInputError, match="may be any of ab, AB", option="where", column="aB"):
         plan_where("aB > 1", columns, [])
 
 
@@ -170,6 +170,7 @@ def test_names_that_differ_in_case_only_have_to_be_exact() -> None:
 def test_what_is_refused(where: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message) as caught:
         plan_where(where, COLUMNS, DIMS)
+    assert caught.value.facts["option"] == "where"
     assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message
     assert caught.value.message.splitlines()[-1].startswith("where")
 

@@ -94,7 +94,9 @@ class Compiler:
         try:
             return self._dispatch(node)
         except (TypeMismatchError, EvaluationError, pa.ArrowException, OverflowError) as error:
-            raise InvalidInputError(f"where: in {sql_text(node)}: {error}") from error
+            raise InvalidInputError(
+                f"where: in {sql_text(node)}: {error}", option="where"
+            ) from error
 
     def _dispatch(self, node: exp.Expression) -> Typed:
         kind = type(node)
@@ -122,10 +124,14 @@ class Compiler:
         name = node.name
         names = [name] if name in self._columns else self._folded.get(name.casefold(), [])
         if not names:
-            raise InvalidInputError(f"where: {unknown('column', name, self._columns)}")
+            raise InvalidInputError(
+                f"where: {unknown('column', name, self._columns)}", option="where", column=name
+            )
         if len(names) > 1:
             raise InvalidInputError(
-                f"where: column {name!r} may be any of {', '.join(names)}; write it in their case"
+                f"where: column {name!r} may be any of {', '.join(names)}; write it in their case",
+                option="where",
+                column=name,
             )
         return column(names[0], self._columns[names[0]])
 
@@ -145,7 +151,8 @@ class Compiler:
         if value.type != BOOLEAN and not pa.types.is_null(value.type):
             raise InvalidInputError(
                 f"where: {sql_text(node)} is {sql_name(value.type)}, not a condition; compare it "
-                f"with something"
+                f"with something",
+                option="where",
             )
         return cast(value, BOOLEAN)
 
@@ -213,7 +220,8 @@ class Compiler:
         except pa.ArrowException as error:
             raise InvalidInputError(
                 f"where: {sql_text(node)}: the pattern is not supported: {error}; "
-                f"use df.where(...) for it"
+                f"use df.where(...) for it",
+                option="where",
             ) from error
         return call("matches", BOOLEAN, value, options=(pattern,))
 

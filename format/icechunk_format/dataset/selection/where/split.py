@@ -88,10 +88,11 @@ def plan_where(
             expression = in_zone(expression, time_zone)
         parts = _conjuncts(_push_not(expression, negate=False))
     except (EvaluationError, pa.ArrowException) as error:
-        raise InvalidInputError(f"where: {sql!r}: {error}") from error
+        raise InvalidInputError(f"where: {sql!r}: {error}", option="where") from error
     except RecursionError as error:
         raise InvalidInputError(
-            "where: the expression is nested too deeply; split it, or use df.where(...)"
+            "where: the expression is nested too deeply; split it, or use df.where(...)",
+            option="where",
         ) from error
     conditions: dict[str, list[Expression]] = {}
     rest: list[Expression] = []
@@ -152,7 +153,9 @@ def select(
     """
     sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:
-        raise InvalidInputError("sel.method is given without sel; leave it out, or give sel")
+        raise InvalidInputError(
+            "sel.method is given without sel; leave it out, or give sel", option="sel.method"
+        )
     values = cache(coordinate)
     found: list[tuple[str, DimSelection]] = []
     if isel is not None:
@@ -194,7 +197,8 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
         sql.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"where: {sql!a} is not Unicode: letter {error.start + 1} is half of a surrogate pair"
+            f"where: {sql!a} is not Unicode: letter {error.start + 1} is half of a surrogate pair",
+            option="where",
         ) from None
     shorter, lists = cut_lists(sql)
     try:
@@ -208,17 +212,19 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
         near = f" near character {column}" if column else ""
         raise InvalidInputError(
             f"where: {sql!r} is not an SQL expression{near}: {what}; write it like "
-            f"\"time >= '2024-07-01' AND latitude BETWEEN 35 AND 45\""
+            f"\"time >= '2024-07-01' AND latitude BETWEEN 35 AND 45\"",
+            option="where",
         ) from error
     if not isinstance(tree, exp.Expression):
-        raise InvalidInputError(f"where: {sql!r} is not one SQL expression")
+        raise InvalidInputError(f"where: {sql!r} is not one SQL expression", option="where")
     typed = Compiler(columns, lists).compile(tree)
     if pa.types.is_null(typed.type):
         return Typed(Constant(pa.scalar(None, BOOLEAN)), BOOLEAN)
     if typed.type != BOOLEAN:
         raise InvalidInputError(
             f"where: {sql!r} is not a condition but a value of type {typed.type}; compare it with "
-            f"something"
+            f"something",
+            option="where",
         )
     return typed
 

@@ -151,7 +151,8 @@ def like_pattern(text: str, escape: str, node: exp.Expression) -> str:
             if follower is None or follower not in ("_", "%", escape):
                 raise InvalidInputError(
                     f"where: {sql_text(node)}: {escape!r} in a pattern has to be followed by _, % "
-                    f"or itself"
+                    f"or itself",
+                    option="where",
                 )
             parts.append(re.escape(follower))
         else:
@@ -177,6 +178,7 @@ def refused(node: exp.Expression) -> InvalidInputError:
         f"where can hold {ALLOWED}.\n"
         f"where: {sql_text(node)} is not supported; use df.where(...) for it, which Spark "
         f"evaluates after reading",
+        option="where",
         construct=type(node).__name__,
     )
 
