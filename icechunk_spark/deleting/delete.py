@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import choose
-from icechunk_format.options.declare import fold_name
-from icechunk_format.options.keywords import parse_arguments
-from icechunk_spark.jobs.session_options import with_session_options
+from icechunk_spark.jobs.session_options import workflow_read
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
@@ -93,27 +89,11 @@ def delete(
     ...     spark, "s3://bucket/weather", where="date(time) = '2024-07-04'", dry_run=True
     ... )
     """
-    for name in options:
-        if not fold_name(name).startswith(("storage", "virtual")):
-            raise InvalidInputError(
-                f"delete has no option {name!r}; besides its keywords, it takes storage_* and"
-                " virtual_*",
-                option=name,
-            )
-    if (txn_app_id is None) != (txn_version is None):
-        missing = "txn_app_id" if txn_app_id is None else "txn_version"
-        raise InvalidInputError(
-            f"txn_app_id and txn_version belong together: set {missing} as well",
-            option=missing,
-        )
-    choose("on_conflict", on_conflict, ("rebase", "fail"))
-    given = {"group": group, "branch": branch}
-    given = {name: value for name, value in given.items() if value is not None}
-    chosen = with_session_options(spark, {**options, **given})
-    request = parse_arguments(path, chosen, "sample")
+    request = workflow_read(spark, "delete", path, options, group=group, branch=branch)
     # Heavy (Arrow, NumPy, the dataset layer).
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.options.write_request import checked_commit
     from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.task_rows import on_executors
@@ -129,16 +109,18 @@ def delete(
             variables=None if variables is None else tuple(variables),
         ),
         time_zone=session_time_zone(spark),
-        options=WriteOptions(
-            mode="append",
-            branch=request.branch or "main",
-            group=request.group,
-            create_branch=create_branch,
-            message=message,
-            metadata=metadata,
-            on_conflict=on_conflict,
-            txn_app_id=txn_app_id,
-            txn_version=txn_version,
+        options=checked_commit(
+            WriteOptions(
+                mode="append",
+                branch=request.branch or "main",
+                group=request.group,
+                create_branch=create_branch,
+                message=message,
+                metadata=metadata,
+                on_conflict=on_conflict,
+                txn_app_id=txn_app_id,
+                txn_version=txn_version,
+            )
         ),
         dry_run=dry_run,
     )

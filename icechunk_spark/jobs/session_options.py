@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.declare import fold_name
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.read import ReadRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +54,26 @@ def with_session_options(
             if not _has(found, name):
                 found[name] = value
     return found
+
+
+def workflow_read(
+    spark: SparkSession, function: str, path: str, options: Mapping[str, Any], **chosen: Any
+) -> ReadRequest:
+    """Parse what a function reads, with the defaults of the session.
+
+    Raises
+    ------
+    InvalidInputError
+        One of `options` is not about storage, or an option cannot be used.
+    """
+    for name in options:
+        if not fold_name(name).startswith(("storage", "virtual")):
+            raise InvalidInputError(
+                f"{function} has no option {name!r}; besides its keywords, it takes storage_* and"
+                " virtual_*",
+                option=name,
+            )
+    return parse_arguments(path, with_session_options(spark, {**options, **chosen}), "sample")
 
 
 def active_session() -> SparkSession:

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose
-from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import parse_arguments
+from icechunk_spark.jobs.session_options import workflow_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,24 +147,24 @@ def map_blocks(
     """
     choose("on_error", on_error, ("fail", "skip"))
     choose("mode", mode, ("errorifexists", "overwrite"))
-    choose("on_conflict", on_conflict, ("rebase", "fail"))
     if function_version is not None and not follow:
         raise InvalidInputError(
             "function_version requires follow=True: set both or neither",
             option="function_version",
         )
-    request = _parsed(path, options, group, branch, tag, snapshot, as_of)
+    version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
+    request = workflow_read(spark, "map_blocks", path, options, group=group, **version)
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.options.write_request import checked_commit
     from icechunk_format.workflows.mapping import MapRequest, map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.partitions import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 
-    given = {} if to_options is None else dict(to_options)
-    shared = {} if to_options is not None else _of_storage(options)
-    target = location_of(parse_arguments(to, {**shared, **given}, "sample"))
+    given = None if to_options is None else parse_arguments(to, to_options, "sample")
+    target = location_of(given or replace(request, path=to))
     mapped = _dataset_function(function, encoding or {})
     if template is not None and not hasattr(template, "data_vars"):
         raise InvalidInputError(
@@ -177,16 +177,18 @@ def map_blocks(
             MapRequest(
                 source=_blocks(request, blocks, overlap, variables, periodic),
                 target=target,
-                options=WriteOptions(
-                    mode=mode,
-                    branch=to_branch,
-                    group=to_group,
-                    create_branch=create_branch,
-                    message=message,
-                    metadata=metadata,
-                    on_conflict=on_conflict,
-                    txn_app_id=txn_app_id,
-                    txn_version=txn_version,
+                options=checked_commit(
+                    WriteOptions(
+                        mode=mode,
+                        branch=to_branch,
+                        group=to_group,
+                        create_branch=create_branch,
+                        message=message,
+                        metadata=metadata,
+                        on_conflict=on_conflict,
+                        txn_app_id=txn_app_id,
+                        txn_version=txn_version,
+                    )
                 ),
                 chunks=chunks or {},
                 encoding=encoding or {},
@@ -256,7 +258,8 @@ def read_blocks(
     ...     spark, "s3://bucket/era5", mean, "block bigint, mean double", blocks={"time": 24}
     ... )
     """
-    request = _parsed(path, options, group, branch, tag, snapshot, as_of)
+    version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
+    request = workflow_read(spark, "read_blocks", path, options, group=group, **version)
     from icechunk_spark.jobs.errors import errors_on_one_line
     from icechunk_spark.jobs.task_rows import tasks_in, work_rows
     from icechunk_spark.schema import arrow_target
@@ -276,32 +279,6 @@ def read_blocks(
                 yield from rows_of_block(mapped, block, arrays, grid.attributes, columns)
 
     return work_rows(spark, list(range(len(grid)))).mapInArrow(step, struct)
-
-
-def _parsed(
-    path: str,
-    options: Mapping[str, Any],
-    group: str | None,
-    branch: str | None,
-    tag: str | None,
-    snapshot: str | None,
-    as_of: Any,
-) -> ReadRequest:
-    if len(_of_storage(options)) < len(options):
-        name = next(name for name in options if name not in _of_storage(options))
-        raise InvalidInputError(
-            f"option {name!r} does not exist here; besides the keywords, storage_* and"
-            " virtual_* are allowed",
-            option=name,
-        )
-    chosen = {"group": group, "branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    return parse_arguments(path, {**options, **given}, "sample")
-
-
-def _of_storage(options: Mapping[str, Any]) -> dict[str, Any]:
-    prefixes = ("storage", "virtual")
-    return {name: value for name, value in options.items() if fold_name(name).startswith(prefixes)}
 
 
 def _blocks(

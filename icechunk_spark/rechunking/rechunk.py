@@ -19,12 +19,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import choose
-from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.values import parse_byte_size
-from icechunk_spark.jobs.session_options import with_session_options
+from icechunk_spark.jobs.session_options import workflow_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,27 +134,11 @@ def rechunk(
     ...     spark, "s3://bucket/era5", chunks={"time": -1, "latitude": 20, "longitude": 20}
     ... )
     """
-    for name in options:
-        if not fold_name(name).startswith(("storage", "virtual")):
-            raise InvalidInputError(
-                f"rechunk has no option {name!r}; besides its keywords, it takes storage_* and"
-                " virtual_*",
-                option=name,
-            )
-    choose("on_conflict", on_conflict, ("rebase", "fail"))
     version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
-    version = {name: value for name, value in version.items() if value is not None}
-    group_given = {} if group is None else {"group": group}
-    chosen = with_session_options(spark, {**options, **version, **group_given})
-    request = parse_arguments(path, chosen, "sample")
-    if (txn_app_id is None) != (txn_version is None):
-        missing = "txn_app_id" if txn_app_id is None else "txn_version"
-        raise InvalidInputError(
-            f"txn_app_id and txn_version belong together: set {missing} as well",
-            option=missing,
-        )
+    request = workflow_read(spark, "rechunk", path, options, group=group, **version)
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.options.write_request import checked_commit
     from icechunk_format.storage.location import Location
     from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
     from icechunk_spark.jobs.errors import raised_in_jobs
@@ -172,16 +153,18 @@ def rechunk(
     work = RechunkRequest(
         read=replace(request, variables=None if variables is None else tuple(variables)),
         target=target,
-        options=WriteOptions(
-            mode="append",
-            branch=to_branch or (request.branch if to is None else None) or "main",
-            group=to_group if to_group is not None else request.group,
-            create_branch=create_branch,
-            message=message,
-            metadata=metadata,
-            on_conflict=on_conflict,
-            txn_app_id=txn_app_id,
-            txn_version=txn_version,
+        options=checked_commit(
+            WriteOptions(
+                mode="append",
+                branch=to_branch or (request.branch if to is None else None) or "main",
+                group=to_group if to_group is not None else request.group,
+                create_branch=create_branch,
+                message=message,
+                metadata=metadata,
+                on_conflict=on_conflict,
+                txn_app_id=txn_app_id,
+                txn_version=txn_version,
+            )
         ),
         chunks=chunks,
         shards=shards,

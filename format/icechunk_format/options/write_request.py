@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import choose
 from icechunk_format.options.declare import Call
 from icechunk_format.options.parse import (
     by_attribute,
@@ -17,7 +18,7 @@ from icechunk_format.options.parse import (
     collect_options,
 )
 from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
-from icechunk_format.options.write import Mode, WriteRequest
+from icechunk_format.options.write import Mode, WriteOptions, WriteRequest
 
 # Spark's spellings of its save modes.
 _MODES: Final[dict[str, Mode]] = {
@@ -45,6 +46,23 @@ def parse_mode(text: str | None) -> Mode:
             mode=text,
         )
     return mode
+
+
+def checked_commit(options: WriteOptions) -> WriteOptions:
+    """Return options that a function of Python was given, and check those of the commit.
+
+    Raises
+    ------
+    InvalidInputError
+        ``on_conflict`` is unknown, or one of ``txn_app_id`` and ``txn_version`` is missing.
+    """
+    choose("on_conflict", options.on_conflict, ("rebase", "fail"))
+    if (options.txn_app_id is None) != (options.txn_version is None):
+        missing = "txn_app_id" if options.txn_app_id is None else "txn_version"
+        raise InvalidInputError(
+            f"txn_app_id and txn_version belong together: set {missing} as well", option=missing
+        )
+    return options
 
 
 def parse_write_options(

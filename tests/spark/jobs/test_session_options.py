@@ -3,7 +3,12 @@
 import pytest
 
 import icechunk_spark
-from icechunk_spark.jobs.session_options import set_session_options, with_session_options
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.jobs.session_options import (
+    set_session_options,
+    with_session_options,
+    workflow_read,
+)
 
 HADOOP = {
     "fs.s3a.access.key": "one",
@@ -50,9 +55,15 @@ def test_defaults_of_a_session(spark, hadoop):
         }
         for options, path in (({"layout": "refs"}, ""), ({"table": "refs"}, ""), ({}, "x#refs")):
             assert with_session_options(spark, options, path) == options
+        read = workflow_read(spark, "map_blocks", "s3://a/r", {"storage_region": "x"}, tag="v1")
+        assert (read.tag, read.virtual_authorize) == ("v1", ("s3://a/", "s3://b/"))
+        assert dict(read.storage_options) == {"region": "x"}
         icechunk_spark.register(spark, storage_from_spark=True)
         assert with_session_options(spark, {})["storage.key"] == "one"
     finally:
         icechunk_spark.register(spark)
     assert with_session_options(spark, {}) == {}
+    with pytest.raises(InvalidInputError) as caught:
+        workflow_read(spark, "map_blocks", "s3://a/r", {"layout": "refs"})
+    assert caught.value.facts["option"] == "layout"
     set_session_options(spark, {})
