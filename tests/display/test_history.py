@@ -59,7 +59,7 @@ def test_version_1_is_not_read(requests):
     weather = write_weather("memory://show-v1", spec_version=1)
     repository = Repository.open(weather.url)
     requests.clear()
-    assert "none was read: call graph()" in Page(repository._repr_html_()).text
+    assert "no file was read: call graph()" in Page(repository._repr_html_()).text
     assert requests == []
 
 

@@ -32,7 +32,7 @@ def resolve_since(options: ReadRequest) -> str:
         if options.on_history_change == "restart" and error.facts.get("kind") == "snapshot":
             return ""
         raise NotFoundError(
-            f"{error.message}; option changesSince must name an existing tag, branch or snapshot"
+            f"{error.message}; option changesSince must name a tag, branch or existing snapshot"
             " (with onHistoryChange=restart, all rows are read if the snapshot has expired)",
             **error.facts,
         ) from error
