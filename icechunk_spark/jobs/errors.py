@@ -157,7 +157,8 @@ def _aborted(text: str, target: str) -> errors.StorageError:
     """Return the error for a JVM report that PySpark has no class for."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
-    return _unfinished(f"Spark gave the job up ({_shortened(reason)})", target)
+    # A report without a message of Py4J begins with the colon.
+    return _unfinished(f"Spark gave the job up ({_shortened(reason.lstrip(': '))})", target)
 
 
 def _unfinished(what: str, target: str) -> errors.StorageError:

@@ -9,6 +9,7 @@ import pytest
 from helpers.reference.virtual import virtual_chunks
 from helpers.spark.connect_client import answer_over_connect
 from helpers.spark.session import by_source
+from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 
 import icechunk_spark
@@ -72,6 +73,12 @@ def test_what_dies_keeps_sparks_report():
     with pytest.raises(StorageError) as caught, raised_in_tasks("/data/r"):
         raise report
     assert caught.value.__cause__ is report
+    stopped = Py4JError(
+        "An error occurred while calling o1.collect.\n: java.lang.Stopped: now\n\tat x"
+    )
+    reason = r"job up \(java.lang.Stopped: now\)"
+    with pytest.raises(StorageError, match=reason), raised_in_tasks("/data/r"):
+        raise stopped
     error = PythonException("Traceback\nicechunk_format.errors.NotFoundError: no tag 'v2'\n")
     with pytest.raises(NotFoundError) as found, raised_in_jobs("copying", "Nothing was changed"):
         raise error
