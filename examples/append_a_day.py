@@ -1,7 +1,8 @@
 """Creates a repository from a DataFrame and appends a day to it, as a nightly job does.
 
 The job can be run again: `txnAppId` and `txnVersion` identify a write, and a write that is already
-committed is skipped. Run it with ``python examples/append_a_day.py [output folder]``.
+committed is skipped. The picture shows the hours that each commit added.
+Run it with ``python examples/append_a_day.py [output folder]``.
 """
 
 import os
@@ -12,7 +13,10 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-from pyspark.sql import DataFrame, SparkSession
+import drawing
+import pandas as pd
+from pyspark.sql import SparkSession
+from weather import one_day
 
 import icechunk_spark
 from icechunk_format import Repository
@@ -27,15 +31,25 @@ def start() -> SparkSession:
     return spark
 
 
-def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
-    return spark.range(24 * 73 * 144).selectExpr(
-        f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
-        "90 - 2.5D * (id div 144 % 73) AS latitude",
-        "2.5D * (id % 144) AS longitude",
-        "cast(288 + 25 * cos(2 * radians(90 - 2.5 * (id div 144 % 73)))"
-        " + 6 * cos(radians(15 * (id div (73 * 144)) + 2.5 * (id % 144) - 210)) AS float) AS t2m",
+def draw(hours: pd.DataFrame, file: Path) -> None:
+    """Draw the mean of each hour, in a colour for each commit."""
+    figure = drawing.figure(
+        "A commit for each day, none of them twice",
+        "Mean temperature of North America in each hour, °C",
+        height=4.2,
+        source="Fields: Met Office climate model, with noise added",
     )
+    axes = drawing.plain(figure.add_axes((0.08, 0.16, 0.89, 0.66)), labelsize=11)
+    colors = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
+    days = hours.assign(celsius=hours["avg(t2m)"] - 273.15).groupby(hours["time"].dt.normalize())
+    for (day, found), color in zip(days, colors, strict=True):
+        axes.plot(found["time"], found["celsius"], color=color, linewidth=3)
+        place = (day + pd.Timedelta(hours=12), found["celsius"].max() + 0.25)
+        axes.annotate(f"commit “{day:%d %B}”".replace("“0", "“"), place, ha="center", color=color)
+    axes.set_xticks([day for day, _ in days], [f"{day.day} July, 0:00" for day, _ in days])
+    axes.margins(y=0.15)
+    axes.grid(axis="y", color="0.92")
+    drawing.save(figure, file)
 
 
 def main() -> None:
@@ -46,7 +60,7 @@ def main() -> None:
     first = one_day(spark, "2024-07-01")
     first.write.format("icechunk").options(
         dims="time,latitude,longitude",
-        chunks="time=24,latitude=73,longitude=72",
+        chunks="time=24,latitude=37,longitude=25",
         encoding='{"t2m": {"attributes": {"units": "K", "long_name": "2 metre temperature"}}}',
         message="1 July",
     ).save(path)
@@ -71,6 +85,8 @@ def main() -> None:
     days.groupBy("time_first").agg(
         {"t2m_count": "sum", "t2m_min": "min", "t2m_max": "max"}
     ).orderBy("time_first").show(truncate=False)
+    hours = spark.read.format("icechunk").load(path).groupBy("time").agg({"t2m": "avg"})
+    draw(hours.orderBy("time").toPandas(), OUTPUT / "days.png")
     spark.stop()
 
 

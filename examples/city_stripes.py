@@ -15,9 +15,9 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
 import icechunk
 import iris_sample_data
-import matplotlib as mpl
 import pandas as pd
 import xarray as xr
 from bokeh_sampledata import world_cities
@@ -25,9 +25,6 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import icechunk_spark
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
 
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "city-stripes"
 PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "pictures"
@@ -89,8 +86,13 @@ def draw(shown: pd.DataFrame, file: Path) -> None:
     """Draw a row of stripes for each city, from north to south."""
     grid = shown.pivot(index="lat", columns="year", values="anomaly").sort_index(ascending=False)
     names = shown.drop_duplicates("lat").set_index("lat")["name"].loc[grid.index]
-    figure = plt.figure(figsize=(10, 6.4))
-    axes = figure.add_axes((0.16, 0.1, 0.81, 0.75))
+    figure = drawing.figure(
+        "240 years of twenty cities, from north to south",
+        "Yearly air temperature minus the mean of 1961–1990, scenario A1B",
+        height=6.2,
+        source="Model: Met Office; cities: geonames.org",
+    )
+    axes = drawing.plain(figure.add_axes((0.21, 0.135, 0.76, 0.735)), labelsize=11)
     first, last = grid.columns[0], grid.columns[-1] + 1
     stripes = axes.imshow(
         grid.to_numpy(),
@@ -102,20 +104,11 @@ def draw(shown: pd.DataFrame, file: Path) -> None:
         extent=(first, last, len(names), 0),
     )
     axes.hlines(range(1, len(names)), first, last, color="white", linewidth=1.5)
-    axes.set_yticks([row + 0.5 for row in range(len(names))], names, fontsize=11)
-    axes.set_xticks(range(1875, last, 25))
-    axes.tick_params(length=0, labelsize=11, labelcolor="0.25")
-    axes.spines[:].set_visible(False)
-    title = "240 years of twenty cities, from north to south"
-    figure.text(0.025, 0.94, title, fontsize=19, fontweight="bold", color="0.15")
-    about = "Yearly air temperature minus the mean of 1961–1990, climate scenario A1B"
-    figure.text(0.025, 0.89, about, fontsize=12.5, color="0.35")
-    bar = figure.add_axes((0.16, 0.035, 0.3, 0.018))
-    scale = figure.colorbar(stripes, cax=bar, orientation="horizontal", ticks=[-8, 0, 8])
-    scale.outline.set_visible(False)
-    scale.ax.set_xticklabels(["−8 °C", "0", "+8 °C"])
-    scale.ax.tick_params(length=0, labelsize=11, labelcolor="0.25")
-    figure.savefig(file, dpi=100, facecolor="white")
+    axes.set_yticks([row + 0.5 for row in range(len(names))], names)
+    axes.set_xticks(range(1900, last, 50))
+    labels = {-8: "−8 °C", 0: "0", 8: "+8 °C"}
+    drawing.scale(figure, stripes, (0.21, 0.07, 0.36, 0.02), labels)
+    drawing.save(figure, file)
 
 
 def main() -> None:
@@ -139,9 +132,7 @@ def main() -> None:
     late.orderBy(F.desc("by")).select("name", F.round("by", 1).alias("warmer_by")).show(3)
     near = F.create_map(*[F.lit(value) for pair in SHOWN.items() for value in pair])
     shown = result.where(F.abs(F.col("lat") - near[F.col("name")]) < 0.6).toPandas()
-    picture = PICTURES / "city_stripes.png"
-    draw(shown, picture)
-    print(f"drew {picture}")
+    draw(shown, PICTURES / "city_stripes.png")
     spark.stop()
 
 

@@ -14,22 +14,21 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
 import icechunk
 import iris_sample_data
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import pyproj
 import shapely
 import xarray as xr
 from bokeh_sampledata import us_counties, us_states
-from PIL import Image
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import icechunk_spark
 
-mpl.use("Agg")
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "county-warming"
 PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "pictures"
 FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_america.nc"
@@ -68,63 +67,30 @@ def warming(spark: SparkSession, zones: DataFrame, path: str) -> DataFrame:
     return yearly.groupBy("fips", "detailed_name").agg((late - early).alias("warming"))
 
 
-def outlines(geometries: list[shapely.Geometry]) -> list[list[np.ndarray]]:
-    """Return the rings of each geometry in an equal-area projection of North America, in km."""
-    albers = pyproj.Transformer.from_crs("EPSG:4269", "EPSG:5070", always_xy=True)
-    rings = []
-    for geometry in geometries:
-        polygons = shapely.get_parts(geometry)
-        exteriors = [shapely.get_coordinates(polygon.exterior) for polygon in polygons]
-        rings.append([np.column_stack(albers.transform(*ring.T)) / 1000 for ring in exteriors])
-    return rings
+def rings(geometry: shapely.Geometry) -> list[np.ndarray]:
+    """Return the outlines of a county in degrees."""
+    return [shapely.get_coordinates(part.exterior) for part in shapely.get_parts(geometry)]
 
 
 def draw(found: pd.DataFrame, file: Path) -> None:
     """Draw the counties in classes of half a degree, under the borders of the states."""
-    import matplotlib.pyplot as plt
-    from matplotlib.collections import LineCollection, PolyCollection
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-
-    states = [state["geometry"] for state in us_states.records() if state["code"] in CONTIGUOUS]
     lowest, highest = found["warming"].min(), found["warming"].max()
     classes = np.arange(np.floor(lowest * 2) / 2, np.ceil(highest * 2) / 2 + 0.25, 0.5)
-    inferno = plt.get_cmap("inferno_r")
-    colors = ListedColormap(inferno(np.linspace(0.06, 0.85, len(classes) - 1)))
+    colors = drawing.HEAT.resampled(len(classes) - 1)
     norm = BoundaryNorm(classes, colors.N)
-
-    rings = outlines(found["geometry"].tolist())
-    values = np.repeat(found["warming"].to_numpy(), [len(parts) for parts in rings])
-    figure = plt.figure(figsize=(10, 6.9))
-    axes = figure.add_axes((0.01, 0.1, 0.98, 0.8))
-    axes.add_collection(
-        PolyCollection(
-            [ring for parts in rings for ring in parts],
-            array=values,
-            cmap=colors,
-            norm=norm,
-            edgecolor=(1, 1, 1, 0.3),
-            linewidth=0.25,
-        )
+    figure = drawing.figure(
+        "Every county of the contiguous USA, by its warming",
+        "Surface air temperature, 2070–2099 minus 1961–1990, scenario A1B",
+        height=5.2,
+        source="Model: Met Office, scenario A1B; counties: US Census Bureau",
     )
-    borders = [ring for parts in outlines(states) for ring in parts]
-    axes.add_collection(LineCollection(borders, color="white", linewidth=1.1))
-    axes.autoscale_view()
-    axes.set_aspect("equal")
-    axes.set_axis_off()
-    title = "Every county of the contiguous USA, by how much it warms"
-    figure.text(0.03, 0.94, title, fontsize=19, fontweight="bold", color="0.15")
-    about = "Air temperature at the surface, 2070–2099 minus 1961–1990, climate scenario A1B"
-    figure.text(0.03, 0.9, about, fontsize=12.5, color="0.35")
-    bar = figure.add_axes((0.05, 0.1, 0.42, 0.025))
-    scale = figure.colorbar(mpl.cm.ScalarMappable(norm, colors), cax=bar, orientation="horizontal")
-    scale.outline.set_visible(False)
-    scale.set_ticks(classes[classes == np.round(classes)])
-    scale.ax.xaxis.set_major_formatter(lambda degrees, _: f"+{degrees:.0f} °C")
-    scale.ax.minorticks_off()
-    scale.ax.tick_params(length=0, labelsize=12, labelcolor="0.25")
-    figure.savefig(file, dpi=100, facecolor="white")
-    # A palette holds all colours of the picture, in a third of the bytes.
-    Image.open(file).convert("RGB").quantize(256).save(file, optimize=True)
+    axes = figure.add_axes((0, 0.13, 1, 0.74))
+    outlines = [rings(geometry) for geometry in found["geometry"]]
+    drawing.usa(axes, outlines, found["warming"].to_numpy(), cmap=colors, norm=norm)
+    whole = classes[classes == np.round(classes)]
+    labels = {degrees: f"+{degrees:.0f} °C" for degrees in whole}
+    drawing.scale(figure, ScalarMappable(norm, colors), (0.05, 0.095, 0.55, 0.03), labels)
+    drawing.save(figure, file)
 
 
 def main() -> None:
@@ -144,9 +110,7 @@ def main() -> None:
     for word, row in (("most", found["warming"].idxmax()), ("least", found["warming"].idxmin())):
         name, degrees = found.loc[row, ["detailed_name", "warming"]]
         print(f"{name} warms {word}: by {degrees:.1f} degrees Celsius")
-    picture = PICTURES / "county_warming.png"
-    draw(shapes.merge(found[["fips", "warming"]], on="fips"), picture)
-    print(f"drew {picture}")
+    draw(shapes.merge(found[["fips", "warming"]], on="fips"), PICTURES / "county_warming.png")
     spark.stop()
 
 

@@ -29,21 +29,18 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 # The reference warns that concurrent commits are unsafe on local disks; the demo has one writer.
 os.environ.setdefault("ICECHUNK_LOG", "error")
 
+import drawing
 import icechunk
 import iris_sample_data
-import matplotlib as mpl
 import numpy as np
 import xarray as xr
-from bokeh_sampledata import us_states
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format import Repository
 
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-
+SOURCE = "Model: Met Office, from iris-sample-data"
 PAST, FUTURE = ("1860", "1890"), ("2070", "2100")
 GRID = ["latitude", "longitude"]
 
@@ -96,33 +93,39 @@ def reader(spark: SparkSession, url: str) -> DataFrameReader:
 
 def draw_map(warming: DataFrame, file: Path) -> None:
     grid = warming.toPandas().pivot(index="latitude", columns="longitude", values="warming")
-    figure, axes = plt.subplots(figsize=(9, 5.8), layout="constrained")
-    mesh = axes.pcolormesh(grid.columns - 360, grid.index, grid.values, cmap="inferno_r")
-    for state in us_states.records():
-        for part in getattr(state["geometry"], "geoms", [state["geometry"]]):
-            axes.plot(*part.exterior.xy, color="white", linewidth=0.7)
-    axes.set(xlim=(-135, -45), ylim=(15, 60), aspect=1.3, xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
-    axes.set_title(
-        "Warming from 1860-1889 to 2070-2099 (A1B scenario)", loc="left", fontweight="bold"
+    figure = drawing.figure(
+        "North America is projected to warm by 2 to 10 °C",
+        "Surface air temperature, 2070–2099 minus 1860–1889, scenario A1B",
+        height=5.4,
+        source=SOURCE,
     )
-    figure.colorbar(mesh, label="kelvin", shrink=0.7).outline.set_visible(False)
-    figure.savefig(file, dpi=110)
+    axes = figure.add_axes((0.02, 0.11, 0.96, 0.77))
+    mesh = drawing.north_america(axes, grid, cmap=drawing.HEAT, vmin=2, vmax=10)
+    labels = {degrees: f"+{degrees} °C" for degrees in (2, 4, 6, 8, 10)}
+    drawing.scale(figure, mesh, (0.06, 0.1, 0.55, 0.028), labels)
+    drawing.save(figure, file)
 
 
 def draw_series(series: DataFrame, file: Path) -> None:
     years = series.toPandas()
-    figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
-    axes.plot(years["year"], years["mean"], color="0.75", linewidth=1, label="one year")
-    smooth = years["mean"].rolling(11, center=True).mean()
-    axes.plot(years["year"], smooth, color="firebrick", linewidth=2, label="mean of 11 years")
-    axes.axvline(1979.5, color="0.3", linestyle=":", linewidth=1)
-    axes.text(1978, years["mean"].max(), "tag v1 ends here", ha="right", va="top", color="0.3")
-    axes.set_title("Surface air temperature over North America", loc="left", fontweight="bold")
-    axes.set_ylabel("kelvin")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", frameon=False)
-    figure.savefig(file, dpi=110)
+    celsius = years["mean"] - 273.15
+    figure = drawing.figure(
+        "North America warms by five degrees in two centuries",
+        "Yearly mean of surface air temperature, °C, scenario A1B",
+        height=4.2,
+        source=SOURCE,
+    )
+    axes = drawing.plain(figure.add_axes((0.07, 0.15, 0.9, 0.66)), labelsize=11)
+    axes.plot(years["year"], celsius, color="0.72", linewidth=1)
+    axes.plot(
+        years["year"], celsius.rolling(11, center=True).mean(), color=drawing.RED, linewidth=2.5
+    )
+    axes.axvline(1979.5, color=drawing.BLUE, linestyle=":", linewidth=1.5)
+    axes.text(1977, celsius.max(), "tag v1 ends here", ha="right", va="top", color=drawing.BLUE)
+    axes.text(2062, celsius.max() - 2.6, "mean of\n11 years", color=drawing.RED)
+    axes.text(1866, celsius.min() + 1.4, "one year", color="0.5")
+    axes.grid(axis="y", color="0.92")
+    drawing.save(figure, file)
 
 
 def main(output: Path, master: str, below: str | None) -> None:

@@ -1,6 +1,7 @@
 """Mirrors a repository to Parquet: copy, SQL query, refresh after a commit, time travel.
 
-The copy is a Delta table. DuckDB reads it as well, if it is installed. Run it with
+The copy is a Delta table. DuckDB reads it as well, if it is installed. The picture shows the table
+at its two snapshots. Run it with
 ``python examples/mirror_a_repository.py [output folder]``.
 """
 
@@ -13,8 +14,10 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from weather import one_day
 
 import icechunk_spark
 
@@ -28,15 +31,29 @@ def start() -> SparkSession:
     return spark
 
 
-def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
-    return spark.range(24 * 73 * 144).selectExpr(
-        f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
-        "90 - 2.5D * (id div 144 % 73) AS latitude",
-        "2.5D * (id % 144) AS longitude",
-        "cast(288 + 25 * cos(2 * radians(90 - 2.5 * (id div 144 % 73)))"
-        " + 6 * cos(radians(15 * (id div (73 * 144)) + 2.5 * (id % 144) - 210)) AS float) AS t2m",
+def draw(states: dict[str, DataFrame], file: Path) -> None:
+    """Draw the mean of each hour as the table had it at each snapshot."""
+    figure = drawing.figure(
+        "The copy in Parquet, at two snapshots",
+        "Mean temperature of North America in each hour, °C",
+        height=4.2,
+        source="Fields: Met Office climate model, with noise added",
     )
+    axes = drawing.plain(figure.add_axes((0.08, 0.16, 0.68, 0.66)), labelsize=11)
+    looks = (("#9cc3dc", 9), (drawing.BLUE, 2.5))
+    for place, ((name, frame), (color, width)) in enumerate(
+        zip(states.items(), looks, strict=True)
+    ):
+        hours = frame.groupBy("time").avg("t2m").orderBy("time").toPandas()
+        axes.plot(hours["time"], hours["avg(t2m)"] - 273.15, color=color, linewidth=width)
+        text = f"{name}:\n{len(hours)} hours"
+        axes.text(1.03, 0.8 - 0.3 * place, text, color=color,
+                  transform=axes.transAxes)  # fmt: skip
+    axes.set_xticks(
+        hours["time"][::12], [f"{at.day} July, {at:%H:%M}" for at in hours["time"][::12]]
+    )
+    axes.grid(axis="y", color="0.92")
+    drawing.save(figure, file)
 
 
 def main() -> None:
@@ -47,7 +64,7 @@ def main() -> None:
         one_day(spark, "2024-07-01"),
         repository,
         dims="time,latitude,longitude",
-        chunks="time=24,latitude=73,longitude=72",
+        chunks="time=24,latitude=37,longitude=25",
         message="1 July",
     )
 
@@ -71,6 +88,8 @@ def main() -> None:
         files = DeltaTable(copy).file_uris()
         found = duckdb.execute(f"{MEANS} FROM read_parquet(?) GROUP BY day ORDER BY day", [files])
         print("DuckDB:", found.fetchall())
+    newest = icechunk_spark.mirrored(spark, copy)
+    draw({"first snapshot": older, "second snapshot": newest}, OUTPUT / "snapshots.png")
     spark.stop()
 
 

@@ -1,8 +1,8 @@
 """Runs a week of operations: files arrive, one is broken, a day is redone, old snapshots expire.
 
 Model output of seven days arrives as files, four a day. The fields are those of a climate model
-over North America (PyPI's ``iris-sample-data``); one model year represents one day, with an added
-daily cycle and seeded noise: the weather is made up, the grid is real. On every morning
+over North America (``weather.py``); one model year represents one day, with an added daily cycle
+and seeded noise: the weather is made up, the grid is real. On every morning
 
 1. the new files become part of one dataset without being copied (``virtualize``),
 2. a stream keeps daily means in a second repository,
@@ -31,24 +31,21 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
 import fsspec
-import iris_sample_data
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import shapely
-import xarray as xr
 from bokeh_sampledata import us_counties
+from matplotlib.patches import FancyBboxPatch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from weather import FIRST, field
 
 import icechunk_spark
 from icechunk_format import Repository
 from icechunk_spark import maintenance
 
-mpl.use("Agg")
-FILE = Path(iris_sample_data.__file__).parent / "sample_data" / "A1B_north_america.nc"
-FIRST = datetime(2024, 7, 1)  # a Monday
 DAYS = [FIRST + timedelta(days=day) for day in range(7)]
 PLAUSIBLE = (200, 330)  # kelvin, for a daily mean
 
@@ -214,22 +211,6 @@ def daily_means(rows: DataFrame) -> DataFrame:
     return means.agg(F.avg("t2m").alias("t2m"), F.count("t2m").cast("int").alias("fields"))
 
 
-def field(day: datetime, step: int) -> xr.Dataset:
-    """Return a field of the model: that of a year, with a daily cycle and seeded noise."""
-    run = xr.open_dataset(FILE, decode_timedelta=True)["air_temperature"]
-    number = (day - FIRST).days
-    year = run.isel(time=140 + number).reset_coords(drop=True)
-    local_hour = 6 * step + (year.longitude - 360) / 15
-    cycle = 4 * np.cos((local_hour - 15) / 24 * 2 * np.pi)
-    coarse = np.random.default_rng(10 * number + step).normal(0, 2, (5, 7))
-    noise = np.kron(coarse, np.ones((8, 7)))[: year.sizes["latitude"], : year.sizes["longitude"]]
-    values = (year + cycle + noise).astype("float32")
-    values.attrs = {"units": "K", "standard_name": "air_temperature"}
-    # xarray names a time by its nanoseconds; files store seconds.
-    at = pd.Timestamp(day) + pd.Timedelta(hours=6 * step)
-    return values.expand_dims(time=[at]).to_dataset(name="t2m")
-
-
 def arrive(
     folder: str,
     day: datetime,
@@ -244,7 +225,7 @@ def arrive(
     for step in steps:
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / f"{day:%Y-%m-%d}T{6 * step:02}.nc"
-            data = field(day, step)
+            data = field(day + timedelta(hours=6 * step)).to_dataset()
             if wrong:
                 data["t2m"] += 90 * np.exp(-(((data.latitude - 42) / 8) ** 2))
             encoding = {"t2m": {"zlib": True, "chunksizes": data["t2m"].shape}}
@@ -266,59 +247,49 @@ def counties(spark: SparkSession, states: list[str] | None) -> DataFrame:
 
 def draw(seen: pd.DataFrame, file: Path) -> None:
     """Draw for each morning what was readable of each day."""
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import FancyBboxPatch
-
     looks = {
-        "complete": ("#2f7d5b", "white"),
-        "three of four files": ("#e8c547", "0.15"),
-        "wrong": ("#c8443a", "white"),
-        "taken out": ("#d9d9d9", "0.35"),
-        "redone": ("#2a6f97", "white"),
+        "complete": (drawing.GREEN, "white"),
+        "three of four files": (drawing.YELLOW, drawing.DARK),
+        "wrong": (drawing.RED, "white"),
+        "taken out": (drawing.MISSING, drawing.GREY),
+        "redone": (drawing.BLUE, "white"),
     }
     happened = [
         "", "", "a file\nis broken", "the file is\nrepaired", "a wrong day\nis taken out",
         "redone on\na branch,\nmerged", "expire,\ncollect,\nverify, copy",
     ]  # fmt: skip
-    figure = plt.figure(figsize=(10, 6.9))
-    axes = figure.add_axes((0.11, 0.14, 0.86, 0.6))
+    figure = drawing.figure(
+        "What was readable when: a week of operations",
+        "Mean temperature of each day (°C), as the tag of each evening shows it",
+        height=5.4,
+        source="Fields: Met Office climate model, with noise added",
+    )
+    axes = drawing.plain(figure.add_axes((0.115, 0.14, 0.875, 0.56)))
     wrong = set()
     for row in seen.sort_values("morning").itertuples():
         x, y = (row.morning - FIRST).days, (row.day - FIRST).days
+        text = f"{row.mean - 273.15:.1f}"
         if pd.isna(row.mean):
             look, text = "taken out", "–"
         elif row.high > PLAUSIBLE[1]:
-            look, text = "wrong", f"{row.mean - 273.15:.1f} °C"
+            look = "wrong"
             wrong.add(y)
+        elif y in wrong:
+            look = "redone"
         else:
-            look = (
-                "redone" if y in wrong else "complete" if row.fields == 4 else "three of four files"
-            )
-            text = f"{row.mean - 273.15:.1f} °C"
+            look = "complete" if row.fields == 4 else "three of four files"
         color, ink = looks[look]
-        box = FancyBboxPatch(
-            (x + 0.06, y + 0.08), 0.88, 0.84, boxstyle="round,pad=0,rounding_size=0.1"
-        )
+        box = FancyBboxPatch((x, y), 0.88, 0.84, boxstyle="round,pad=0,rounding_size=0.1")
         box.set(facecolor=color, edgecolor="none")
         axes.add_patch(box)
-        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=12.5)
+        axes.text(x + 0.44, y + 0.44, text, ha="center", va="center", color=ink, fontsize=12.5)
     for x, (day, text) in enumerate(zip(DAYS, happened, strict=True)):
-        axes.text(x + 0.5, -0.12, f"{day:%A}", ha="center", va="bottom", fontsize=13, color="0.2")
-        axes.text(x + 0.5, -0.5, text, ha="center", va="bottom", fontsize=11, color="0.45")
-    axes.set(xlim=(0, 7), ylim=(7, 0), yticks=np.arange(7) + 0.5, xticks=[])
-    axes.set_yticklabels([f"{day.day} July" for day in DAYS], fontsize=13, color="0.2")
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    title = "What was readable when: a week of operations"
-    figure.text(0.03, 0.945, title, fontsize=19, fontweight="bold", color="0.15")
-    about = "Daily mean temperature of each day, as the tag of each evening shows it"
-    figure.text(0.03, 0.905, about, fontsize=12.5, color="0.35")
-    for place, (name, (color, _)) in zip(
-        (0.11, 0.26, 0.49, 0.61, 0.77), looks.items(), strict=True
-    ):
-        figure.text(place, 0.065, "■", color=color, fontsize=17, va="center")
-        figure.text(place + 0.025, 0.068, name, color="0.3", fontsize=12.5, va="center")
-    figure.savefig(file, dpi=100, facecolor="white")
+        axes.text(x + 0.44, -0.15, f"{day:%A}", ha="center", va="bottom", fontsize=10)
+        axes.text(x + 0.44, -0.6, text, ha="center", va="bottom", fontsize=9.5, color="0.45")
+    axes.set(xlim=(0, 7), ylim=(7, 0), yticks=np.arange(7) + 0.42, xticks=[])
+    axes.set_yticklabels([f"{day.day} July" for day in DAYS])
+    drawing.legend(figure, 0.09, {name: color for name, (color, _) in looks.items()})
+    drawing.save(figure, file)
 
 
 def main() -> None:
@@ -367,9 +338,8 @@ def main() -> None:
             week.sum_up(DAYS[2])  # again, from four files
     week.tidy_up(kept_since)
 
-    picture = pictures / "operations.png"
-    draw(week.readable(), picture)
-    print(f"drew {picture}\na week in {time.perf_counter() - started:.0f} s")
+    draw(week.readable(), pictures / "operations.png")
+    print(f"a week in {time.perf_counter() - started:.0f} s")
     spark.stop()
 
 

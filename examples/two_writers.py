@@ -1,7 +1,8 @@
 """Runs two jobs concurrently: both commit if they write different cells, otherwise one fails.
 
 Jobs take no locks. The second job to commit finds that the branch has moved and compares the
-changes of both: it is rebased on the other, or fails and names the cells in conflict.
+changes of both: it is rebased on the other, or fails and names the cells in conflict. The picture
+shows whose values each cell has at the end.
 Run it with ``python examples/two_writers.py [output folder]``.
 """
 
@@ -14,8 +15,11 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
+from matplotlib.colors import ListedColormap
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from weather import one_day
 
 import icechunk_spark
 from icechunk_format import Repository
@@ -29,17 +33,6 @@ def start() -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     icechunk_spark.register(spark)
     return spark
-
-
-def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a synthetic global temperature on a 2.5 degree grid, one row per cell."""
-    return spark.range(24 * 73 * 144).selectExpr(
-        f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
-        "90 - 2.5D * (id div 144 % 73) AS latitude",
-        "2.5D * (id % 144) AS longitude",
-        "cast(288 + 25 * cos(2 * radians(90 - 2.5 * (id div 144 % 73)))"
-        " + 6 * cos(radians(15 * (id div (73 * 144)) + 2.5 * (id % 144) - 210)) AS float) AS t2m",
-    )
 
 
 def race(path: str, *frames: DataFrame) -> None:
@@ -59,6 +52,24 @@ def race(path: str, *frames: DataFrame) -> None:
             print(" ", line)
 
 
+def draw(added: DataFrame, file: Path) -> None:
+    """Draw a map of the writers: each of them has added another number of degrees."""
+    grid = added.toPandas().pivot(index="latitude", columns="longitude", values="added")
+    figure = drawing.figure(
+        "Two writers at a time: whose values each cell has",
+        "Two wrote different cells at the same time; of two that met, one was refused",
+        height=5.4,
+        source="Grid: Met Office climate model",
+    )
+    colors = {"writer 1": "#7fb3d5", "writer 2": "#e0a458"}
+    colors["the first of the two that met"] = drawing.GREEN
+    chosen = ListedColormap([*colors.values(), drawing.GREEN])
+    axes = figure.add_axes((0.02, 0.12, 0.96, 0.75))
+    drawing.north_america(axes, grid, cmap=chosen, vmin=0.5, vmax=4.5)
+    drawing.legend(figure, 0.08, colors)
+    drawing.save(figure, file)
+
+
 def main() -> None:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     path = str(OUTPUT)
@@ -68,21 +79,26 @@ def main() -> None:
         day,
         path,
         dims=["time", "latitude", "longitude"],
-        chunks={"time": 24, "latitude": 37, "longitude": 144},
+        chunks={"time": 24, "latitude": 19, "longitude": 49},
         message="1 July",
     )
-    warmer = day.withColumn("t2m", (F.col("t2m") + 1).cast("float"))
+
+    def warmer(degrees: int) -> DataFrame:
+        return day.withColumn("t2m", (F.col("t2m") + degrees).cast("float"))
 
     print("One writes the northern cells, the other the southern:")
-    race(path, warmer.where("latitude > 0"), warmer.where("latitude <= -2.5"))
+    race(path, warmer(1).where("latitude > 37"), warmer(2).where("latitude <= 37"))
 
     print("Both write the same cells:")
-    hotter = day.withColumn("t2m", (F.col("t2m") + 2).cast("float"))
-    race(path, hotter.where("latitude > 50"), hotter.where("latitude > 60"))
+    race(path, warmer(3).where("latitude > 50"), warmer(4).where("latitude > 55"))
 
     print("History, newest first:")
     for info in Repository.open(path).ancestry(branch="main"):
         print(f"  {info.id}  {info.message}")
+
+    now = spark.read.format("icechunk").load(path).withColumnRenamed("t2m", "now")
+    added = now.join(day, ["time", "latitude", "longitude"]).where("hour(time) = 0")
+    draw(added.withColumn("added", F.round(F.col("now") - F.col("t2m"))), OUTPUT / "writers.png")
     spark.stop()
 
 

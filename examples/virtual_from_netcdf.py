@@ -6,7 +6,8 @@ call adds its replacement. Spark and the reference library read all of it as one
 picture is a Hovmöller diagram of the Pacific: longitude to the right, time downwards.
 
 Run it with ``python examples/virtual_from_netcdf.py [output folder]``; it needs
-``pip install 'icechunk-spark[virtualize]' iris-sample-data matplotlib netCDF4``.
+``pip install 'icechunk-spark[virtualize]' iris-sample-data matplotlib netCDF4`` and the packages of
+``drawing.py``.
 """
 
 import os
@@ -17,9 +18,9 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
 import icechunk
 import iris_sample_data
-import matplotlib as mpl
 import numpy as np
 import xarray as xr
 from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +29,6 @@ from pyspark.sql.window import Window
 
 import icechunk_spark
 
-mpl.use("Agg")
 OUTPUT = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output") / "virtual-from-netcdf"
 PICTURES = OUTPUT if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "pictures"
 OSTIA = Path(iris_sample_data.__file__).parent / "sample_data" / "ostia_monthly.nc"
@@ -67,11 +67,14 @@ def anomalies(sea: DataFrame) -> DataFrame:
 
 def draw(found: DataFrame, file: Path) -> None:
     """Draw the anomalies: longitude to the right, time downwards."""
-    import matplotlib.pyplot as plt
-
     grid = found.toPandas().pivot(index="time", columns="longitude", values="anomaly")
-    figure = plt.figure(figsize=(10, 6.9))
-    axes = figure.add_axes((0.09, 0.19, 0.87, 0.62))
+    figure = drawing.figure(
+        "El Niño, read from files that were not copied",
+        "Sea surface along the equator, difference from the usual month",
+        height=5.2,
+        source="OSTIA sea surface temperature, Met Office",
+    )
+    axes = drawing.plain(figure.add_axes((0.095, 0.2, 0.875, 0.6)), labelsize=11)
     axes.set_facecolor("0.8")
     mesh = axes.pcolormesh(
         grid.columns,
@@ -83,26 +86,19 @@ def draw(found: DataFrame, file: Path) -> None:
         shading="nearest",
     )
     axes.invert_yaxis()
-    for month, words, color in (("2007-12", "La Niña", "white"), ("2009-12", "El Niño", "white")):
+    for month, words in (("2007-12", "La Niña"), ("2009-12", "El Niño")):
         place = (222, np.datetime64(f"{month}-16"))
-        axes.annotate(words, place, ha="center", va="center", fontsize=17, color=color)
-    degrees = np.arange(150, 281, 30)
+        axes.annotate(words, place, ha="center", va="center", fontsize=15, color="white")
+    degrees = np.arange(150, 271, 30)
     east = [f"{d}°E" if d < 180 else f"{360 - d}°W".replace("180°W", "180°") for d in degrees]
-    axes.set_xticks(degrees, east, fontsize=12)
-    axes.tick_params(length=0, labelsize=12, labelcolor="0.25")
-    axes.spines[:].set_visible(False)
-    title = "El Niño, read from files that were not copied"
-    figure.text(0.03, 0.94, title, fontsize=18, fontweight="bold", color="0.15")
-    about = "Sea surface of the Pacific along the equator, difference from the usual month"
-    figure.text(0.03, 0.89, about, fontsize=12.5, color="0.35")
-    figure.text(0.09, 0.825, "New Guinea", fontsize=11, color="0.45")
-    figure.text(0.96, 0.825, "Peru", fontsize=11, color="0.45", ha="right")
-    bar = figure.add_axes((0.09, 0.09, 0.42, 0.025))
-    scale = figure.colorbar(mesh, cax=bar, orientation="horizontal", ticks=[-2.5, 0, 2.5])
-    scale.outline.set_visible(False)
-    scale.set_ticklabels(["−2.5 °C", "0", "+2.5 °C"])
-    scale.ax.tick_params(length=0, labelsize=12, labelcolor="0.25")
-    figure.savefig(file, dpi=100, facecolor="white")
+    axes.set_xticks(degrees, east)
+    years = range(2007, 2011)
+    axes.set_yticks([np.datetime64(f"{year}-01-01") for year in years], years)
+    figure.text(0.095, 0.815, "New Guinea", color=drawing.GREY)
+    figure.text(0.97, 0.815, "Peru", color=drawing.GREY, ha="right")
+    labels = {-2.5: "−2.5 °C", 0: "0", 2.5: "+2.5 °C"}
+    drawing.scale(figure, mesh, (0.095, 0.1, 0.45, 0.028), labels)
+    drawing.save(figure, file)
 
 
 def main() -> None:
@@ -131,9 +127,7 @@ def main() -> None:
     sea.groupBy(F.year("time").alias("year")).agg(
         F.count("*").alias("cells"), F.round(F.avg("surface_temperature"), 2).alias("kelvin")
     ).orderBy("year").show()
-    picture = PICTURES / "archives.png"
-    draw(anomalies(sea), picture)
-    print(f"drew {picture}")
+    draw(anomalies(sea), PICTURES / "archives.png")
 
     access = icechunk.credentials.LocalFileSystemAccess
     repository = icechunk.Repository.open(

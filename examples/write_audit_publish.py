@@ -1,6 +1,6 @@
 """Writes new data to a branch, checks it there, and publishes it to `main`.
 
-Readers of `main` never see rows that failed the check.
+Readers of `main` never see rows that failed the check. The picture shows both branches.
 Run it with ``python examples/write_audit_publish.py [output folder]``.
 """
 
@@ -12,8 +12,11 @@ from pathlib import Path
 # Spark starts Python workers by name: they must be this very interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import drawing
+import matplotlib as mpl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from weather import one_day
 
 import icechunk_spark
 from icechunk_format import Repository
@@ -26,17 +29,6 @@ def start() -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     icechunk_spark.register(spark)
     return spark
-
-
-def one_day(spark: SparkSession, day: str) -> DataFrame:
-    """Return 24 hours of a made-up global temperature on a 2.5 degree grid, one row per cell."""
-    return spark.range(24 * 73 * 144).selectExpr(
-        f"timestamp_ntz '{day}' + make_dt_interval(0, cast(id div (73 * 144) as int)) AS time",
-        "90 - 2.5D * (id div 144 % 73) AS latitude",
-        "2.5D * (id % 144) AS longitude",
-        "cast(288 + 25 * cos(2 * radians(90 - 2.5 * (id div 144 % 73)))"
-        " + 6 * cos(radians(15 * (id div (73 * 144)) + 2.5 * (id % 144) - 210)) AS float) AS t2m",
-    )
 
 
 def publish(spark: SparkSession, path: str, rows: DataFrame, branch: str) -> None:
@@ -54,6 +46,29 @@ def publish(spark: SparkSession, path: str, rows: DataFrame, branch: str) -> Non
     print("published")
 
 
+def draw(spark: SparkSession, path: str, file: Path) -> None:
+    """Draw the last noon of `main` and that of the branch which was not published."""
+    panels = {}
+    for heading, branch, day in (
+        ("main: 2 July", "main", 2),
+        ("branch july-3: not published", "july-3", 3),
+    ):
+        hour = spark.read.format("icechunk").option("sel", f"time=2024-07-0{day}T18:00")
+        rows = hour.option("branch", branch).load(path).toPandas()
+        grid = rows.pivot(index="latitude", columns="longitude", values="t2m")
+        panels[heading] = grid - 273.15
+    figure = drawing.figure(
+        "What failed the check stays on its branch",
+        "Temperature at 18:00 UTC, °C; implausible values are black",
+        height=4.2,
+        source="Fields: Met Office climate model, with noise added",
+    )
+    colors = mpl.colormaps["RdYlBu_r"].with_extremes(over="black")
+    labels = {-20: "−20 °C", 0: "0", 20: "20", 40: "40 °C"}
+    drawing.compare(figure, panels, labels, cmap=colors, vmin=-20, vmax=40)
+    drawing.save(figure, file)
+
+
 def main() -> None:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     path = str(OUTPUT)
@@ -68,7 +83,8 @@ def main() -> None:
 
     publish(spark, path, one_day(spark, "2024-07-02"), "july-2")
     broken = one_day(spark, "2024-07-03").withColumn(
-        "t2m", F.when(F.col("latitude") == 0, F.lit(9999.0)).otherwise(F.col("t2m")).cast("float")
+        "t2m",
+        F.when(F.col("latitude") == 37.5, F.lit(9999.0)).otherwise(F.col("t2m")).cast("float"),
     )
     publish(spark, path, broken, "july-3")
 
@@ -77,6 +93,7 @@ def main() -> None:
         print(f"  {name:8} {snapshot}")
     latest = spark.read.format("icechunk").load(path).agg(F.max("time"), F.max("t2m")).first()
     print(f"main ends at {latest[0]}, and its warmest cell has {latest[1]:.1f} K")
+    draw(spark, path, OUTPUT / "branches.png")
     spark.stop()
 
 

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from helpers.notebook_pages import page_of
 from helpers.spark.session import environment_of_a_program
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+# Pages of the manual show the first picture of these.
+PICTURES = {"arrays_from_arrays": "hot_years.png", "archive_to_answers": "el-nino.png"}
 IDS = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{20}\b")
 # Times of the data have neither a zone nor fractions of seconds.
 INSTANTS = re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+\S*| UTC|Z|\+00:00)")
@@ -27,7 +30,9 @@ pytestmark = pytest.mark.needs_reference
 
 def run(notebook, folder):
     """Run all cells in a folder; keep of their outputs what is not of this machine."""
-    environment = environment_of_a_program(PYTHONHASHSEED="0")
+    environment = environment_of_a_program(
+        PYTHONHASHSEED="0", PYTHONPATH=str(NOTEBOOKS[0].parents[1])
+    )
     client = NotebookClient(
         notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(folder)}}
     )
@@ -69,5 +74,10 @@ def test_notebook(file, tmp_path):
     run(ran, tmp_path)
     if os.environ.get("NOTEBOOKS_UPDATE"):
         nbformat.write(ran, file)
+        if file.stem in PICTURES:
+            _, drawn = page_of(file)
+            (ROOT / "docs" / "pictures" / PICTURES[file.stem]).write_bytes(
+                next(iter(drawn.values()))
+            )
     else:
         assert texts(ran) == texts(shown)
