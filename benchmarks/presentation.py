@@ -11,12 +11,14 @@ Rules of this file
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from matplotlib.axes import Axes
     from measurement import Row
 
 _RATIO = re.compile(r"ratio >= ([\d.]+)")
@@ -24,7 +26,7 @@ _SECONDS = re.compile(r"<= ([\d.]+) s\b")
 _MEGABYTES = re.compile(r"<= ([\d.]+) MB")
 _MEMORY = re.compile("MB|memory")
 _OPENING, _CLOSING = "<!-- benchmarks -->", "<!-- /benchmarks -->"
-_BLUE, _ORANGE, _GREY = "#2a6f97", "#d1660f", "#8a8f94"
+_GREEN, _ORANGE, _GREY = "#2f7d5b", "#d1660f", "#8a8f94"
 
 
 def is_met(row: Row) -> bool | None:
@@ -81,91 +83,59 @@ def replace_table(document: str, table: str) -> str:
 
 
 def plot(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a PNG for each benchmark: ratios with their goals, and seconds where those are judged.
+    """Write a PNG for each benchmark: ratios, or seconds where no ratio is measured; longest first.
 
-    Bars that miss their goal are orange; grey ones have none.
+    Bars that miss their goal are orange; grey ones have none. A black line is a goal.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    import drawing
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for benchmark in dict.fromkeys(row.benchmark for row in rows):
         own = [row for row in rows if row.benchmark == benchmark]
-        timed = [row for row in own if _SECONDS.search(row.goal)]
-        compared = [row for row in own if row.ratio is not None and row not in timed]
-        panels = [
-            (chosen, name)
-            for chosen, name in (
-                (compared, "times as fast as what is named (logarithmic)"),
-                (timed or ([] if compared else own), "seconds"),
-            )
-            if chosen
-        ]
-        figure, axes = plt.subplots(
-            len(panels),
-            1,
-            figsize=(10, 0.9 * len(panels) + 0.55 * sum(len(chosen) for chosen, _ in panels)),
-            height_ratios=[len(chosen) + 1 for chosen, _ in panels],
-            layout="constrained",
-            squeeze=False,
+        judged = [row for row in own if row.goal] or own
+        compared = [row for row in judged if row.ratio is not None]
+        chosen = sorted(compared or judged, key=lambda row: -(row.ratio or row.wall_s))
+        height = 1.6 + 0.62 * len(chosen)
+        figure = drawing.figure(
+            f"Benchmark {benchmark}: " + ("times as fast" if compared else "seconds"),
+            "In small letters: compared with what. Black: goal, orange: missed",
+            height=height,
+            source="benchmarks/run.py, medians",
         )
-        figure.suptitle(benchmark, fontweight="bold")
-        for axis, (chosen, name) in zip(axes[:, 0], panels, strict=True):
-            _bars(axis, chosen, name)
+        axes = figure.add_axes((0.5, 0.65 / height, 0.38, 1 - 1.5 / height))
+        _bars(drawing.plain(axes, labelsize=11), chosen, is_ratio=bool(compared))
         written.append(folder / f"{benchmark}.png")
-        figure.savefig(written[-1], dpi=110)
-        plt.close(figure)
+        drawing.save(figure, written[-1])
     return written
 
 
-def _bars(axis: object, rows: Sequence[Row], name: str) -> None:
-    """Draw one panel: a bar a row, its value beside it, its goal as a black line across it."""
-    from matplotlib.axes import Axes
-
-    assert isinstance(axis, Axes)
-    in_seconds = name == "seconds"
-    values = [row.wall_s if in_seconds else row.ratio or 0.0 for row in rows]
-    colours = {True: _BLUE, False: _ORANGE, None: _GREY}
-    places = range(len(rows))
-    labels = [
-        row.case if in_seconds or not row.versus else f"{row.case}\nbeside {row.versus}"
-        for row in rows
-    ]
-    pattern = _SECONDS if in_seconds else _RATIO
-    goals = [pattern.search(row.goal) for row in rows]
-    if not in_seconds:
-        axis.set_xscale("log")
-    least = min([*values, *(float(goal[1]) for goal in goals if goal)])
-    left = 0.0 if in_seconds else min(0.5, least * 0.8)
-    # Seconds grow from nothing, ratios from "as fast".
-    origin = 0.0 if in_seconds else 1.0
-    axis.barh(
-        list(places),
-        [value - origin for value in values],
-        left=origin,
-        height=0.6,
-        color=[colours[is_met(row)] for row in rows],
-    )
-    for place, value, goal in zip(places, values, goals, strict=True):
-        # At the edge, where neither a bar nor a goal is in the way.
-        text = f"{value:.3g}" if in_seconds else f"{value:.2f}"
-        axis.text(1.01, place, text, transform=axis.get_yaxis_transform(), va="center")
-        if goal:
-            limit = float(goal[1])
-            axis.plot([limit, limit], [place - 0.42, place + 0.42], color="black", linewidth=2)
-    axis.set_yticks(list(places), labels, fontsize=8)
-    axis.invert_yaxis()
-    top = max(
-        [1.0 if not in_seconds else 0.0, *values, *(float(goal[1]) for goal in goals if goal)]
-    )
-    axis.set_xlim(left, top * (1.15 if in_seconds else 1.5))
-    if not in_seconds:
-        axis.axvline(1.0, color=_GREY, linewidth=0.8, linestyle=":")
-        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if left <= t <= top * 1.5]
-        axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
-        axis.set_xticks([], minor=True)
-    axis.set_xlabel(f"{name}; black: goal; orange: missed; grey: no goal", fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+def _bars(axes: Axes, rows: Sequence[Row], *, is_ratio: bool) -> None:
+    """Draw a bar for each row, with its name on the left, its value beside it, and its goal."""
+    edge = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center"}
+    colors = {True: _GREEN, False: _ORANGE, None: _GREY}
+    origin, tops = (1.0 if is_ratio else 0.0), [1.0]
+    for place, row in enumerate(rows):
+        value = (row.ratio or 0.01) if is_ratio else row.wall_s
+        axes.barh(place, value - origin, left=origin, height=0.5, color=colors[is_met(row)])
+        goal = (_RATIO if is_ratio else _SECONDS).search(row.goal)
+        limits = [float(goal[1])] if goal else []
+        axes.vlines(limits, place - 0.36, place + 0.36, color="black", linewidth=2)
+        end = max(value, origin, *limits)
+        text = f"{value:.3g} ×" if is_ratio else f"{value:.3g} s"
+        axes.text(end * 1.06, place, text, va="center", fontsize=12)
+        tops.append(end)
+        axes.text(-0.03, place - (0.17 if row.versus else 0), row.case, fontsize=10.5, **edge)
+        axes.text(-0.03, place + 0.2, row.versus, fontsize=8.5, color="0.4", **edge)
+    axes.set(ylim=(len(rows) - 0.4, -0.6), yticks=[])
+    if is_ratio:
+        least = min(row.ratio or 0.01 for row in rows)
+        axes.set(xscale="log", xlim=(min(0.6, least * 0.8), max(tops) * 1.15))
+        left, right = axes.get_xlim()
+        ticks = [
+            tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if left <= tick <= right
+        ]
+        axes.set_xticks(ticks, [f"{tick:g} ×" for tick in ticks])
+        axes.set_xticks([], minor=True)
+    axes.axvline(origin, color="0.3", linewidth=1)

@@ -20,10 +20,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 AS_A_PROGRAM = "write_audit_publish"
 SHOWN = {
-    "append_a_day": ["2024-07-02: 252,288 cells", "has committed version", "2024-07-03 00:00:00"],
-    "fix_a_region": ["rewrote 600 cells in 2 of the 32 chunks", "North Sea"],
-    AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published"],
-    "two_writers": ["went on top of the other's commit", "refused."],
+    "append_a_day": [
+        "2024-07-02: 43,512 cells",
+        "has committed version",
+        "2024-07-03 00:00:00",
+        "days.png",
+    ],
+    "fix_a_region": ["rewrote 1,512 cells in 2 of the 16 chunks", "Gulf of Mexico", "fixed.png"],
+    AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published", "branches.png"],
+    "two_writers": ["went on top of the other's commit", "refused.", "writers.png"],
     "virtual_from_netcdf": [
         "45 chunks of 4 files",
         "left out: ostia-2010.nc: its first bytes",
@@ -32,11 +37,12 @@ SHOWN = {
         "that are in the files: True",
     ],
     "mirror_a_repository": [
-        "copied 252,288 cells of snapshot",
-        "252,288 cells more, 0 files rewritten",
+        "copied 43,512 cells of snapshot",
+        "43,512 cells more, 0 files rewritten",
         "once more: 0 cells",
-        "the first snapshot has 252,288 cells",
+        "the first snapshot has 43,512 cells",
         "DuckDB: [(datetime.datetime(2024, 7, 1",
+        "snapshots.png",
     ],
     "city_stripes": ["7,326 cities, 1,758,240 temperatures", "city_stripes.png"],
     "county_warming": ["3,109 counties, 746,160 yearly means", "North Dakota warms most: by 7.7"],
@@ -53,6 +59,7 @@ SHOWN = {
         "table refreshed: 6 files",
         "1,200 readings in 6 commits",
         "the table has 1,200 readings",
+        "lag.png",
     ],
 }
 # Small sizes for the tests.
@@ -79,6 +86,7 @@ def test_an_example_as_a_program(tmp_path):
 def test_an_example_in_a_running_session(spark, name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path), *ARGUMENTS.get(name, [])])
+    monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
