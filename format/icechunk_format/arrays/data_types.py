@@ -30,16 +30,7 @@ from icechunk_format.arrays.named_configuration import (
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 DataTypeKind = Literal[
-    "bool",
-    "int",
-    "uint",
-    "float",
-    "complex",
-    "datetime",
-    "timedelta",
-    "string",
-    "bytes",
-    "struct",
+    "bool", "int", "uint", "float", "complex", "datetime", "timedelta", "string", "bytes", "struct"
 ]
 
 _KIND_BY_NUMPY: Final[dict[str, DataTypeKind]] = {

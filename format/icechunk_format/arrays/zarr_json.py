@@ -192,10 +192,7 @@ def parse_array_metadata(user_data: bytes, *, node_path: str) -> ArrayMetadata:
     grid: ChunkGrid | IcechunkError
     try:
         grid = parse_chunk_grid(
-            document.get("chunk_grid"),
-            shape,
-            unit=_inner_shape(codecs_json),
-            node_path=node_path,
+            document.get("chunk_grid"), shape, unit=_inner_shape(codecs_json), node_path=node_path
         )
     except UnsupportedError as error:
         grid = error

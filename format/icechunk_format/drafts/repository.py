@@ -191,7 +191,5 @@ def open_draft(location: Place, *, store_root: Place | None = None) -> DraftRepo
     else:
         problem = f"it has neither {STATE!r} nor branch files like 'r/main/ZZZZZZZZ.json'"
     raise NotFoundError(
-        f"{found} is not a draft of a repository: {problem}",
-        kind="repository",
-        location=str(found),
+        f"{found} is not a draft of a repository: {problem}", kind="repository", location=str(found)
     )

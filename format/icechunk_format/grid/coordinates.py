@@ -167,10 +167,7 @@ class CoordinateOrder:
         return self._scan(int(first[0]), int(first[1]), box)
 
     def _select_keyed(
-        self,
-        keys: NDArray[np.int64],
-        box: list[tuple[int, int]],
-        relative: list[tuple[int, int]],
+        self, keys: NDArray[np.int64], box: list[tuple[int, int]], relative: list[tuple[int, int]]
     ) -> NDArray[np.int64]:
         # Axes that the box covers in full need no separate search. Each combination of the axes
         # before the last restricted one gives one run of rows.

@@ -73,10 +73,7 @@ def cover(region: Boxes, extents: Boxes) -> tuple[Boxes, NDArray[np.bool_]]:
         longest = int(np.argmax([len(e) for e in edges]))
         if cells > _MAX_PAINTED_CELLS and len(edges[longest]) > 2:
             middle = int(edges[longest][len(edges[longest]) // 2])
-            for lower, upper in (
-                (int(box[longest, 0]), middle),
-                (middle, int(box[longest, 1])),
-            ):
+            for lower, upper in ((int(box[longest, 0]), middle), (middle, int(box[longest, 1]))):
                 half = box.copy()
                 half[longest] = (lower, upper)
                 kept, _ = clip(members, half)

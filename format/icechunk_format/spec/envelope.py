@@ -97,11 +97,7 @@ class Envelope:
 
 
 def unwrap(
-    data: bytes,
-    *,
-    file_type: FileType,
-    object_key: str,
-    max_size: int = DEFAULT_MAX_SIZE,
+    data: bytes, *, file_type: FileType, object_key: str, max_size: int = DEFAULT_MAX_SIZE
 ) -> Envelope:
     """Check the header and decompress the payload, at most ``max_size`` bytes.
 
@@ -114,8 +110,7 @@ def unwrap(
 
     if len(data) < HEADER_SIZE:
         raise broken(
-            f"the object has {len(data)} bytes, but the header alone has {HEADER_SIZE}",
-            "header",
+            f"the object has {len(data)} bytes, but the header alone has {HEADER_SIZE}", "header"
         )
     if data[:_NAME_START] != MAGIC:
         raise broken(
@@ -157,11 +152,7 @@ def unwrap(
 
 
 def wrap(
-    payload: bytes,
-    *,
-    file_type: FileType,
-    spec_version: int,
-    level: int = DEFAULT_LEVEL,
+    payload: bytes, *, file_type: FileType, spec_version: int, level: int = DEFAULT_LEVEL
 ) -> bytes:
     """Return the header and the compressed payload."""
     header = _header(len(payload), file_type=file_type, spec_version=spec_version, level=level)

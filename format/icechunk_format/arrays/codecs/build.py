@@ -23,11 +23,7 @@ from icechunk_format.arrays.codecs.steps import (
     ElementCodec,
 )
 from icechunk_format.arrays.data_types import DataType
-from icechunk_format.arrays.named_configuration import (
-    Member,
-    parse_named_configuration,
-    shortened,
-)
+from icechunk_format.arrays.named_configuration import Member, parse_named_configuration, shortened
 
 _MAX_CODECS: Final = 64
 

@@ -107,8 +107,7 @@ class Sharding:
         nbytes = self.index_nbytes(shape)
         if len(data) < nbytes:
             raise FormatError(
-                f"the shard has {len(data)} bytes, and its index takes {nbytes}",
-                file_type="chunk",
+                f"the shard has {len(data)} bytes, and its index takes {nbytes}", file_type="chunk"
             )
         start = 0 if self.index_location == "start" else len(data) - nbytes
         index = self.decode_index(view[start : start + nbytes], shape, shard_nbytes=len(data))

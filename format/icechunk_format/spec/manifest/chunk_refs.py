@@ -238,10 +238,7 @@ class ChunkRefs:
 
     @classmethod
     def overlay(
-        cls,
-        base: ChunkRefs,
-        changes: ChunkRefs | None = None,
-        deleted: NDArray[Any] | None = None,
+        cls, base: ChunkRefs, changes: ChunkRefs | None = None, deleted: NDArray[Any] | None = None
     ) -> ChunkRefs:
         """Return ``base`` after a transaction.
 

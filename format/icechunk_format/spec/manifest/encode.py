@@ -120,8 +120,7 @@ def encode(
     be split.
     """
     payload = encode_payload(
-        manifest,
-        location_compression=None if spec_version == SPEC_V1 else location_compression,
+        manifest, location_compression=None if spec_version == SPEC_V1 else location_compression
     )
     return wrap(payload, file_type=FileType.MANIFEST, spec_version=spec_version, level=level)
 
@@ -184,11 +183,7 @@ def _distinct(numbers: NDArray[np.uint8]) -> list[int]:
 
 
 def _write_group(
-    made: Assembly,
-    refs: ChunkRefs,
-    rows: NDArray[np.intp] | slice,
-    group: int,
-    cells: OffsetVector,
+    made: Assembly, refs: ChunkRefs, rows: NDArray[np.intp] | slice, group: int, cells: OffsetVector
 ) -> None:
     layout = _ref_layout(
         group,

@@ -101,11 +101,7 @@ def decompress(
     """Decompress the frames at ranges of ``data``; return bytes, starts and lengths per row."""
     if not starts.size:
         return np.empty(0, dtype=np.uint8), starts, lengths
-    where = {
-        "object_key": object_key,
-        "file_type": "manifest",
-        "field": "refs.compressed_location",
-    }
+    where = {"object_key": object_key, "file_type": "manifest", "field": "refs.compressed_location"}
     is_new = is_run_start(starts, lengths)
     starts, lengths = starts[is_new], lengths[is_new]
     raw = data.data

@@ -20,10 +20,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from icechunk_format.errors import (
-    InvalidInputError,
-    UnsupportedError,
-)
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap, wrap
 from icechunk_format.spec.id_columns import id_keys
@@ -45,10 +42,7 @@ from icechunk_format.spec.repo_info.updates import (
 from icechunk_format.spec.tables.reader import Table, read_root
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
-from icechunk_format.spec.values.metadata_items import (
-    read_items,
-    write_items,
-)
+from icechunk_format.spec.values.metadata_items import read_items, write_items
 
 # Each commit writes the whole file. Level 1 takes half the time of level 3, for 1 % more bytes.
 _LEVEL: Final = 1

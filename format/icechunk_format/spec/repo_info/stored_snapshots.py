@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.lists import (
-    MIN_ROWS,
-    is_shared_too_often,
-    texts_of,
-    write_rows,
-)
+from icechunk_format.spec.repo_info.lists import MIN_ROWS, is_shared_too_often, texts_of, write_rows
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotColumns, with_logs
 from icechunk_format.spec.repo_info.state import SnapshotIds
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader

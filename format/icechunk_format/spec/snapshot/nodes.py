@@ -185,10 +185,7 @@ class Nodes(Sequence[NodeSnapshot]):
 
     def _error(self, row: int, field: str, problem: str) -> FormatError:
         return FormatError(
-            problem,
-            object_key=self.object_key,
-            file_type="snapshot",
-            field=f"nodes[{row}].{field}",
+            problem, object_key=self.object_key, file_type="snapshot", field=f"nodes[{row}].{field}"
         )
 
     # -- finding ------------------------------------------------------------------------------

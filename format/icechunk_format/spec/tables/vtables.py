@@ -30,9 +30,7 @@ class SharedVtable(NamedTuple):
     last: int
 
 
-def number_vtables(
-    vtables: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
+def number_vtables(vtables: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
     """Return the distinct vtables and the index of each row's (None if all are equal)."""
     if not vtables.size:
         return vtables, None
