@@ -9,7 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -36,15 +36,18 @@ def virtualize(
     template: str | None = None,
     loadable: Sequence[str] | None = None,
     on_mismatch: Literal["fail", "skip"] = "fail",
+    copy: bool | Literal["mismatching"] = False,
+    chunks: Mapping[str, int] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
     containers: bool = True,
     dry_run: bool = False,
     **options: Any,
 ) -> VirtualizeResult[DataFrame]:
     """Combine files of other formats into one dataset of references, in one commit.
 
-    No data are copied. Executors parse the headers with VirtualiZarr (``pip install
-    'icechunk-spark[virtualize]'``, also there). The same call with more files appends them: files
-    that the repository already references are skipped, changed files are referenced again.
+    No data are copied, except with `copy`. Executors parse the headers with VirtualiZarr (``pip
+    install 'icechunk-spark[virtualize]'``, also there). The same call with more files appends them:
+    files that the repository already has are skipped, changed ones are referenced or copied again.
 
     Parameters
     ----------
@@ -72,6 +75,18 @@ def virtualize(
     on_mismatch
         If a file cannot be part of the dataset, ``fail`` commits nothing and ``skip`` leaves the
         file out.
+    copy
+        True copies all files, as chunks of the repository. ``"mismatching"`` copies the arrays that
+        no reference can join: their packing differs from that of the other files, or their chunks
+        do not fit the chunk grid. Other files become references in the same commit. Executors
+        decode and encode; the report names the files that were copied. Values are never rounded,
+        except to a packing that `encoding` gives.
+    chunks
+        With `copy`: elements of a chunk by dimension, -1 for all. None is the chunks of the files.
+    encoding
+        With `copy`: by array, in the words of writing (``dtype``, ``scale_factor``, ``add_offset``,
+        ``_FillValue``, ``compressors``, ``chunks``, ...). None keeps stored values bit for bit
+        where all files are packed alike, and else stores floats.
     containers
         Whether virtual chunk containers for the files may be added to the repository's
         configuration; readers fetch chunks below containers only, and must authorize them.
@@ -92,7 +107,7 @@ def virtualize(
     ------
     InvalidInputError
         An option cannot be used, or ``on_mismatch="fail"`` and a file cannot be part of the
-        dataset. Then ``error.facts["report"]`` is the report, a DataFrame.
+        dataset or be copied. Then ``error.facts["report"]`` is the report, a DataFrame.
     UnsupportedError
         VirtualiZarr is not installed.
     ConflictError
@@ -112,8 +127,16 @@ def virtualize(
     request = parse_write_options(given_options(path, options), "virtualize")
     request = replace(request, layout="refs")
     choose("on_mismatch", on_mismatch, ("fail", "skip"))
+    choose("copy", copy, (False, True, "mismatching"))
+    if (chunks or encoding) and not copy:
+        raise InvalidInputError(
+            "chunks and encoding are for copied files, and references keep those of the files; give"
+            " copy=True or copy='mismatching' as well, or leave them out",
+            option="chunks" if chunks else "encoding",
+        )
     from icechunk_format.options.location import location_of
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
+    from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
     from icechunk_spark.jobs.errors import raised_in_jobs
@@ -137,17 +160,20 @@ def virtualize(
         containers=containers,
         authorize=request.virtual_authorize,
         virtual_options=request.virtual_storage_options,
+        copying=Copying(
+            which="all" if copy is True else "mismatching",
+            chunks=chunks or {},
+            encoding=encoding or {},
+        )
+        if copy
+        else None,
         dry_run=dry_run,
     )
     what = f"virtualizing files into {archive.location}"
     outcome = "Nothing was committed; the same call can be repeated"
     with totalled() as totals, raised_in_jobs(what, outcome):
         try:
-            done = virtualize_files(
-                archive,
-                partial(on_executors, spark),
-                cores=cores_of(spark),
-            )
+            done = virtualize_files(archive, partial(on_executors, spark), cores=cores_of(spark))
         except InvalidInputError as error:
             if "report" in error.facts:
                 error.facts["report"] = _frame(spark, error.facts["report"])

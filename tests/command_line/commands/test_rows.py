@@ -89,6 +89,13 @@ def test_files_become_a_dataset(command, tmp_path):
     assert done.code == 0, done.err
     assert json.loads(done.out)["files"] == {"taken": 2}
     assert Repository.open(target).snapshot(Repository.open(target).resolve()).node("/t")
+    copied = f"{target}-copied"
+    how = ("--copy", "all", "--json")
+    done = command("virtualize", copied, str(tmp_path / "*.nc"), "--concat-dim", "time", *how)
+    assert (done.code, json.loads(done.out)["files_copied"]) == (0, 2), done.err
+    repository = Repository.open(copied)
+    dataset = open_dataset(repository, repository.resolve())
+    np.testing.assert_array_equal(dataset.read("t"), [[1, 2], [1, 2]])
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.archives import files as made
+from helpers.archives.running import concatenated
 from helpers.spark.connect_client import answer_over_connect
 
 import icechunk_spark
@@ -35,10 +37,29 @@ def test_files_become_rows_and_broken_ones_a_report(spark, tmp_path):
     assert (again.snapshot_id, again.files_skipped) == (done.snapshot_id, 3)
 
 
+def test_files_with_packings_of_their_own_are_copied_by_executors(spark, tmp_path):
+    def own(path, number):
+        how = {"dtype": "int16", "scale_factor": 0.5 + number, "_FillValue": -1}
+        made.dataset(number).to_netcdf(path, engine="h5netcdf", encoding={"t2m": how})
+
+    files = made.archive(tmp_path / "files", own, count=4)
+    path = str(tmp_path / "repository")
+    how = {"concat_dim": "time", "copy": True, "chunks": {"time": 8, "x": 4}}
+    done = icechunk_spark.virtualize(spark, files[:3], path, **how)
+    assert (done.files_copied, done.references, done.chunks) == (3, 0, 4)
+    done = icechunk_spark.virtualize(spark, files, path, **how)
+    assert (done.files_copied, done.files_skipped, done.chunks) == (1, 3, 2)
+    assert {row.status for row in done.report.collect()} == {"copied", "known"}
+    found = icechunk_spark.read(spark, path).orderBy("time", "y", "x").toPandas()
+    expected = concatenated(files)["t2m"].values.ravel()
+    np.testing.assert_array_equal(found["t2m"], expected)
+
+
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"chunks": {"time": 1}}, "virtualize"),
+        ({"chunks": {"time": 1}}, "copy=True"),
+        ({"copy": "some"}, "mismatching"),
         ({"on_mismatch": "ignore"}, "choose fail, skip"),
         ({"parser": "nc"}, "hdf"),
         ({"bramch": "x"}, "branch"),

@@ -18,6 +18,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, safe
+from icechunk_format.names import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,12 +171,21 @@ def virtualize(
     skip: Annotated[
         bool, typer.Option("--skip-mismatches", help="Leave out files that do not fit.")
     ] = False,
+    copy: Annotated[
+        str | None,
+        typer.Option(
+            "--copy",
+            metavar="FILES",
+            help="Copy files instead: all, or mismatching ones, which no reference can join.",
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Make files one dataset by references, in one process."""
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.running import in_process
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
+    from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
 
@@ -187,11 +197,7 @@ def virtualize(
         location=call.location,
         names=files,
         options=WriteOptions(
-            mode="append",
-            layout="refs",
-            branch=branch or "main",
-            group=group,
-            message=message,
+            mode="append", layout="refs", branch=branch or "main", group=group, message=message
         ),
         dims=dims,
         template=names,
@@ -201,15 +207,20 @@ def virtualize(
         containers=True,
         authorize=call.options.virtual_authorize,
         virtual_options=call.options.virtual_storage_options,
+        copying=None
+        if copy is None
+        else Copying(which=choose("--copy", copy, ("all", "mismatching"))),
         dry_run=dry_run,
     )
-    with call.screen.working("Reading headers"):
-        done = virtualize_files(archive, in_process, cores=1)
+    with call.screen.working("Reading headers") as progress:
+        done = virtualize_files(archive, in_process, cores=1, progress=progress)
     statuses: dict[str, int] = {}
     for row in done.report.to_pylist():
         statuses[row["status"]] = statuses.get(row["status"], 0) + 1
     snapshot = None if done.snapshot_id is None else str(done.snapshot_id)
-    call.document(dry_run=dry_run, snapshot_id=snapshot, files=statuses)
+    call.document(
+        dry_run=dry_run, snapshot_id=snapshot, files=statuses, files_copied=done.files_copied
+    )
     for status, count in statuses.items():
         call.screen.line(f"{counted(count, 'file')} {safe(status)}")
     if dry_run:

@@ -99,10 +99,7 @@ _MERGE: Final[Keys] = {
     "conflicts": "list of texts: what both sides changed",
     **{key: about for key, about in _COUNTS.items() if key != "arrays_with_chunks"},
 }
-_EDIT: Final[Keys] = {
-    "branch": "name",
-    "snapshot_id": "the new snapshot; null if nothing changed",
-}
+_EDIT: Final[Keys] = {"branch": "name", "snapshot_id": "the new snapshot; null if nothing changed"}
 
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
@@ -167,10 +164,7 @@ _KEYS: Final[dict[str, Keys]] = {
     "branch create": _BRANCH,
     "branch delete": _BRANCH,
     "branch fast-forward": _MOVED,
-    "tag list": {
-        "tags": ("list by name", _REF),
-        "deleted_tags": "names of deleted tags",
-    },
+    "tag list": {"tags": ("list by name", _REF), "deleted_tags": "names of deleted tags"},
     "tag create": _TAG,
     "tag delete": _TAG,
     "merge": _MERGE,
@@ -283,7 +277,8 @@ _KEYS: Final[dict[str, Keys]] = {
     "virtualize": {
         **_DRY_RUN,
         "snapshot_id": "the newest snapshot of the branch; null if there is no repository",
-        "files": "object: number of files by status (taken, known, refreshed, refused)",
+        "files": "object: number of files by status (taken, copied, known, refreshed, refused)",
+        "files_copied": "number of files that were copied, wholly or in part",
     },
     "mirror": {
         "target": "path or URL of the Delta table",

@@ -14,9 +14,5 @@ __all__ = ["Archive", "VirtualizeResult", "virtualize_files"]
 
 __getattr__, __dir__ = loaded_on_use(
     __name__,
-    {
-        "Archive": ".virtualize",
-        "VirtualizeResult": ".result",
-        "virtualize_files": ".virtualize",
-    },
+    {"Archive": ".virtualize", "VirtualizeResult": ".result", "virtualize_files": ".virtualize"},
 )

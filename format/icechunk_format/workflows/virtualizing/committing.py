@@ -95,9 +95,7 @@ def commit_changes(
             session.add_manifests(receipt.path, receipt.manifests)
     _write_record(session, changes.group, changes.record)
     commit = session.commit(
-        options.message or message,
-        metadata=txn_metadata(options),
-        on_conflict=options.on_conflict,
+        options.message or message, metadata=txn_metadata(options), on_conflict=options.on_conflict
     )
     return commit.snapshot_id
 

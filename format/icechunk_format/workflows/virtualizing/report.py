@@ -11,6 +11,7 @@ import pyarrow as pa
 from icechunk_format.errors import InvalidInputError
 
 TAKEN: Final = "taken"
+COPIED: Final = "copied"
 KNOWN: Final = "known"
 REFRESHED: Final = "refreshed"
 REFUSED: Final = "refused"
@@ -35,7 +36,8 @@ class Row:
 
     file: str
     status: str = TAKEN
-    """``taken``, ``known`` (the repository has it), ``refreshed`` (it has changed), ``refused``."""
+    """``taken``, ``copied``, ``known`` (the repository has it), ``refreshed`` (it has changed) or
+    ``refused``."""
     array: str | None = None
     """The array that caused the refusal."""
     difference: str | None = None
@@ -44,6 +46,8 @@ class Row:
     note: str | None = None
     """Harmless differences, and gaps."""
     references: int = 0
+    is_copied: bool = False
+    """True if arrays of the file are copied; not a column."""
 
     def refuse(
         self, difference: str, *, array: str | None = None, other: str | None = None
@@ -51,7 +55,7 @@ class Row:
         """Refuse the file; the first reason is kept."""
         if self.status != REFUSED:
             self.status, self.array, self.difference = REFUSED, array, difference
-            self.compared_with, self.references = other, 0
+            self.compared_with, self.references, self.is_copied = other, 0, False
 
     def add_note(self, text: str) -> None:
         """Add a note that does not refuse the file."""

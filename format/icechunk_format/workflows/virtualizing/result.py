@@ -30,11 +30,16 @@ class VirtualizeResult(Generic[Report]):
         Files that the repository already had, and refused files.
     references
         References that were committed.
+    files_copied
+        Files of `files_added` that were copied, wholly or in part.
+    chunks
+        Copied chunks that were committed; 0 for a dry run.
     places
         URL prefixes for the option ``virtual.authorize`` of readers.
     report
-        One row for each file: ``file``, ``status`` (``taken``, ``known``, ``refreshed``,
-        ``refused``), ``array``, ``difference``, ``compared_with``, ``note``, ``references``.
+        One row for each file: ``file``, ``status`` (``taken``, ``copied``, ``known``,
+        ``refreshed``, ``refused``), ``array``, ``difference``, ``compared_with``, ``note``,
+        ``references``.
     dry_run
         True if nothing was stored; the other values are those of the planned call.
     totals
@@ -49,3 +54,5 @@ class VirtualizeResult(Generic[Report]):
     report: Report
     dry_run: bool = False
     totals: Measures | None = None
+    files_copied: int = 0
+    chunks: int = 0

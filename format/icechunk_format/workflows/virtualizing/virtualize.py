@@ -22,21 +22,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from icechunk_format.dataset.writing.chunks.containers import (
-    check_prefix,
-    outside_of,
-    prefixes_of,
-)
+from icechunk_format.dataset.writing.chunks.containers import check_prefix, outside_of, prefixes_of
 from icechunk_format.dataset.writing.columns.checks import check_new_location
 from icechunk_format.dataset.writing.options import check_options
 from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.result import find_committed
-from icechunk_format.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    StorageError,
-)
+from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository import Repository
@@ -53,21 +45,19 @@ from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.workflows.running import Run
 from icechunk_format.workflows.virtualizing.committing import Changes, check_consent, commit_changes
+from icechunk_format.workflows.virtualizing.copying.plan import plan_copies
+from icechunk_format.workflows.virtualizing.copying.run import CopyReceipt, run_copy
+from icechunk_format.workflows.virtualizing.planning.copies import Copying
 from icechunk_format.workflows.virtualizing.planning.plan import ArchivePlanner
 from icechunk_format.workflows.virtualizing.planning.record import Record, read_record
 from icechunk_format.workflows.virtualizing.references.arrays import ArraysPlanner
 from icechunk_format.workflows.virtualizing.references.manifests import (
     ReferencesContext,
+    ReferencesReceipt,
     run_references,
 )
-from icechunk_format.workflows.virtualizing.references.tasks import plan_references
-from icechunk_format.workflows.virtualizing.report import (
-    KNOWN,
-    REFUSED,
-    Row,
-    refusal,
-    report_table,
-)
+from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, plan_references
+from icechunk_format.workflows.virtualizing.report import KNOWN, REFUSED, Row, refusal, report_table
 from icechunk_format.workflows.virtualizing.result import VirtualizeResult
 from icechunk_format.workflows.virtualizing.scanning.parse import Parser, check_parser
 from icechunk_format.workflows.virtualizing.scanning.scan import (
@@ -110,6 +100,8 @@ class Archive:
     authorize: tuple[str, ...] = ()
     """Prefixes of files that may be read, besides those of ``names``."""
     virtual_options: Mapping[str, str]
+    copying: Copying | None = None
+    """None copies no file."""
     dry_run: bool = False
     """Only scan and compare the files; nothing is stored."""
 
@@ -200,6 +192,26 @@ class _Call:
         finally:
             self._delete_staged()
 
+    def _copy(
+        self, arrays: Sequence[PlannedArray], destination: Destination, files: Sequence[SourceFile]
+    ) -> tuple[list[CopyReceipt], dict[str, tuple[str, str]]]:
+        """Copy the values of files that are not referenced; return the problems of files by URL."""
+        tasks = [
+            task
+            for array in arrays
+            if array.copies is not None
+            for task in plan_copies(array.copies, array.target, self._cores)
+        ]
+        copying = partial(run_copy, destination, self._access(files))
+        running = self._run(copying, tasks) if tasks else ()
+        receipts = list(counted(running, self._progress, "Copying", len(tasks)))
+        problems = {
+            url: (receipt.path, text)
+            for receipt in receipts
+            for url, text in receipt.problems.items()
+        }
+        return receipts, problems
+
     def _commit(
         self, scanned: Sequence[ScannedFile], files: Sequence[SourceFile], prefixes: tuple[str, ...]
     ) -> VirtualizeResult[pa.Table]:
@@ -211,16 +223,19 @@ class _Call:
             template=archive.template,
             loadable=archive.loadable,
             record=self._record,
+            copying=archive.copying,
         ).plan()
         if plan.is_refused and archive.on_mismatch == "fail":
             raise refusal(plan.rows, report_table(plan.rows))
-        destination = self._destination(prefixes)
+        # Copies read elements of known files through references of the base.
+        destination = self._destination((*prefixes, *prefixes_of(_urls(files))))
         planner = ArraysPlanner(
             plan=plan,
             snapshot=base,
             group=self._group,
             destination=destination,
             dates=frozenset() if archive.template is None else archive.template.dates,
+            copying=archive.copying,
         )
         arrays = planner.arrays()
         if not plan.taken:
@@ -230,6 +245,11 @@ class _Call:
             before = None if base is None else base.id
             return self._result(before, plan.rows, files, prefixes, len(plan.taken), planned)
         tasks = plan_references(arrays, _TASKS_PER_CORE * self._cores)
+        copied, problems = self._copy(arrays, destination, files)
+        if problems:
+            for item in scanned:
+                item.array, item.problem = problems.get(item.file.url, (item.array, item.problem))
+            return self._commit(scanned, files, prefixes)
         context = ReferencesContext(destination=destination, now=self._now)
         running = self._run(partial(run_references, context), tasks)
         receipts = list(counted(running, self._progress, "Placing references", len(tasks)))
@@ -239,6 +259,7 @@ class _Call:
             archive.location, spec_version=archive.options.spec_version, check_clean_root=False
         )
         count = len(plan.taken)
+        stored = [ReferencesReceipt(one.path, one.manifests, ()) for one in copied]
         snapshot_id = commit_changes(
             repository,
             repository.resolve(branch="main") if base is None else base.id,
@@ -246,7 +267,7 @@ class _Call:
                 group=self._group,
                 groups=planner.groups(),
                 arrays=arrays,
-                receipts=receipts,
+                receipts=[*receipts, *stored],
                 record=Record(layout=plan.layout, files=plan.files),
                 is_first=self._record is None,
             ),
@@ -256,7 +277,8 @@ class _Call:
             message=f"Virtualize {count:,} file{'' if count == 1 else 's'}",
         )
         references = sum(m.num_chunk_refs for receipt in receipts for m in receipt.manifests)
-        return self._result(snapshot_id, plan.rows, files, found, count, references)
+        chunks = sum(one.chunks for one in copied)
+        return self._result(snapshot_id, plan.rows, files, found, count, references, chunks)
 
     def _result(
         self,
@@ -266,6 +288,7 @@ class _Call:
         prefixes: Iterable[str] = (),
         added: int = 0,
         references: int = 0,
+        chunks: int = 0,
     ) -> VirtualizeResult[pa.Table]:
         urls, found = _urls(files), set(prefixes)
         for container in self._containers():
@@ -277,6 +300,8 @@ class _Call:
             files_added=added,
             files_skipped=number[KNOWN] + number[REFUSED] if added else len(rows),
             references=references,
+            files_copied=sum(row.is_copied for row in rows),
+            chunks=chunks,
             places=tuple(sorted(found)),
             report=report_table(rows),
             dry_run=self._archive.dry_run,
@@ -310,6 +335,8 @@ class _Call:
 
     def _new_prefixes(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
         """Return the prefixes that need a container, or refuse to add one."""
+        if self._archive.copying is not None and self._archive.copying.which == "all":
+            return ()
         usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
         found = tuple(sorted(prefixes_of(outside))) if len(outside) else ()
@@ -343,14 +370,9 @@ class _Call:
     def _scan(self, files: Sequence[SourceFile]) -> list[ScannedFile]:
         archive, known = self._archive, self._known()
         layout = None if self._record is None else self._record.layout
-        prefixes = [prefix.removeprefix("file://") for prefix in prefixes_of(_urls(files))]
         context = ScanContext(
             location=archive.location,
-            access=FileAccess(
-                prefixes=(*archive.authorize, *map(url_of, prefixes)),
-                containers=self._containers(),
-                options=archive.virtual_options,
-            ),
+            access=self._access(files),
             parser=check_parser(archive.parser),
             dims=archive.dims or (() if layout is None else layout.dims),
             loadable=archive.loadable if layout is None else tuple(sorted(layout.loaded)),
@@ -366,6 +388,15 @@ class _Call:
                 receipts.append(receipt)
                 advance(len(receipt))
         return finish_scan(receipts)
+
+    def _access(self, files: Sequence[SourceFile]) -> FileAccess:
+        """Return the right to read files, and those below the prefixes that the user named."""
+        own = (url_of(prefix.removeprefix("file://")) for prefix in prefixes_of(_urls(files)))
+        return FileAccess(
+            prefixes=(*self._archive.authorize, *own),
+            containers=self._containers(),
+            options=self._archive.virtual_options,
+        )
 
     def _delete_staged(self) -> None:
         if self._archive.dry_run:

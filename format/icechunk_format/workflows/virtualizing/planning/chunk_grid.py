@@ -44,27 +44,27 @@ def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -
     return splits
 
 
-def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int]) -> bool:
-    """Refuse files whose chunks are not multiples of the array's; return True if any was."""
+def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies: bool) -> bool:
+    """Refuse or copy files whose chunks are not multiples of the array's.
+
+    Return True if any was refused.
+    """
     is_found = False
     for path, size in splits.items():
         for member in members:
             found = _first_chunks(member.scanned.header).get(path, size)
             if found % size:
+                text = f"chunks of {found} steps cannot be cut to those of {size} of the array"
+                if copies:
+                    member.copy(path, text)
+                    continue
                 is_found = True
-                member.row.refuse(
-                    f"its chunks of {found} steps cannot be cut to those of {size} that the array "
-                    "has",
-                    array=path,
-                )
+                member.row.refuse(text, array=path)
     return is_found
 
 
 def refuse_misaligned(
-    layout: Layout,
-    files: Sequence[FileSpan],
-    members: Sequence[Member],
-    splits: Mapping[str, int],
+    layout: Layout, files: Sequence[FileSpan], members: Sequence[Member], splits: Mapping[str, int]
 ) -> bool:
     """Refuse files that end within a chunk and are not the last; return True if any was."""
     by_url = {member.scanned.file.url: member for member in members}
@@ -89,7 +89,7 @@ def refuse_misaligned(
                 )
                 way_out = (
                     "call again when that file has grown to whole chunks; or "
-                    "give all files but that one to another group with group="
+                    "copy files that do not fit with copy='mismatching'"
                 )
                 if not span.is_old:
                     by_url[span.file.url].row.refuse(text, array=path)

@@ -47,6 +47,14 @@ MEANING: Final = (
 _ATTRIBUTE: Final = "the attribute "
 _CONVERTED: Final = ("_FillValue", "missing_value")
 _PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
+_COPYABLE: Final = frozenset(
+    {
+        "the chunk shape",
+        "the codecs (compression, byte order)",
+        "the fill value of missing chunks",
+        *(f"the attribute {key}" for key in (*_CONVERTED, *_PACKING)),
+    }
+)
 _OF_WRITING: Final = ("level", "clevel", "acceleration")
 
 
@@ -57,14 +65,13 @@ class Difference:
     array: str | None
     what: str
     is_fatal: bool = True
+    advice: str = ""
+    is_copyable: bool = False
+    """True if a copy of the values fits."""
 
 
 def differences(
-    header: Header,
-    model: Header,
-    *,
-    dims: Iterable[str],
-    stored: Collection[str] = (),
+    header: Header, model: Header, *, dims: Iterable[str], stored: Collection[str] = ()
 ) -> list[Difference]:
     """Return the differences, fatal ones first.
 
@@ -107,21 +114,26 @@ def _of_arrays(
     for name, value in meaning.items():
         if name not in wanted or wanted[name] == value:
             continue
-        advice, shown = "", [value, wanted[name]]
+        advice, is_since, shown = "", [False], [value, wanted[name]]
         if name.startswith(_ATTRIBUTE):
             key = name.removeprefix(_ATTRIBUTE)
             shown = [document.attributes.get(key) for document in (own, other)]
-            is_since = key == "units" and any(" since " in str(text) for text in shown)
-            advice = "; name it in loadable= to convert times" if is_since else ""
+            is_since = [key == "units" and " since " in str(text) for text in shown]
+            advice = "; name it in loadable= to convert times" if any(is_since) else ""
         elif name == "the chunk shape":
             shown = [_chunks(document.raw) for document in (own, other)]
             advice = (
                 "; a Zarr array has one chunk shape: rewrite the file with the chunks of the "
                 "others, or name the array in loadable= if it is small"
             )
-        text = f"{name} is {_shown(shown[0])}, and {_shown(shown[1])} elsewhere{advice}"
-        found.append(Difference(array=path, what=text))
-        if name in ("the list of dimensions", "the type"):
+        text = f"{name} is {_shown(shown[0])}, and {_shown(shown[1])} elsewhere"
+        is_number = all(d.data_type.numpy.kind in "biuf" for d in (own, other))
+        is_copyable = name in _COPYABLE or (name == "the type" and is_number)
+        is_copyable = not is_stored and (is_copyable or all(is_since))
+        if is_copyable:
+            advice += "; or copy such files with copy='mismatching'"
+        found.append(Difference(array=path, what=text, advice=advice, is_copyable=is_copyable))
+        if name == "the list of dimensions":
             return found
     for name in _unequal(own.attributes, other.attributes):
         if name not in MEANING:

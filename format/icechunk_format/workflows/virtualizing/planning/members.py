@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from icechunk_format.workflows.virtualizing.report import REFUSED, Row
+from icechunk_format.workflows.virtualizing.report import COPIED, REFRESHED, REFUSED, TAKEN, Row
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan
@@ -26,8 +26,20 @@ class Member:
     """True if the repository has another state of the file with the same span."""
     has_grown: bool = False
     """True if the repository has a shorter state of the file with the same start."""
+    copied: dict[str, str] = field(default_factory=dict)
+    """Arrays that are copied instead of referenced, with the reasons; see ``copies``."""
     is_empty: bool = False
     """True if it has no element along a concatenated dimension."""
+
+    def copy(self, path: str, reason: str) -> None:
+        """Note that an array of the file is copied; the first reason is kept."""
+        if self.copied.setdefault(path, reason) is not reason:
+            return
+        if self.row.status == TAKEN:
+            self.row.status = COPIED
+        self.row.is_copied = self.row.status in (COPIED, REFRESHED)
+        if reason:
+            self.row.add_note(f"{path} is copied: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

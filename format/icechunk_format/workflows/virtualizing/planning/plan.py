@@ -32,6 +32,7 @@ from icechunk_format.workflows.virtualizing.planning.chunk_grid import (
     refuse_uncut,
 )
 from icechunk_format.workflows.virtualizing.planning.compare import differences, kind_of
+from icechunk_format.workflows.virtualizing.planning.copies import Copying
 from icechunk_format.workflows.virtualizing.planning.members import ArchivePlan, Member
 from icechunk_format.workflows.virtualizing.planning.record import Layout, Record
 from icechunk_format.workflows.virtualizing.planning.times import (
@@ -57,6 +58,7 @@ class ArchivePlanner:
     template: Template | None
     loadable: tuple[str, ...] | None
     record: Record | None  # None if the group has no arrays
+    copying: Copying | None = None
     members: list[Member] = field(default_factory=list)
 
     def plan(self) -> ArchivePlan:
@@ -80,7 +82,7 @@ class ArchivePlanner:
             else:
                 self.members.append(Member(row=row, scanned=scanned))
         layout, model_file = self._layout(rows)
-        layout = self._compare(layout, model_file)
+        layout = self._compare(self._with_copies(layout), model_file)
         layout = self._set_keys(layout)
         old = [] if self.record is None else self.record.files
         by_url = {span.file.url: span for span in old}
@@ -97,9 +99,13 @@ class ArchivePlanner:
                 if self.template is None:
                     text += "; if its coordinate is wrong, give its position by template="
                 fresh[url].row.refuse(text, other=other)
-            splits = chunk_splits(layout, members, is_first=self.record is None)
-            is_wrong = refuse_uncut(members, splits)
-            is_wrong |= refuse_misaligned(layout, found.files, members, splits)
+            splits = {}
+            if self.copying is None or self.copying.which == "mismatching":
+                is_free = self.copying is None or not self.copying.chunks
+                splits = chunk_splits(layout, members, is_first=self.record is None and is_free)
+            is_wrong = refuse_uncut(members, splits, copies=self.copying is not None)
+            if self.copying is None:
+                is_wrong |= refuse_misaligned(layout, found.files, members, splits)
             if not found.refused and not is_wrong:
                 break
         for span, note in found.notes:
@@ -168,6 +174,27 @@ class ArchivePlanner:
             spread=frozenset(self._spread(model, new_dims)),
         )
         return layout, model_file
+
+    def _with_copies(self, layout: Layout) -> Layout:
+        """Return the layout whose arrays are those that the call's copies are stored with."""
+        copying = self.copying
+        is_given = copying is not None and bool(copying.chunks or copying.encoding)
+        if copying is None or not layout.documents or (self.record and not is_given):
+            return layout
+        own = {p: d for p, d in layout.documents.items() if p not in layout.stored}
+        others = [] if self.record else [header.documents() for header in self._headers()]
+        found = {p: [d, *(o[p] for o in others if p in o)] for p, d in own.items()}
+        wanted = copying.documents(found, layout.dims)
+        for path, document in wanted.items() if self.record else ():
+            if document.raw != own[path].raw:
+                raise InvalidInputError(
+                    f"array {path!r} is stored with other chunks or another encoding than the call "
+                    "gives; leave chunks= and encoding= out to append, or store it anew with "
+                    "rechunk",
+                    option="chunks" if copying.chunks else "encoding",
+                    variable=path,
+                )
+        return layout.with_documents(wanted)
 
     def _headers(self) -> set[Header]:
         return {member.scanned.header for member in self.members}
@@ -242,9 +269,14 @@ class ArchivePlanner:
                 member.row.add_note(f"it has no steps along {dim}")
                 member.is_empty = True
                 continue
+            if self.copying is not None and self.copying.which == "all":
+                for path in layout.documents.keys() - layout.stored:
+                    member.copy(path, "")
             for item in by_header[member.scanned.header]:
-                if item.is_fatal:
-                    member.row.refuse(item.what, array=item.array, other=model_name)
+                if item.is_copyable and self.copying is not None and item.array is not None:
+                    member.copy(item.array, item.what)
+                elif item.is_fatal:
+                    member.row.refuse(item.what + item.advice, array=item.array, other=model_name)
                 else:
                     named = item.what if item.array is None else f"{item.array}: {item.what}"
                     member.row.add_note(named)

@@ -28,12 +28,19 @@ from icechunk_format.dataset.writing.plan import new_node_id
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.workflows.virtualizing.copying.plan import (
+    CopiedParts,
+    is_aligned,
+    stale_chunks,
+)
+from icechunk_format.workflows.virtualizing.copying.run import CopySource, StagedArray
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Along
+    from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.members import ArchivePlan, Member
 
 # Stored coordinates grow with each file; short chunks along that axis would be as many as files.
@@ -53,6 +60,7 @@ class ArraysPlanner:
     destination: Destination
     dates: frozenset[str] = frozenset()
     """Dimensions whose keys are dates in names of files."""
+    copying: Copying | None = None
 
     def arrays(self) -> list[PlannedArray]:
         """Return the arrays that the call creates or changes.
@@ -264,32 +272,62 @@ class ArraysPlanner:
         axes = [names.index(dim) for dim in concatenated]
         numbers = [layout.dims.index(dim) for dim in concatenated]
         chunk = metadata.grid.chunk_shape or metadata.shape
-        seen: set[tuple[int, ...]] = set()
         taken = {member.scanned.file.url: member for member in self.plan.taken}
+        like = layout.model.times().get(path) or layout.documents[path]
+        parts = CopiedParts(
+            axes=axes,
+            decoded_like=like,
+            may_round=self.copying is not None and self.copying.rounds(path),
+        )
+        ends = [max((s.starts.at(path)[n] for s in self.plan.files), default=0) for n in numbers]
         for span in self.plan.files:
-            lengths = span.lengths.at(path)
-            starts = tuple(span.starts.at(path)[n] for n in numbers)
-            if starts in seen:
+            places, lengths = span.starts.at(path), span.lengths.at(path)
+            starts = tuple(places[n] for n in numbers)
+            if starts in parts.sources:
                 continue
-            seen.add(starts)
-            shift = [0] * metadata.ndim
-            for axis, start in zip(axes, starts, strict=True):
-                shift[axis] = start // chunk[axis]
-            member = taken.get(span.file.url)
-            if member is not None:
+            member, was = taken.get(span.file.url), self.plan.old_starts.get(span.file.url)
+            lower, upper = [0] * metadata.ndim, list(metadata.shape)
+            before, is_apart = [0] * metadata.ndim, True
+            for axis, number, end in zip(axes, numbers, ends, strict=True):
+                start, length = places[number], lengths[number]
+                lower[axis], upper[axis] = start, start + length
+                before[axis] = start if was is None else was.at(path)[number]
+                is_apart &= is_aligned(start, length, chunk[axis], is_last=start == end)
+                is_apart &= member is not None or before[axis] % chunk[axis] == 0
+            box = tuple(lower), tuple(upper)
+            parts.sources[starts] = CopySource(
+                lower=box[0],
+                upper=box[1],
+                file=None if member is None else _staged(member, path),
+                moved_from=tuple(before) if member is None else (),
+            )
+            shift = [low // size for low, size in zip(lower, chunk, strict=True)]
+            if member is not None and is_apart and path not in member.copied:
                 self._add_member(planned, path, member, starts, tuple(shift))
                 if (member.is_changed or member.has_grown) and not is_rebuilt:
-                    planned.cleared.append(self._box(lengths, numbers, axes, shift, planned))
-            elif is_rebuilt:
-                old = [0] * metadata.ndim
-                for axis, number in zip(axes, numbers, strict=True):
-                    start = self.plan.old_starts[span.file.url].at(path)[number]
-                    old[axis] = start // chunk[axis]
-                lower, upper = self._box(lengths, numbers, axes, old, planned)
+                    planned.cleared.append(metadata.grid.chunks_of_box(*box))
+            elif member is not None:
+                member.copy(path, "it shares chunks with other files")
+                parts.copied.append(box)
+            elif is_rebuilt and is_apart:
+                old = [start // size for start, size in zip(before, chunk, strict=True)]
                 moved = tuple(a - b for a, b in zip(shift, old, strict=True))
-                box = MovedBox(path=metadata.node_path, lower=lower, upper=upper, shift=moved)
-                volume = int(np.prod(np.subtract(upper, lower)))
-                planned.segments.append(Segment(starts=starts, count=volume, box=box))
+                first, last = metadata.grid.chunks_of_box(*box)
+                moved_box = MovedBox(
+                    path=metadata.node_path,
+                    lower=tuple(n - by for n, by in zip(first, moved, strict=True)),
+                    upper=tuple(n - by for n, by in zip(last, moved, strict=True)),
+                    shift=moved,
+                )
+                volume = int(np.prod(np.subtract(moved_box.upper, moved_box.lower)))
+                planned.segments.append(Segment(starts=starts, count=volume, box=moved_box))
+            elif is_rebuilt:
+                parts.copied.append(box)
+        if parts.copied:
+            planned.copies = parts
+            for box in () if is_rebuilt else parts.boxes(metadata):
+                stale = stale_chunks(box, planned.target)
+                planned.cleared += [] if stale is None else [stale]
 
     def _add_member(
         self,
@@ -321,23 +359,6 @@ class ArraysPlanner:
                 )
             )
 
-    def _box(
-        self,
-        lengths: Sequence[int],
-        numbers: Sequence[int],
-        axes: Sequence[int],
-        first: Sequence[int],
-        planned: PlannedArray,
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the chunks of a file: lower and upper bounds along each axis."""
-        metadata = planned.target.metadata
-        chunk = metadata.grid.chunk_shape or metadata.shape
-        lower, upper = [0] * metadata.ndim, list(metadata.grid.num_chunks)
-        for axis, number in zip(axes, numbers, strict=True):
-            lower[axis] = first[axis]
-            upper[axis] = first[axis] + -(-lengths[number] // chunk[axis])
-        return tuple(lower), tuple(upper)
-
 
 def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool) -> PlannedArray:
     """Return an array without values; `variable` is the existing one."""
@@ -350,6 +371,23 @@ def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool
         old_shape=None if variable is None else variable.shape,
     )
     return PlannedArray(target=target, is_new=is_new)
+
+
+def _staged(member: Member, path: str) -> StagedArray:
+    """Return the references of an array of a file that is copied."""
+    scanned = member.scanned
+    header, stage = scanned.header, scanned.stage
+    row = [p for p, _ in header.arrays].index(path)
+    time = header.times().get(path)
+    count = scanned.counts[row] if stage is not None and path in stage.streams else 0
+    return StagedArray(
+        file=scanned.file,
+        text=header.arrays[row][1] if time is None else json.dumps(time.raw, sort_keys=True),
+        key="" if stage is None else stage.key,
+        span=(0, 0) if stage is None else stage.streams.get(path, (0, 0)),
+        first=scanned.starts[row],
+        count=count,
+    )
 
 
 def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from icechunk_format.workflows.virtualizing.references.manifests import (
 )
 
 if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.copying.plan import CopiedParts
     from icechunk_format.workflows.virtualizing.planning.members import Member
     from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, Stage
 
@@ -39,6 +40,7 @@ class PlannedArray:
     cleared: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     """Boxes of its chunk grid whose chunks are deleted first."""
     segments: list[Segment] = field(default_factory=list)
+    copies: CopiedParts | None = None
 
 
 @dataclass(slots=True)

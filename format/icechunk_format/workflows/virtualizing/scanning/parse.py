@@ -243,11 +243,7 @@ def _with_missing_value(text: str) -> str:
 
 
 def _walk(
-    group: Any,
-    path: str,
-    url: str,
-    arrays: list[ParsedArray],
-    groups: dict[str, dict[str, Any]],
+    group: Any, path: str, url: str, arrays: list[ParsedArray], groups: dict[str, dict[str, Any]]
 ) -> None:
     groups[path] = dict(group.metadata.attributes)
     for name, array in group.arrays.items():

@@ -128,9 +128,7 @@ class FileStore:
         found = self._storage.get_many(
             [
                 ReadRequest(
-                    key=self._key,
-                    start=run[0] * BLOCK,
-                    end=min((run[-1] + 1) * BLOCK, self.size),
+                    key=self._key, start=run[0] * BLOCK, end=min((run[-1] + 1) * BLOCK, self.size)
                 )
                 for run in runs
             ]

@@ -1,0 +1,131 @@
+"""Plans the chunks that are copied: their boxes, and the files and elements that they come from.
+
+Rules of this file
+------------------
+1. A chunk is either one reference or copied as a whole. A file is referenced only if no other file
+   has elements of its chunks; a chunk that is shared is copied from all that have a part of it.
+2. Elements of files that the repository has come from the base, and need not be fetched again.
+3. A box is a bounded number of bytes, or one chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
+
+_BOX_BYTES: Final = 64 * 2**20
+_ITEM_OF_STRINGS: Final = 64
+_TASKS_OF_A_CORE: Final = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class CopiedParts:
+    """The parts of one array that are copied.
+
+    Parameters
+    ----------
+    axes
+        The concatenated axes, slowest first.
+    sources
+        All files of the array, copied or not, by their starts along `axes`.
+    copied
+        Boxes of the files to copy.
+    """
+
+    axes: Sequence[int]
+    decoded_like: ArrayMetadata
+    may_round: bool
+    sources: dict[tuple[int, ...], CopySource] = field(default_factory=dict)
+    copied: list[Box] = field(default_factory=list)
+
+    def boxes(self, metadata: ArrayMetadata) -> list[Box]:
+        """Return disjoint boxes of whole chunks that hold all that is copied."""
+        grid, ndim, axes = metadata.grid, metadata.ndim, list(self.axes)
+        item = metadata.data_type.itemsize or _ITEM_OF_STRINGS
+        chunk = grid.chunk_shape or metadata.shape
+        left = max(1, _BOX_BYTES // item // max(1, math.prod(chunk)))
+        steps, counts = [1] * ndim, grid.num_chunks
+        # Whole axes of files first, so that their chunks are decoded once.
+        for axis in [a for a in reversed(range(ndim)) if a not in axes] + axes[-1:]:
+            steps[axis] = max(1, min(counts[axis], left))
+            left //= steps[axis]
+        taken: dict[tuple[int, ...], set[int]] = {}
+        for lower, upper in self.copied:
+            first, last = grid.chunks_of_box(lower, upper)
+            ranges = [range(first[axis], last[axis]) for axis in axes]
+            for lead in itertools.product(*ranges[:-1]):
+                taken.setdefault(lead, set()).update(ranges[-1] if ranges else (0,))
+        found: list[Box] = []
+        for lead, numbers in sorted(taken.items()):
+            step = steps[axes[-1]] if axes else 1
+            for run in _runs(sorted(numbers), step):
+                own = dict(zip(axes, [*((n, n + 1) for n in lead), run], strict=False))
+                spans = [
+                    [own[axis]] if axis in own else _runs(range(counts[axis]), steps[axis])
+                    for axis in range(ndim)
+                ]
+                for at in itertools.product(*spans):
+                    first, last = np.multiply(np.reshape(at, (ndim, 2)).T, chunk).tolist()
+                    found.append((tuple(first), tuple(map(min, last, metadata.shape))))
+        return found
+
+    def sources_of(self, boxes: Sequence[Box]) -> list[CopySource]:
+        """Return the sources that have elements near some boxes."""
+        lower, upper = (np.array(edge) for edge in zip(*boxes, strict=True))
+        first, last = lower.min(axis=0), upper.max(axis=0)
+        sources = list(self.sources.values())
+        starts, ends = (np.array([getattr(s, n) for s in sources]) for n in ("lower", "upper"))
+        near = ((starts < last) & (ends > first)).all(axis=1)
+        return [sources[number] for number in np.flatnonzero(near)]
+
+
+def plan_copies(parts: CopiedParts, target: ArrayTarget, cores: int) -> list[CopyTask]:
+    """Return the tasks that copy the chunks of one array."""
+    boxes = parts.boxes(target.metadata)
+    size = max(1, -(-len(boxes) // (_TASKS_OF_A_CORE * max(1, cores))))
+    return [
+        CopyTask(
+            target=target,
+            decoded_like=parts.decoded_like,
+            may_round=parts.may_round,
+            boxes=tuple(boxes[start : start + size]),
+            sources=tuple(parts.sources_of(boxes[start : start + size])),
+        )
+        for start in range(0, len(boxes), size)
+    ]
+
+
+def is_aligned(start: int, length: int, chunk: int, *, is_last: bool) -> bool:
+    """Return True if no other elements of an axis are in the chunks of some elements."""
+    return start % chunk == 0 and (is_last or length % chunk == 0)
+
+
+def stale_chunks(box: Box, target: ArrayTarget) -> Box | None:
+    """Return the chunks of a box that an existing array may have; None if it has none."""
+    if target.old_shape is None:
+        return None
+    grid = target.metadata.grid
+    upper = np.minimum(box[1], target.old_shape).tolist()
+    if any(high <= low for low, high in zip(box[0], upper, strict=True)):
+        return None
+    return grid.chunks_of_box(box[0], upper)
+
+
+def _runs(numbers: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Return sorted numbers as ranges of at most so many."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number and number - found[-1][0] < most:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found

@@ -1,0 +1,247 @@
+"""Copies boxes of elements from files into chunks, on executors.
+
+Rules of this file
+------------------
+1. References are those that the scan has staged, so files are not parsed again.
+2. Memory is one box of values, the encoded chunks of one request, and a decoded chunk of a file.
+3. A file that cannot be copied is a problem of the receipt, by its URL; other errors are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
+from icechunk_format.dataset.cf.encode import variable_encoder
+from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.storage.protocol import ReadRequest
+from icechunk_format.workflows.virtualizing.planning.copies import packing_of
+from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
+from icechunk_format.workflows.virtualizing.scanning.scan import message_of
+from icechunk_format.workflows.virtualizing.scanning.source_files import (
+    FileAccess,
+    FileOpener,
+    SourceFile,
+)
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+
+_FETCHED_AT_ONCE: Final = 32 * 2**20
+# Of a step: errors of floats, and not of packing.
+_ROUNDED: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedArray:
+    """An array of a file: its document, and its rows in a staged stream of references."""
+
+    file: SourceFile
+    text: str
+    key: str
+    span: tuple[int, int]
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySource:
+    """The elements of an array that come from a file, or from the base at other elements."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    file: StagedArray | None = None
+    moved_from: tuple[int, ...] = ()
+    """Without a file: the first element in the base."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTask:
+    """Boxes of whole chunks of one array, and all that they are copied from."""
+
+    target: ArrayTarget
+    decoded_like: ArrayMetadata
+    """The array with the attributes that give its values their meaning."""
+    may_round: bool
+    """True if values may be rounded to its steps."""
+    boxes: tuple[Box, ...]
+    sources: tuple[CopySource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReceipt:
+    """The manifests of the copied chunks of one array, and files that cannot be copied."""
+
+    path: str
+    manifests: tuple[ManifestReceipt, ...]
+    chunks: int = 0
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> CopyReceipt:
+    """Copy the boxes of one task.
+
+    Raises
+    ------
+    StorageError, FormatError
+        The repository cannot be read or written.
+    """
+    blocks, reader = ArrayBlocks(destination), _SourceReader(destination, access, task)
+    problems: dict[str, str] = {}
+    path = task.target.path
+    for lower, upper in task.boxes:
+        sizes = [high - low for low, high in zip(lower, upper, strict=True)]
+        values = task.target.metadata.fill_array(sizes)
+        for source in task.sources:
+            low = np.maximum(lower, source.lower).tolist()
+            high = np.minimum(upper, source.upper).tolist()
+            if any(b <= a for a, b in zip(low, high, strict=True)):
+                continue
+            try:
+                part = reader.read(source, low, high)
+            except Exception as error:  # libraries raise anything on broken files
+                if source.file is None:
+                    raise
+                problems.setdefault(source.file.file.url, message_of(error))
+                continue
+            at = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, lower, strict=True))
+            values[at] = part
+        if not problems:
+            blocks.write(task.target, lower, values)
+    receipt = blocks.receipt()
+    manifests = receipt.manifests.get(path, ())
+    return CopyReceipt(path=path, manifests=manifests, chunks=receipt.chunks, problems=problems)
+
+
+class _SourceReader:
+    """Reads values of sources, as the array of a task stores them."""
+
+    def __init__(self, destination: Destination, access: FileAccess, task: CopyTask) -> None:
+        self._destination, self._task, self._opener = destination, task, FileOpener(access)
+        # Files of a task share streams.
+        self._stream = lru_cache(maxsize=2)(self._load)
+
+    def read(self, source: CopySource, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
+        """Return the values of a box of the array that is inside of a source."""
+        shift = np.subtract(source.moved_from or (0,) * len(source.lower), source.lower)
+        low, high = np.add(lower, shift).tolist(), np.add(upper, shift).tolist()
+        if source.file is None:
+            return self._of_base(low, high)
+        document = metadata_of(source.file.text, self._task.target.path.lstrip("/"))
+        # Dimensions that files do not have are first.
+        added = len(low) - document.ndim
+        values = self._of_file(source.file, document, low[added:], high[added:])
+        wanted = self._task.decoded_like
+        if packing_of(document) != packing_of(wanted):
+            name = self._task.target.path.rpartition("/")[2]
+            decoder = attribute_decoder(document.attributes, document.data_type, name=name)
+            before, column = values, decoder.decode(values)
+            encoder = variable_encoder(wanted.data_type, wanted.attributes, column.type, name=name)
+            values = encoder.encode(column)
+            if not self._task.may_round:
+                _check_exact(decoder, before, encoder.decoder, values)
+        return values.reshape([b - a for a, b in zip(low, high, strict=True)])
+
+    def _of_base(self, lower: list[int], upper: list[int]) -> NDArray[Any]:
+        destination = self._destination
+        assert destination.base is not None
+        snapshot = load_snapshot(destination.open_storage(), destination.base)
+        node = snapshot.node(self._task.target.path)
+        assert node is not None, "an array with elements existed when the plan was made"
+        return destination.reader(snapshot, node).read_box(lower, upper)
+
+    def _of_file(
+        self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]
+    ) -> NDArray[Any]:
+        """Return stored values of a box of a file's array."""
+        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
+        values, codecs, grid = document.fill_array(sizes), document.chunk_codecs(), document.grid
+        if not file.count:
+            return values
+        rows = self._stream(file.key, file.span).slice(file.first, file.count)
+        coords = [rows.column(f"c{axis}").to_numpy() for axis in range(document.ndim)]
+        wanted = np.ones(len(rows), dtype=bool)
+        firsts, lasts = grid.chunks_of_box(lower, upper)
+        for own, first, last in zip(coords, firsts, lasts, strict=True):
+            wanted &= (own >= first) & (own < last)
+        at = np.flatnonzero(wanted)
+        for row, data in zip(
+            at.tolist(), self._fetched(file, rows.take(pa.array(at))), strict=True
+        ):
+            index = [int(own[row]) for own in coords]
+            chunk = codecs.decode(data, grid.full_chunk_shape(index))
+            # Axis by axis: an empty index of an array without axes would return a scalar.
+            box: list[slice] = []
+            for axis, (begin, end) in enumerate(zip(*grid.box_of(index), strict=True)):
+                low, high = max(begin, lower[axis]), min(end, upper[axis])
+                chunk = chunk[(slice(None),) * axis + (slice(low - begin, high - begin),)]
+                box.append(slice(low - lower[axis], high - lower[axis]))
+            values[tuple(box)] = chunk
+        return values
+
+    def _load(self, key: str, span: tuple[int, int]) -> pa.Table:
+        storage = self._destination.open_storage()
+        [data] = storage.get_many([ReadRequest(key=key, start=span[0], end=span[1])])
+        return pa.ipc.open_stream(data).read_all().combine_chunks()
+
+    def _fetched(self, file: StagedArray, rows: pa.Table) -> Iterator[bytes]:
+        """Yield the encoded chunks of references, a bounded number of bytes at once."""
+        columns: dict[str, list[Any]] = rows.to_pydict()
+        offsets, lengths = columns["offset"], columns["length"]
+        location, inline = (columns.get(n) or [None] * len(rows) for n in ("location", "data"))
+        start = 0
+        while start < len(rows):
+            stop, size = start, 0
+            while stop < len(rows) and (stop == start or size < _FETCHED_AT_ONCE):
+                size, stop = size + lengths[stop], stop + 1
+            data: list[Any] = inline[start:stop]
+            places: dict[str | None, list[int]] = {}
+            for row in range(start, stop):
+                if inline[row] is None:
+                    places.setdefault(location[row], []).append(row)
+            for url, found in places.items():
+                storage, key = self._opener.open(url or file.file.url)
+                requests = [
+                    ReadRequest(
+                        key=key,
+                        start=offsets[row],
+                        end=offsets[row] + lengths[row],
+                        if_unmodified_since=file.file.modified if url is None else None,
+                    )
+                    for row in found
+                ]
+                for row, value in zip(found, storage.get_many(requests), strict=True):
+                    data[row - start] = value
+            yield from data
+            start = stop
+
+
+def _check_exact(
+    decoder: VariableDecoder, before: NDArray[Any], other: VariableDecoder, after: NDArray[Any]
+) -> None:
+    """Raise InvalidInputError if stored values of another packing are other numbers."""
+    if not decoder.is_numeric or not other.is_numeric:
+        return
+    was, valid = decoder.decode_numeric(before)
+    now, _ = other.decode_numeric(after.reshape(before.shape))
+    step = abs(float(other.encoding.get("scale_factor") or 0))
+    differs = ~((np.abs(now - was) <= _ROUNDED * step) | (np.isnan(was) & np.isnan(now)))
+    differs &= True if valid is None else valid
+    if differs.any():
+        at = np.unravel_index(int(np.argmax(differs)), differs.shape)
+        raise InvalidInputError(
+            f"{was[at]} would be rounded to {now[at]} in {after.dtype} with scale_factor={step:g};"
+            " allow it by naming dtype, scale_factor and add_offset in encoding=, or copy all files"
+            " to another group as floats"
+        )

@@ -1,0 +1,132 @@
+"""Chooses how copies are stored: the documents of arrays after the call's chunks and encoding.
+
+Rules of this file
+------------------
+1. Without an encoding, copies of all files keep stored values bit for bit if the packing of all
+   files is the same, and become float64 if it is not. Copies beside references are packed as the
+   references are.
+2. Values are rounded only to a packing or a type that the call gives.
+3. The same call gives the same documents again, so that it can append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from icechunk_format.arrays.codecs.build import default_codecs
+from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.dataset.cf.decode import attribute_decoder
+from icechunk_format.dataset.cf.encode import missing_value
+from icechunk_format.dataset.writing.columns.new_arrays import (
+    codecs_of,
+    described_attributes,
+    named_type,
+)
+from icechunk_format.dataset.writing.options import CF_KEYS, MISSING_KEYS
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
+from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of
+
+_PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
+_KEYS: Final = ("dtype", "compressors", *CF_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """The arguments of a call that copies."""
+
+    which: Literal["all", "mismatching"]
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    """By dimension; -1 is the whole of a dimension that is not concatenated."""
+    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name or path of an array, in the words of writing."""
+
+    def documents(
+        self, found: Mapping[str, Sequence[ArrayMetadata]], dims: Sequence[str]
+    ) -> dict[str, ArrayMetadata]:
+        """Return the documents that copies are stored with.
+
+        Parameters
+        ----------
+        found
+            By path: the document of the model, and those of other files.
+        dims
+            The concatenated dimensions.
+
+        Raises
+        ------
+        InvalidInputError
+            The arguments name what no array has, or a value cannot be used.
+        """
+        inside = {d for own, *_ in found.values() for d in own.dimension_names or () if d}
+        names = {path.rpartition("/")[2] for path in found} | found.keys()
+        for what, name, known in (
+            *(("dimension of chunks=", dim, inside) for dim in self.chunks),
+            *(("array of encoding=", name, names) for name in self.encoding),
+            *(("key of encoding=", k, _KEYS) for own in self.encoding.values() for k in own),
+        ):
+            if name not in known:
+                raise InvalidInputError(unknown(what, name, sorted(known)), name=name)
+        for dim, size in self.chunks.items():
+            if size < 1 and (size != -1 or dim in dims):
+                raise InvalidInputError(
+                    f"chunks: {dim} is {size}; give a number of elements from 1, or -1 for all of a"
+                    " dimension that is not concatenated",
+                    dimension=dim,
+                )
+        return {path: self._document(path, own) for path, own in found.items()}
+
+    def encoding_of(self, path: str) -> dict[str, Any]:
+        """Return the encoding that the call gives for an array."""
+        return dict(self.encoding.get(path) or self.encoding.get(path.rpartition("/")[2]) or {})
+
+    def rounds(self, path: str) -> bool:
+        """Return True if the call gives the packing or the type of an array."""
+        return bool(self.encoding_of(path).keys() & {"dtype", "scale_factor", "add_offset"})
+
+    def _document(self, path: str, files: Sequence[ArrayMetadata]) -> ArrayMetadata:
+        document, name = files[0], path.rpartition("/")[2]
+        given = self.encoding_of(path)
+        is_free = self.which == "all" and not given.keys() & {"dtype", *CF_KEYS}
+        if is_free and len({packing_of(own) for own in files}) > 1:
+            given["dtype"] = "float64"
+        raw, data_type = dict(document.raw), document.data_type
+        attributes = dict(document.attributes)
+        if given.keys() & {"dtype", *_PACKING}:
+            data_type = named_type(given.get("dtype") or data_type.to_json(), name)
+            for key in (*_PACKING, *(MISSING_KEYS if data_type != document.data_type else ())):
+                attributes.pop(key, None)
+        attributes = described_attributes(given, data_type, name, before=attributes)
+        raw |= {"data_type": data_type.to_json(), "attributes": attributes}
+        if data_type != document.data_type or given.keys() & {*MISSING_KEYS}:
+            decoder = attribute_decoder(attributes, data_type, name=name)
+            fill = missing_value(attributes, decoder, data_type)
+            fill = default_fill_value(data_type) if fill is None else fill
+            raw["fill_value"] = encode_fill_value(fill, data_type)
+        if "compressors" in given:
+            raw["codecs"] = codecs_of(given["compressors"], data_type, name)
+        elif self.which == "all" or data_type != document.data_type:
+            raw["codecs"] = default_codecs(data_type)
+        sizes = zip(
+            document.dimension_names or (None,) * document.ndim,
+            document.shape,
+            chunk_shape_of(document.raw),
+            strict=True,
+        )
+        wanted = [(self.chunks.get(dim or "", chunk), size) for dim, size, chunk in sizes]
+        chunks = [max(1, size) if chunk == -1 else chunk for chunk, size in wanted]
+        grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+        text = dump_document(raw | {"chunk_grid": grid})
+        return parse_array_metadata(text, node_path=document.node_path)
+
+
+def packing_of(document: ArrayMetadata) -> tuple[str, ...]:
+    """Return all that gives stored numbers their meaning: equal numbers are then equal values."""
+    keys = (*_PACKING, *MISSING_KEYS, "units", "calendar", "dtype")
+    is_time = " since " in str(document.attributes.get("units"))
+    found = [document.attributes.get(k) for k in (keys if is_time else (*keys[:5], "dtype"))]
+    # As text, since NaN differs from itself.
+    return (str(document.data_type.numpy.newbyteorder("=")), *map(repr, found))
