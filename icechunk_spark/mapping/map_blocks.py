@@ -38,6 +38,8 @@ def map_blocks(
     overlap: Sizes | None = None,
     periodic: Sequence[str] = (),
     variables: Sequence[str] | None = None,
+    sel: str | Mapping[str, Any] | None = None,
+    isel: str | Mapping[str, Any] | None = None,
     to_group: str | None = None,
     to_branch: str = "main",
     to_options: Mapping[str, str] | None = None,
@@ -93,6 +95,9 @@ def map_blocks(
         the whole globe: labels continue beyond the ends (-1, 0, 1 instead of 359, 0, 1).
     variables
         Data variables to read; by default all. Coordinates are always read.
+    sel, isel
+        The part to read, by labels or positions as in reading: one range along a dimension, without
+        a step. Blocks, ``start`` and ``stop`` are counted from its first element.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
         attributes and encoding; its values are ignored. By default, the function is called with the
@@ -149,8 +154,7 @@ def map_blocks(
     choose("mode", mode, ("errorifexists", "overwrite"))
     if function_version is not None and not follow:
         raise InvalidInputError(
-            "function_version requires follow=True: set both or neither",
-            option="function_version",
+            "function_version requires follow=True: set both or neither", option="function_version"
         )
     version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
     request = workflow_read(spark, "map_blocks", path, options, group=group, **version)
@@ -168,14 +172,13 @@ def map_blocks(
     mapped = _dataset_function(function, encoding or {})
     if template is not None and not hasattr(template, "data_vars"):
         raise InvalidInputError(
-            f"template is a {type(template).__name__}; give an xarray.Dataset",
-            option="template",
+            f"template is a {type(template).__name__}; give an xarray.Dataset", option="template"
         )
     outcome = "Nothing was committed; the same call can be repeated"
     with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}", outcome):
         done = map_over_blocks(
             MapRequest(
-                source=_blocks(request, blocks, overlap, variables, periodic),
+                source=_blocks(request, blocks, overlap, variables, periodic, sel, isel),
                 target=target,
                 options=checked_commit(
                     WriteOptions(
@@ -214,6 +217,8 @@ def read_blocks(
     overlap: Sizes | None = None,
     periodic: Sequence[str] = (),
     variables: Sequence[str] | None = None,
+    sel: str | Mapping[str, Any] | None = None,
+    isel: str | Mapping[str, Any] | None = None,
     group: str | None = None,
     branch: str | None = None,
     tag: str | None = None,
@@ -228,8 +233,8 @@ def read_blocks(
 
     Parameters
     ----------
-    spark, path, blocks, overlap, periodic, variables, group, branch, tag, snapshot, as_of
-        As for ``map_blocks``, also ``**options``.
+    spark, path, blocks, overlap, periodic, variables, sel, isel
+        As for ``map_blocks``, also the options of the version and ``**options``.
     function
         A function from the ``xarray.Dataset`` of one block (and the block, if it has a second
         parameter) to a pandas DataFrame, an Arrow table, or None for no rows. The dataset includes
@@ -266,7 +271,7 @@ def read_blocks(
 
     struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     columns = arrow_target(struct)
-    grid = _blocks(request, blocks, overlap, variables, periodic).grid()
+    grid = _blocks(request, blocks, overlap, variables, periodic, sel, isel).grid()
     mapped = _dataset_function(function, {})
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -287,11 +292,15 @@ def _blocks(
     overlap: Sizes | None,
     variables: Sequence[str] | None,
     periodic: Sequence[str],
+    sel: str | Mapping[str, Any] | None,
+    isel: str | Mapping[str, Any] | None,
 ) -> BlocksRequest:
     from icechunk_format.workflows.mapping import BlocksRequest
 
     return BlocksRequest(
-        read=replace(request, variables=None if variables is None else tuple(variables)),
+        read=replace(
+            request, variables=None if variables is None else tuple(variables), sel=sel, isel=isel
+        ),
         blocks=blocks,
         overlap=overlap,
         periodic=tuple(periodic),

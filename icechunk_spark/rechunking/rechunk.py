@@ -13,9 +13,10 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
@@ -53,6 +54,8 @@ def rechunk(
     shards: Mapping[str, int] | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     variables: Sequence[str] | None = None,
+    sel: str | Mapping[str, Any] | None = None,
+    isel: str | Mapping[str, Any] | None = None,
     memory: str | int = "512m",
     dry_run: bool = False,
     group: str | None = None,
@@ -97,6 +100,9 @@ def rechunk(
         Codecs of chunks by variable, as JSON of Zarr v3: ``{"t2m": {"codecs": [...]}}``.
     variables
         Names of arrays; by default all with a dimension of `chunks`.
+    sel, isel
+        With `to` or `to_group`, the part to store, by labels or positions as in reading: one range
+        along a dimension, without a step. A single value gives a dimension of length 1.
     memory
         Maximum bytes of decoded values in a task, such as ``"512m"``. A Python worker needs about
         three times as much.
@@ -151,7 +157,9 @@ def rechunk(
         given = parse_arguments(to, to_options, "sample") if to_options is not None else None
         target = location_of(given or replace(request, path=to))
     work = RechunkRequest(
-        read=replace(request, variables=None if variables is None else tuple(variables)),
+        read=replace(
+            request, variables=None if variables is None else tuple(variables), sel=sel, isel=isel
+        ),
         target=target,
         options=checked_commit(
             WriteOptions(
@@ -200,7 +208,7 @@ def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
 
 def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskReceipt]:
     from icechunk_format.storage.measures import Measures, measured
-    from icechunk_format.workflows.rechunking.run import Piece, cut_group, write_groups
+    from icechunk_format.workflows.rechunking.run import Piece, cut_again, cut_group, write_groups
     from icechunk_spark.jobs.errors import errors_on_one_line
     from icechunk_spark.jobs.partitions import dealt_out, together
     from icechunk_spark.jobs.task_rows import (
@@ -213,7 +221,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
     )
 
     plan = work.arrays[path]
-    groups = len(plan.groups)
+    groups = max(len(plan.groups), len(plan.middle or ()))
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
@@ -225,30 +233,34 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
                 counts = Measures(tasks=1, chunks_decoded=measured().chunks_decoded - before)
                 yield from _batches([Piece(groups + number, b"", b"", pickle.dumps(counts))])
 
+    def split(batches: Iterator[pa.RecordBatch], counts: list[Piece]) -> Iterator[Piece]:
+        for piece in starmap(Piece, rows_of(batches)):
+            if piece.group < groups:
+                yield piece
+            else:
+                counts.append(piece)
+
+    def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with errors_on_one_line():
+            counts: list[Piece] = []
+            yield from _batches(cut_again(work, path, split(batches, counts)))
+            yield from _batches(counts)
+
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt | Measures]:
-        counts = Measures()
+        counts: list[Piece] = []
+        yield write_groups(work, path, split(batches, counts))
+        yield sum((pickle.loads(piece.values) for piece in counts), Measures())
 
-        def pieces() -> Iterator[Piece]:
-            nonlocal counts
-            for row in rows_of(batches):
-                piece = Piece(*row)
-                if piece.group < groups:
-                    yield piece
-                else:
-                    counts += pickle.loads(piece.values)
+    def dealt(rows: DataFrame, groups: int) -> DataFrame:
+        # A partition of one group is not sorted, since that would copy every piece once more.
+        if groups <= MAX_PARTITIONS and dealt_out(rows, F.col("group"), groups) is not None:
+            return together(rows, F.col("group"), groups)
+        return grouped_rows(rows, "group", min(groups, MAX_PARTITIONS))
 
-        yield write_groups(work, path, pieces())
-        yield counts
-
-    tasks = work_rows(spark, list(range(len(plan.source))))
-    rows = tasks.mapInArrow(cut, _PIECES)
-    # A partition of one group is not sorted, since that would copy every piece once more.
-    dealt = (
-        together(rows, F.col("group"), groups)
-        if groups <= MAX_PARTITIONS and dealt_out(rows, F.col("group"), groups) is not None
-        else grouped_rows(rows, "group", min(groups, MAX_PARTITIONS))
-    )
-    found: list[TaskReceipt] = collected(dealt, write)
+    rows = work_rows(spark, list(range(len(plan.source)))).mapInArrow(cut, _PIECES)
+    if plan.middle is not None:
+        rows = dealt(rows, len(plan.middle)).mapInArrow(again, _PIECES)
+    found: list[TaskReceipt] = collected(dealt(rows, len(plan.groups)), write)
     return found
 
 

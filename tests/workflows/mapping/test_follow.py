@@ -76,13 +76,15 @@ def mapped(source, function, to, *, blocks=None, run=in_process, **given):
         if name in given
     }  # fmt: skip
     encoding = given.pop("encoding", {})
-    read = {name: given.pop(name, None) for name in ("overlap", "variables")}
+    read = {name: given.pop(name, None) for name in ("overlap", "variables", "sel", "isel")}
     periodic = given.pop("periodic", ())
     function = DatasetFunction(function=function, encoding=encoding)
     template = given.pop("template", None)
     request = MapRequest(
         source=BlocksRequest(
-            read=ReadRequest(path=str(source.path), variables=read.pop("variables")),
+            read=ReadRequest(
+                path=str(source.path), **{n: read.pop(n) for n in ("variables", "sel", "isel")}
+            ),
             blocks=blocks,
             periodic=periodic,
             **read,
@@ -386,9 +388,11 @@ def test_following_equals_computing_anew(tmp_path_factory, data):
 
     used = function if overlap["time"] else plain
     size = 5
+    parts = [None, {"time": slice(1, None)}, {"time": slice(0, -1)}, {"time": slice(-3, None)}]
+    how = {"blocks": blocks, "overlap": overlap, "isel": data.draw(st.sampled_from(parts))}
     for step in range(3):
-        mapped(source, used, folder / "to", blocks=blocks, overlap=overlap, follow=True)
-        mapped(source, used, folder / f"new{step}", blocks=blocks, overlap=overlap)
+        mapped(source, used, folder / "to", follow=True, **how)
+        mapped(source, used, folder / f"new{step}", **how)
         xr.testing.assert_identical(
             opened(folder / "to").drop_attrs(), opened(folder / f"new{step}").drop_attrs()
         )
@@ -405,3 +409,44 @@ def test_following_equals_computing_anew(tmp_path_factory, data):
                     source.put("y", data.draw(st.integers(0, 5)), data.draw(st.floats(0, 9)))
                 case "fill":
                     source.put("t2m", slice(0, data.draw(st.integers(1, size))), np.nan)
+
+
+def test_a_part_is_that_of_xarray(source, tmp_path):
+    picked = {"sel": "time=2024-01-03:2024-01-07", "isel": {"x": slice(1, 3), "y": 2}}
+    blocks = {"time": 2, "y": 1, "x": 1}
+
+    def near(ds, block):
+        assert block.sizes == {"time": 5, "y": 1, "x": 2}
+        return celsius(ds)
+
+    done = mapped(source, near, tmp_path / "to", blocks=blocks, overlap={"time": 1}, **picked)
+    assert done.computed == 6
+    whole = opened(source.path).sel(time=slice("2024-01-03", "2024-01-07"))
+    xr.testing.assert_equal(
+        opened(tmp_path / "to"), celsius(whole.isel(x=slice(1, 3), y=slice(2, 3)))
+    )
+    for picked, text in [
+        ({"isel": {"time": slice(0, 8, 2)}}, "4 elements with gaps"),
+        ({"isel": {"x": [0, 2]}}, "gaps"),
+        ({"sel": "time=2030"}, "2030"),
+        ({"isel": {"x": slice(2, 2)}}, "nothing"),
+        ({"isel": {"z": 1}}, "'z'"),
+        ({"isel": {"x": slice(0, 2)}, "periodic": ["x"], "overlap": {"x": 1}}, "a part"),
+    ]:
+        with pytest.raises(InvalidInputError, match=text):
+            mapped(source, celsius, tmp_path / "other", **picked)
+
+
+def test_a_part_that_grows_within_its_source_is_followed(source, tmp_path):
+    to, how = tmp_path / "to", {"blocks": {"time": 1}, "follow": True}
+    assert mapped(source, celsius, to, isel={"time": slice(0, -3)}, **how).computed == 7
+    source.append(days(10, 2))  # the part grows by two old elements
+    done = mapped(source, celsius, to, isel={"time": slice(0, -3)}, **how)
+    assert (done.computed, done.full_run) == (2, None)
+    xr.testing.assert_equal(opened(to), celsius(opened(source.path).isel(time=slice(0, -3))))
+    source.put("t2m", 11, 5.0)  # outside of the part
+    assert mapped(source, celsius, to, isel={"time": slice(0, -3)}, **how).computed == 0
+    source.append(days(12, 1))
+    done = mapped(source, celsius, to, isel={"time": slice(2, -3)}, **how)
+    assert "origin was" in done.full_run or "isel was" in done.full_run
+    xr.testing.assert_equal(opened(to), celsius(opened(source.path).isel(time=slice(2, -3))))

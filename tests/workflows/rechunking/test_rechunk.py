@@ -3,6 +3,8 @@
 import math
 import pickle
 import random
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.options.values import parse_byte_size
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.location import Location
@@ -20,7 +23,13 @@ from icechunk_format.workflows.rechunking.rechunk import (
     one_process,
     rechunk_arrays,
 )
-from icechunk_format.workflows.rechunking.run import _packed, _unpacked, cut_group, write_groups
+from icechunk_format.workflows.rechunking.run import (
+    _packed,
+    _unpacked,
+    cut_again,
+    cut_group,
+    write_groups,
+)
 
 from helpers.sessions.model import group_document  # isort: skip
 from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
@@ -70,7 +79,7 @@ def make(place, values, chunks, *, name="t", dims=None, fill=None, shards=None, 
 
 
 def request(place, chunks, *, memory=1 << 29, target=None, options=None, **more):
-    read = ("group", "variables", "branch", "snapshot")
+    read = ("group", "variables", "branch", "snapshot", "sel", "isel")
     values = {
         "read": ReadRequest(path=place, **{n: more.pop(n) for n in read if n in more}),
         "target": None if target is None else Location.of(target),
@@ -92,6 +101,8 @@ def by_pieces(work):
         pieces = [p for n in range(len(plan.source)) for p in cut_group(work, (path, n))]
         random.Random(1).shuffle(pieces)
         pieces.sort(key=lambda piece: piece.group)
+        if plan.middle is not None:
+            pieces = sorted(cut_again(work, path, pieces), key=lambda piece: piece.group)
         receipts.append(write_groups(work, path, pieces))
     return receipts
 
@@ -351,3 +362,88 @@ def test_bad_arguments_are_named(place):
         with pytest.raises(error) as caught:
             rechunk_arrays(request(place, **more), one_process, cores=None, dry_run=True)
         assert caught.value.facts[fact[0]] == fact[1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_part_is_cut_from_all_arrays(place, seed):
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(2, 12, 2))
+    old, new = (tuple(int(rng.integers(1, n + 1)) for n in shape) for _ in range(2))
+    values = rng.integers(0, 2**32, shape, dtype="u4").view("f4")
+    make(place, values, old)
+    make(place, np.arange(shape[0]) * 2.0, (shape[0],), name="d0", dims=["d0"])
+    low = [int(rng.integers(0, n)) for n in shape]
+    high = [int(rng.integers(a + 1, n + 1)) for a, n in zip(low, shape, strict=True)]
+    target = f"{place}-part"
+    wanted = request(
+        place,
+        {"d0": new[0], "d1": new[1]},
+        memory=int(rng.integers(4, 400)),
+        target=target,
+        sel={"d0": slice(low[0] * 2.0, high[0] * 2.0 - 1)},
+        isel={"d1": slice(low[1], high[1])},
+    )
+    with_pieces(wanted, by_pieces if seed % 2 else one_process, 2 if seed % 2 else None)
+    found, variable = read(target)
+    assert found.tobytes() == values[low[0] : high[0], low[1] : high[1]].tobytes()
+    assert variable.shape == found.shape
+    np.testing.assert_array_equal(read(target, "d0")[0], np.arange(low[0], high[0]) * 2.0)
+    with pytest.raises(InvalidInputError, match="in place"):
+        rechunk_arrays(
+            request(place, {"d0": 1}, isel={"d1": 0}), one_process, cores=None, dry_run=True
+        )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_small_pieces_go_through_groups_in_between(place, seed, monkeypatch):
+    from icechunk_format.workflows.rechunking import plan
+
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(20, 45, 2))
+    values = rng.integers(0, 2**32, shape, dtype="u4").view("f4")
+    values[3:9] = 0  # nothing is sent of these
+    make(place, values, (1, shape[1]))
+    monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 1)
+    monkeypatch.setattr(plan, "_TINY_PIECE_BYTES", 0)
+    wanted = request(place, {"d0": -1, "d1": int(rng.integers(1, 3))}, memory=4 * max(shape))
+    planned = rechunk_arrays(wanted, by_pieces, cores=2, dry_run=True)
+    assert planned.rounds == 2
+    assert planned.buffer_bytes <= 4 * 2 * max(shape)
+    assert planned.shuffled_bytes == 2 * values.nbytes
+    sent = []
+
+    def counted(work):
+        [(path, own)] = work.arrays.items()
+        first = [p for n in range(len(own.source)) for p in cut_group(work, (path, n))]
+        first.sort(key=lambda piece: piece.group)
+        sent.extend([len(first), len(list(cut_again(work, path, first)))])
+        return by_pieces(work)
+
+    done = rechunk_arrays(wanted, counted, cores=2, dry_run=False)
+    assert sum(sent) <= done.pieces < shape[0] * shape[1]
+    assert read(place)[0].tobytes() == values.tobytes()
+
+
+def test_the_plan_of_a_huge_array_is_fast_and_small(place):
+    shape, old, new = (394_488, 778, 706), (24, 778, 706), {"d0": 43_800, "d1": 5, "d2": 5}
+    make(place, np.broadcast_to(np.float32(0), shape), old, drop=Everything())
+    for memory in ("512m", "16m"):
+        started = time.perf_counter()
+        tracemalloc.start()
+        wanted = request(place, new, memory=parse_byte_size("memory", memory), target=f"{place}-to")
+        planned = rechunk_arrays(wanted, one_process, cores=64, dry_run=True)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert time.perf_counter() - started < 5
+        assert peak < 300 << 20
+        size = planned.shuffled_bytes / planned.pieces
+        # Chunks of the source are larger than the smaller memory.
+        assert (256 if memory == "512m" else 128) << 10 < size < 16 << 20
+        assert planned.rounds == (1 if memory == "512m" else 2)
+
+
+class Everything:
+    """A container of all chunks."""
+
+    def __contains__(self, at):
+        return True

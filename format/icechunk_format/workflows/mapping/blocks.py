@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
 from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
-from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.names import nearest
+from icechunk_format.dataset.selection.sel_isel import Given
+from icechunk_format.dataset.table.dimension_sets import named_variables
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import unknown
 from icechunk_format.workflows.mapping.periodic import Turn, find_turns
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.rechunking.groups import Groups
+from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
 
 class StoredArray(NamedTuple):
@@ -85,6 +88,10 @@ class BlockGrid:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
     """Of periodic dimensions."""
+    origin: Mapping[str, int] = field(default_factory=dict)
+    """First selected element, by dimension; all other numbers count from it."""
+    selection: Mapping[str, str] = field(default_factory=dict)
+    """The selections that were given, as text."""
 
     @property
     def groups(self) -> Groups:
@@ -150,7 +157,8 @@ class BlockGrid:
                 parts.insert(0, (turn + low, turn))
             if high > size:
                 parts.append((size - turn, high - turn))
-        return parts
+        origin = self.origin.get(dim, 0)
+        return [(first + origin, end + origin) for first, end in parts]
 
     def read(self, block: Block) -> dict[str, StoredArray]:
         """Read the arrays of a block, with overlap."""
@@ -186,6 +194,8 @@ def cut_into_blocks(
     overlap: Mapping[str, int] | None,
     variables: Sequence[str] | None,
     periodic: Sequence[str] = (),
+    sel: Given | None = None,
+    isel: Given | None = None,
 ) -> BlockGrid:
     """Return the blocks of a group.
 
@@ -200,6 +210,8 @@ def cut_into_blocks(
         Names of data variables, by default all; coordinates are always read.
     periodic
         Dimensions whose ends are neighbours.
+    sel, isel
+        The elements of the blocks, by labels or positions: one range along a dimension.
 
     Raises
     ------
@@ -209,34 +221,24 @@ def cut_into_blocks(
         A variable does not exist.
     """
     data = {variable.name: variable for variable in dataset.data_variables}
-    for name in variables or ():
-        if name not in dataset.variables:
-            near = nearest(name, sorted(dataset.variables))
-            raise NotFoundError(
-                f"{dataset.label} has no array {name!r}"
-                + (f"; nearest: {', '.join(near)}" if near else ""),
-                kind="variable",
-                name=name,
-            )
+    named_variables(variables or (), dataset.variables, dataset.label)
     left_out = set() if variables is None else set(data) - set(variables)
     arrays = {n: v for n, v in dataset.variables.items() if n not in left_out}
-    sizes: dict[str, int] = {}
-    for variable in sorted(arrays.values(), key=lambda v: -len(v.dims)):
-        for dim, size in zip(variable.dims, variable.shape, strict=True):
-            if sizes.setdefault(dim, size) != size:
-                raise InvalidInputError(
-                    f"dimension {dim!r} of {dataset.label} has {sizes[dim]} elements in one array"
-                    f" and {size} in {variable.name!r}; select variables with equal lengths",
-                    dimension=dim,
-                )
+    sizes = common_sizes(arrays.values(), dataset.label)
+    chosen = selected_ranges(dataset, sizes, sel=sel, isel=isel)
+    for dim in periodic:
+        if dim in chosen and chosen[dim] != (0, sizes[dim]):
+            raise InvalidInputError(
+                f"periodic names {dim!r}, of which only a part is selected; its ends are no"
+                " neighbours",
+                option="periodic",
+                dimension=dim,
+            )
     for option, given in (("blocks", blocks), ("overlap", overlap)):
         for dim, number in (given or {}).items():
             if dim not in sizes:
                 raise InvalidInputError(
-                    f"{option} names the dimension {dim!r}, and {dataset.label} has"
-                    f" {', '.join(sizes)}",
-                    option=option,
-                    dimension=dim,
+                    f"{option}: {unknown('dimension', dim, sizes)}", option=option, dimension=dim
                 )
             least = 0 if option == "overlap" else 1
             if number < least and not (number == -1 and option == "blocks"):
@@ -251,6 +253,7 @@ def cut_into_blocks(
         key=lambda v: float(np.prod([float(n) for n in v.shape])),
         default=None,
     )
+    sizes |= {dim: stop - start for dim, (start, stop) in chosen.items()}
     steps = dict(sizes)
     if leading is not None:
         for dim, axis in zip(leading.dims, leading.metadata.grid.axes, strict=True):
@@ -266,4 +269,6 @@ def cut_into_blocks(
         # The record of a target's own source is not passed on.
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
         turns=find_turns(dataset, sizes, overlap or {}, periodic),
+        origin={dim: start for dim, (start, _) in chosen.items() if start},
+        selection={k: str(v) for k, v in (("sel", sel), ("isel", isel)) if v is not None},
     )

@@ -41,7 +41,11 @@ _MOST_ELEMENTS: Final = 1 << 23
 
 
 def changed_blocks(
-    repository: RepositoryReader, record: FollowRecord, new: Dataset, grid: BlockGrid
+    repository: RepositoryReader,
+    record: FollowRecord,
+    new: Dataset,
+    grid: BlockGrid,
+    arrays: Mapping[str, Placed],
 ) -> NDArray[np.int64] | str:
     """Return the numbers of blocks that may have changed, or the reason why all may have."""
     try:
@@ -67,6 +71,13 @@ def changed_blocks(
             boxes = _different(new, old, name)
         for box in boxes:
             _mark(mask, grid, now.dims, box)
+    for placed in arrays.values():
+        # Elements that were not selected in the last run, and exist longer.
+        for dim, was in zip(placed.target.dims, placed.target.old_shape or (), strict=True):
+            begin = was * placed.factors.get(dim, 0) + grid.origin.get(dim, 0)
+            end = grid.sizes.get(dim, 0) + grid.origin.get(dim, 0)
+            if dim in placed.factors and begin < end:
+                _mark(mask, grid, (dim,), np.array([[begin, end]]))
     if record.failed is None:
         return "many blocks failed in the last run"
     for at in record.failed:
@@ -121,6 +132,9 @@ def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
         "overlap": {dim: number for dim, number in grid.overlap.items() if number},
         "periodic": sorted(grid.turns),
         "variables": sorted(grid.paths),
+        # Records of earlier releases have neither.
+        **({"origin": dict(grid.origin)} if grid.origin else {}),
+        **grid.selection,
         **given,
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
@@ -175,7 +189,9 @@ def _different(new: Dataset, old: Dataset, name: str) -> Boxes:
 def _mark(mask: NDArray[np.bool_], grid: BlockGrid, dims: Sequence[str], box: Boxes) -> None:
     """Mark the blocks that read any element of a box of an array."""
     ranges = [
-        grid.near(dim, *map(int, box[dims.index(dim)])) if dim in dims else [slice(None)]
+        grid.near(dim, *(int(n) - grid.origin.get(dim, 0) for n in box[dims.index(dim)]))
+        if dim in dims
+        else [slice(None)]
         for dim in grid.sizes
     ]
     for at in itertools.product(*ranges):

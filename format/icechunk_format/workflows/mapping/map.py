@@ -34,11 +34,7 @@ from icechunk_format.workflows.mapping.follow import (
     settings_of,
     why_other_results,
 )
-from icechunk_format.workflows.mapping.placing import (
-    Layout,
-    Placed,
-    place,
-)
+from icechunk_format.workflows.mapping.placing import Layout, Placed, place
 from icechunk_format.workflows.mapping.record import (
     MOST_FAILED,
     RECORD_KEY,
@@ -82,6 +78,8 @@ class BlocksRequest:
             overlap=self.overlap,
             variables=self.read.variables,
             periodic=self.periodic,
+            sel=self.read.sel,
+            isel=self.read.isel,
         )
         return repository, dataset, grid
 
@@ -301,7 +299,7 @@ def _changes(
     arrays = existing_arrays(known, base, group, grid)
     if isinstance(arrays, str):
         return arrays
-    numbers = changed_blocks(repository, known, dataset, grid)
+    numbers = changed_blocks(repository, known, dataset, grid, arrays)
     if isinstance(numbers, str):
         return numbers
     node = base.node(group)

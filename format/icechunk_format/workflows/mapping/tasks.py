@@ -14,12 +14,7 @@ from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
-from icechunk_format.workflows.mapping.placing import (
-    Layout,
-    Placed,
-    Result,
-    check_like_first,
-)
+from icechunk_format.workflows.mapping.placing import Layout, Placed, Result, check_like_first
 from icechunk_format.workflows.running import Run
 
 

@@ -22,12 +22,13 @@ _SHARDING: Final = "sharding_indexed"
 
 def rechunked_document(
     variable: Variable,
+    shape: tuple[int, ...],
     chunks: Sizes,
     shards: Mapping[str, int] | None,
     codecs: Sequence[Any] | None,
     path: str,
 ) -> ArrayMetadata:
-    """Return the metadata of an array in other chunks.
+    """Return the metadata of an array in other chunks; `shape` is that of its selected part.
 
     Raises
     ------
@@ -37,19 +38,19 @@ def rechunked_document(
         A codec does not support encoding, or other codecs enclose the shards.
     """
     metadata = variable.metadata
-    shape, inner = metadata.shape, _inner_shape(variable)
+    inner = _inner_shape(variable)
     if chunks == "auto":
         size = _item_bytes(metadata)
         wanted = _auto(shape, (_AUTO_INNER_BYTES if shards else _AUTO_BYTES) // size)
     else:
-        wanted = _sizes(variable, chunks, inner, "chunks")
+        wanted = _sizes(variable, shape, chunks, inner, "chunks")
     chain = list(_inner_codecs(variable) if codecs is None else codecs)
     outer = wanted
     if shards is not None:
-        outer = _sizes(variable, shards, wanted, "shards")
+        outer = _sizes(variable, shape, shards, wanted, "shards")
         outer = tuple(-(-size // step) * step for size, step in zip(outer, wanted, strict=True))
         chain = [sharding_json(wanted, chain)]
-    document = dict(metadata.raw)
+    document = dict(metadata.raw) | {"shape": list(shape)}
     document["chunk_grid"] = ChunkGrid.regular(shape, outer).to_json()
     document["codecs"] = chain
     made = parse_array_metadata(dump_document(document), node_path=path)
@@ -83,10 +84,14 @@ def _auto(shape: Sequence[int], elements: int) -> tuple[int, ...]:
 
 
 def _sizes(
-    variable: Variable, given: Mapping[str, int], kept: Sequence[int], option: str
+    variable: Variable,
+    shape: Sequence[int],
+    given: Mapping[str, int],
+    kept: Sequence[int],
+    option: str,
 ) -> tuple[int, ...]:
     sizes = []
-    for dim, size, now in zip(variable.dims, variable.shape, kept, strict=True):
+    for dim, size, now in zip(variable.dims, shape, kept, strict=True):
         wanted = given.get(dim, now)
         if wanted != -1 and wanted < 1:
             raise InvalidInputError(

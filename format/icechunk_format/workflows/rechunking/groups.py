@@ -57,10 +57,7 @@ class Groups:
         for at in itertools.product(*ranges):
             number = int(np.ravel_multi_index(at, self.counts)) if at else 0
             lower, upper = self.box(number)
-            yield (
-                number,
-                (tuple(map(max, lower, box[0])), tuple(map(min, upper, box[1]))),
-            )
+            yield (number, (tuple(map(max, lower, box[0])), tuple(map(min, upper, box[1]))))
 
     @property
     def largest(self) -> int:
@@ -75,6 +72,13 @@ def edges_of(axis: ChunkAxis) -> Edges:
     else:
         starts = np.array([axis.bounds(i)[0] for i in range(axis.count)], dtype=np.int64)
     return np.append(starts, axis.size)
+
+
+def cut(edges: Edges, start: int, stop: int) -> Edges:
+    """Return the edges of the part of an axis from `start` to `stop`, counted from `start`."""
+    if start == 0 and stop == edges[-1]:
+        return edges
+    return np.unique(np.clip(edges, start, stop)) - start
 
 
 def windows(source: Sequence[Edges], target: Sequence[Edges]) -> Groups:
@@ -109,6 +113,16 @@ def join(own: Sequence[Edges], other: Sequence[Edges], common: Groups, elements:
             for edges, shared, length in zip(own, common.edges, lengths, strict=True)
         )
     )
+
+
+def between(one: Groups, other: Groups) -> Groups:
+    """Return groups whose lengths are the geometric means of those of two others."""
+    found = []
+    for edges in zip(one.edges, other.edges, strict=True):
+        size, longest = int(edges[0][-1]), [int(np.diff(own).max(initial=1)) for own in edges]
+        starts = np.arange(0, size, math.isqrt(math.prod(longest)), dtype=np.int64)
+        found.append(np.append(starts, size))
+    return Groups(tuple(found))
 
 
 def _joined(edges: Edges, common: Edges, length: int) -> Edges:

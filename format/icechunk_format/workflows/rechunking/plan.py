@@ -5,12 +5,14 @@ Rules of this file
 1. Chunks of the source are decoded once; those of the target are encoded once.
 2. If both grids share edges that are close enough, one task reads and writes a group: *direct*.
    Otherwise tasks read groups of the source and cut them into pieces, which Spark shuffles to tasks
-   that write groups of the target: *shuffled*.
+   that write groups of the target: *shuffled*. Where memory allows only small pieces, they go
+   through groups of lengths in between, which are shuffled as well and never stored.
 3. Everything is computed from the edges of chunks along axes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,11 +21,18 @@ import numpy as np
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.workflows.rechunking.groups import Groups, edges_of, join, windows
+from icechunk_format.workflows.rechunking.groups import (
+    Groups,
+    between,
+    cut,
+    edges_of,
+    join,
+    windows,
+)
 
 # Minimum bytes of a shuffled array, and of a task.
 _LEAST_TASK_BYTES: Final = 16 * 2**20
-_LEAST_PIECE_BYTES: Final = 64 * 2**10
+_LEAST_PIECE_BYTES: Final = 256 * 2**10
 _TINY_PIECE_BYTES: Final = 2 * 2**10
 _WAVES: Final = 3
 
@@ -52,9 +61,13 @@ class ArrayPlan:
 
     target: ArrayTarget
     source_path: str
+    origin: tuple[int, ...]
+    """First selected element of the source along each axis; groups count from it."""
     kind: Literal["direct", "shuffled"]
     source: Groups
     groups: Groups
+    middle: Groups | None = None
+    """Groups between two shuffles; None for one shuffle."""
     pieces: int
     decoded_bytes: int
     buffer_bytes: int
@@ -64,11 +77,22 @@ class ArrayPlan:
     @property
     def tasks(self) -> int:
         """Number of tasks."""
-        return len(self.groups) + (0 if self.kind == "direct" else len(self.source))
+        cut = 0 if self.kind == "direct" else len(self.source)
+        return len(self.groups) + cut + (0 if self.middle is None else len(self.middle))
+
+    @property
+    def rounds(self) -> int:
+        """Number of shuffles."""
+        return 0 if self.kind == "direct" else 1 if self.middle is None else 2
 
 
 def plan_array(
-    variable: Variable, target: ArrayTarget, *, memory: int, cores: int | None
+    variable: Variable,
+    target: ArrayTarget,
+    *,
+    memory: int,
+    cores: int | None,
+    origin: Sequence[int] | None = None,
 ) -> ArrayPlan:
     """Plan one array.
 
@@ -86,11 +110,16 @@ def plan_array(
         The pieces would be too small to shuffle.
     """
     axes = variable.codecs.chunk_axes(variable.metadata.grid)
-    source = [edges_of(axis) for axis in axes]
+    origin = tuple(origin or (0,) * len(axes))
+    shape = target.metadata.shape
+    source = [
+        cut(edges_of(axis), start, start + size)
+        for axis, start, size in zip(axes, origin, shape, strict=True)
+    ]
     edges = [edges_of(axis) for axis in target.metadata.grid.axes]
     dtype = variable.metadata.data_type.numpy
     item = 64 if dtype.hasobject else max(1, dtype.itemsize)
-    total = item * int(np.prod([float(n) for n in variable.shape]))
+    total = item * int(np.prod([float(n) for n in shape]))
     common = windows(source, edges)
     at_once = min(memory, max(_LEAST_TASK_BYTES, total // (_WAVES * (cores or 1))))
     is_direct = common.largest * item <= memory and (
@@ -98,7 +127,7 @@ def plan_array(
     )
     groups = join(common.edges if is_direct else edges, source, common, at_once // item)
     parts = groups if is_direct else join(source, edges, common, at_once // item)
-    pieces = 0
+    pieces, middle = 0, None
     if not is_direct and cores is not None:
         pieces = _pieces(parts, groups)
         while total < pieces * _LEAST_PIECE_BYTES and at_once < memory:
@@ -106,11 +135,18 @@ def plan_array(
             groups = join(edges, source, common, at_once // item)
             parts = join(source, edges, common, at_once // item)
             pieces = _pieces(parts, groups)
-        if total < pieces * _TINY_PIECE_BYTES:
+        least = total // max(1, pieces)
+        if least < _LEAST_PIECE_BYTES:
+            middle = between(parts, groups)
+            rounds = [_pieces(parts, middle), _pieces(middle, groups)]
+            if 2 * max(rounds) < pieces:
+                pieces, least = sum(rounds), total // max(rounds)
+            else:
+                middle = None
+        if least < _TINY_PIECE_BYTES and pieces > 1:
             raise InvalidInputError(
                 f"array {variable.path} would move in {pieces:,} pieces of about"
-                f" {total // pieces:,} bytes; raise memory, or rechunk in two steps through chunks"
-                " of a shape between the old and the new one",
+                f" {least:,} bytes; raise memory, or choose chunks that are more like the old ones",
                 option="memory",
                 variable=variable.name,
                 pieces=pieces,
@@ -118,13 +154,15 @@ def plan_array(
     return ArrayPlan(
         target=target,
         source_path=variable.path,
+        origin=origin,
         kind="shuffled" if pieces else "direct",
         source=parts,
         groups=groups,
+        middle=middle,
         pieces=pieces,
         decoded_bytes=total,
-        buffer_bytes=item * max(groups.largest, parts.largest),
-        source_chunks=int(np.prod([float(axis.count) for axis in axes])),
+        buffer_bytes=item * max(part.largest for part in (groups, parts, middle or groups)),
+        source_chunks=int(np.prod([float(len(own) - 1) for own in source])),
         target_chunks=int(np.prod([float(n) for n in target.metadata.grid.num_chunks])),
     )
 

@@ -11,12 +11,13 @@ Rules of this file
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_version
+from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
@@ -29,7 +30,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from icechunk_format.names import nearest
+from icechunk_format.names import unknown
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -42,6 +43,7 @@ from icechunk_format.workflows.rechunking.beside import is_append
 from icechunk_format.workflows.rechunking.documents import Sizes, rechunked_document
 from icechunk_format.workflows.rechunking.plan import ArrayPlan, plan_array
 from icechunk_format.workflows.rechunking.run import Rechunking, copy_group
+from icechunk_format.workflows.rectangle import Ranges, common_sizes, selected_ranges
 from icechunk_format.workflows.running import in_process
 
 Runner = Callable[[Rechunking], Iterable[TaskReceipt]]
@@ -92,6 +94,8 @@ class RechunkResult:
         of fill values are not written.
     buffer_bytes
         Maximum bytes of values that a task holds.
+    rounds
+        Shuffles of the array with the most: 0 without a shuffle, 2 through groups in between.
     commit
         The result of the write; None for a dry run.
     """
@@ -105,6 +109,7 @@ class RechunkResult:
     pieces: int
     requests: int
     buffer_bytes: int
+    rounds: int = 0
     commit: WriteResult | None = None
 
 
@@ -184,6 +189,7 @@ def _rechunk_once(
     group = parse_node_path(dataset.path if wanted is None else f"/{wanted.strip('/')}")
     replaces = in_place and str(group) == dataset.path
     chosen = _chosen(dataset, request, replaces=replaces)
+    ranges = _ranges(dataset, chosen, request, replaces=replaces)
     existing = set() if base is None else {n.path for n in base.children(group)}
     plans: dict[str, ArrayPlan] = {}
     for variable in chosen:
@@ -194,10 +200,17 @@ def _rechunk_once(
                 kind="array",
                 path=path,
             )
-        target = _target(variable, request, path)
+        shape = tuple(
+            ranges[dim][1] - ranges[dim][0] if dim in ranges else size
+            for dim, size in zip(variable.dims, variable.shape, strict=True)
+        )
+        target = _target(variable, shape, request, path)
         if replaces and target.metadata.raw == variable.metadata.raw:
             continue
-        plans[path] = plan_array(variable, target, memory=request.memory, cores=cores)
+        origin = [ranges.get(dim, (0, 0))[0] for dim in variable.dims]
+        plans[path] = plan_array(
+            variable, target, memory=request.memory, cores=cores, origin=origin
+        )
     if dry_run or not plans:
         nothing = WriteResult(
             branch=request.options.branch,
@@ -206,11 +219,7 @@ def _rechunk_once(
             reason="all arrays have these chunks",
         )
         return _result(list(plans.values()), None if dry_run else nothing)
-    work = Rechunking(
-        source=dataset.source,
-        destination=destination,
-        arrays=plans,
-    )
+    work = Rechunking(source=dataset.source, destination=destination, arrays=plans)
     change = ArraysCommit(
         destination=destination,
         options=request.options,
@@ -237,23 +246,13 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
         sizes = getattr(request, option)
         for dim in sizes if isinstance(sizes, Mapping) else ():
             if dim not in dims:
-                near = nearest(dim, sorted(dims))
                 raise InvalidInputError(
-                    f"{option} names the dimension {dim!r}, which no array of {dataset.label} has"
-                    + (f"; nearest: {', '.join(near)}" if near else ""),
+                    f"{option}: {unknown('dimension', dim, sorted(dims))}",
                     option=option,
                     dimension=dim,
                 )
     if request.read.variables is not None:
-        for name in request.read.variables:
-            if name not in dataset.variables:
-                near = nearest(name, sorted(dataset.variables))
-                raise NotFoundError(
-                    f"{dataset.label} has no array {name!r}"
-                    + (f"; nearest: {', '.join(near)}" if near else ""),
-                    kind="variable",
-                    name=name,
-                )
+        named_variables(request.read.variables, dataset.variables, dataset.label)
         wanted = {*request.read.variables} | (
             set() if replaces else {v.name for v in arrays if v.dims == (v.name,)}
         )
@@ -264,11 +263,29 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
     return [v for v in arrays if named & {*v.dims} or v.name in request.encoding]
 
 
-def _target(variable: Variable, request: RechunkRequest, path: str) -> ArrayTarget:
-    encoding = request.encoding.get(variable.name, {})
-    if unknown := set(encoding) - {"codecs"}:
+def _ranges(
+    dataset: Dataset, chosen: Sequence[Variable], request: RechunkRequest, *, replaces: bool
+) -> Ranges:
+    """Return the selected elements of dimensions."""
+    sel, isel = request.read.sel, request.read.isel
+    if sel is None and isel is None:
+        return {}
+    if replaces:
         raise InvalidInputError(
-            f"encoding of {variable.name!r} has {', '.join(sorted(unknown))}; only codecs can be"
+            "sel and isel would cut the arrays in place and drop what is not selected; give to= or"
+            " to_group= for the selected part",
+            option="isel" if sel is None else "sel",
+        )
+    return selected_ranges(dataset, common_sizes(chosen, dataset.label), sel=sel, isel=isel)
+
+
+def _target(
+    variable: Variable, shape: tuple[int, ...], request: RechunkRequest, path: str
+) -> ArrayTarget:
+    encoding = request.encoding.get(variable.name, {})
+    if others := set(encoding) - {"codecs"}:
+        raise InvalidInputError(
+            f"encoding of {variable.name!r} has {', '.join(sorted(others))}; only codecs can be"
             " set, since stored values do not change",
             option="encoding",
             variable=variable.name,
@@ -276,7 +293,7 @@ def _target(variable: Variable, request: RechunkRequest, path: str) -> ArrayTarg
     is_label = variable.dims == (variable.name,)
     chunks: Sizes = {variable.name: -1} if is_label else request.chunks
     metadata = rechunked_document(
-        variable, chunks, None if is_label else request.shards, encoding.get("codecs"), path
+        variable, shape, chunks, None if is_label else request.shards, encoding.get("codecs"), path
     )
     return ArrayTarget(
         name=variable.name,
@@ -295,7 +312,8 @@ def _result(plans: list[ArrayPlan], commit: WriteResult | None) -> RechunkResult
         shuffled=len(shuffled),
         tasks=sum(plan.tasks for plan in plans),
         decoded_bytes=sum(plan.decoded_bytes for plan in plans),
-        shuffled_bytes=sum(plan.decoded_bytes for plan in shuffled),
+        shuffled_bytes=sum(plan.decoded_bytes * plan.rounds for plan in shuffled),
+        rounds=max((plan.rounds for plan in plans), default=0),
         pieces=sum(plan.pieces for plan in shuffled),
         requests=sum(plan.source_chunks + plan.target_chunks for plan in plans),
         buffer_bytes=max((plan.buffer_bytes for plan in plans), default=0),

@@ -26,7 +26,7 @@ from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
-from icechunk_format.workflows.rechunking.groups import Box
+from icechunk_format.workflows.rechunking.groups import Box, Groups
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
 
 _PIECE_BYTES: Final = 16 * 2**20
@@ -40,6 +40,11 @@ class Rechunking:
     destination: Destination
     arrays: Mapping[str, ArrayPlan]
     """By path of the new array."""
+
+    def read(self, plan: ArrayPlan, box: Box) -> NDArray[Any]:
+        """Read a box of the selected part of an array of the source."""
+        lower, upper = (np.add(edge, plan.origin).tolist() for edge in box)
+        return self.source.open().reader(plan.source_path).read_box(lower, upper)
 
 
 class Piece(NamedTuple):
@@ -59,8 +64,7 @@ def copy_group(work: Rechunking, task: tuple[str, int]) -> TaskReceipt:
     plan = work.arrays[path]
     lower, upper = plan.groups.box(number)
     blocks = ArrayBlocks(work.destination)
-    values = work.source.open().reader(plan.source_path).read_box(lower, upper)
-    blocks.write(plan.target, lower, values)
+    blocks.write(plan.target, lower, work.read(plan, (lower, upper)))
     return blocks.receipt()
 
 
@@ -69,9 +73,20 @@ def cut_group(work: Rechunking, task: tuple[str, int]) -> Iterator[Piece]:
     path, number = task
     plan = work.arrays[path]
     box = plan.source.box(number)
-    values = work.source.open().reader(plan.source_path).read_box(*box)
+    yield from _cut(plan, box, work.read(plan, box), plan.middle or plan.groups)
+
+
+def cut_again(work: Rechunking, path: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Join pieces to groups between two shuffles, and cut these for groups of the target."""
+    plan = work.arrays[path]
+    assert plan.middle is not None
+    for box, values in _joined(plan, plan.middle, pieces):
+        yield from _cut(plan, box, values, plan.groups)
+
+
+def _cut(plan: ArrayPlan, box: Box, values: NDArray[Any], groups: Groups) -> Iterator[Piece]:
     fill = plan.target.metadata.fill_value
-    for group, shared in plan.groups.meeting(box):
+    for group, shared in groups.meeting(box):
         for lower, upper in _bounded(shared, values.itemsize):
             at = tuple(
                 slice(low - origin, high - origin)
@@ -88,8 +103,17 @@ def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskRe
     """Write groups of the target from their pieces, which arrive group by group."""
     plan = work.arrays[path]
     blocks = ArrayBlocks(work.destination)
+    for (lower, _), values in _joined(plan, plan.groups, pieces):
+        blocks.write(plan.target, lower, values)
+    return blocks.receipt()
+
+
+def _joined(
+    plan: ArrayPlan, groups: Groups, pieces: Iterable[Piece]
+) -> Iterator[tuple[Box, NDArray[Any]]]:
+    """Yield the boxes and values of groups."""
     for number, found in itertools.groupby(pieces, key=lambda piece: piece.group):
-        lower, upper = plan.groups.box(number)
+        lower, upper = groups.box(number)
         values = plan.target.metadata.fill_array([b - a for a, b in zip(lower, upper, strict=True)])
         for piece in found:
             first = np.frombuffer(piece.lower, np.int64)
@@ -99,8 +123,7 @@ def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskRe
                 for low, origin, size in zip(first, lower, shape, strict=True)
             )
             values[at] = _unpacked(piece.values, values.dtype, tuple(shape.tolist()))
-        blocks.write(plan.target, lower, values)
-    return blocks.receipt()
+        yield (lower, upper), values
 
 
 def _bounded(box: Box, item: int) -> Iterator[Box]:

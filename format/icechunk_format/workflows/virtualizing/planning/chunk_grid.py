@@ -45,9 +45,9 @@ def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -
 
 
 def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies: bool) -> bool:
-    """Refuse or copy files whose chunks are not multiples of the array's.
+    """Return True if a file was refused, since its chunks are not multiples of the array's.
 
-    Return True if any was refused.
+    With `copies`, such files are copied instead.
     """
     is_found = False
     for path, size in splits.items():

@@ -1,0 +1,72 @@
+"""Resolves ``sel`` and ``isel`` to one range of elements along each dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from icechunk_format.dataset.cf.decode import attribute_decoder
+from icechunk_format.dataset.dataset import Dataset
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
+from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.errors import InvalidInputError
+
+Ranges = dict[str, tuple[int, int]]
+
+
+def common_sizes(variables: Iterable[Variable], label: str) -> dict[str, int]:
+    """Return the lengths of dimensions, those of the arrays with the most dimensions first.
+
+    Raises
+    ------
+    InvalidInputError
+        A dimension has several lengths.
+    """
+    sizes: dict[str, int] = {}
+    for variable in sorted(variables, key=lambda v: -len(v.dims)):
+        for dim, size in zip(variable.dims, variable.shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise InvalidInputError(
+                    f"dimension {dim!r} of {label} has {sizes[dim]} elements in one array"
+                    f" and {size} in {variable.name!r}; select variables with equal lengths",
+                    dimension=dim,
+                )
+    return sizes
+
+
+def selected_ranges(
+    dataset: Dataset, sizes: Mapping[str, int], *, sel: Given | None, isel: Given | None
+) -> Ranges:
+    """Return first elements and ends of the dimensions that are selected, by name.
+
+    Raises
+    ------
+    InvalidInputError
+        A selection has gaps or holds nothing, or a label or dimension does not exist.
+    """
+
+    def labels(dim: str) -> pa.Array:
+        variable = dataset.variables.get(dim)
+        if variable is None or variable.dims != (dim,):
+            raise InvalidInputError(
+                f"the dimension {dim!r} has no labels in {dataset.label}; select on it with isel",
+                dimension=dim,
+            )
+        metadata = variable.metadata
+        decoder = attribute_decoder(metadata.attributes, metadata.data_type, name=dim)
+        return decoder.decode(dataset.read(dim))
+
+    found: dict[str, DimSelection] = {} if isel is None else resolve_isel(isel, sizes)
+    for dim, own in ({} if sel is None else resolve_sel(sel, sizes, labels)).items():
+        found[dim] = found[dim].intersect(own) if dim in found else own
+    for dim, own in found.items():
+        if own.indices is not None or not own.count:
+            problem = "nothing" if not own.count else f"{own.count} elements with gaps between them"
+            raise InvalidInputError(
+                f"sel and isel choose {problem} along {dim!r}; blocks are cut from one range"
+                " without a step, such as 0:24 or 2024-01-01:2024-01-31",
+                dimension=dim,
+            )
+    return {dim: (own.start, own.stop) for dim, own in found.items()}
