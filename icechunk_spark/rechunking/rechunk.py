@@ -242,7 +242,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
 
     def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
-            counts: list[Piece] = []
+            counts = [Piece(groups, b"", b"", pickle.dumps(Measures(tasks=1)))]
             yield from _batches(cut_again(work, path, split(batches, counts)))
             yield from _batches(counts)
 

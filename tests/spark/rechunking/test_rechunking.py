@@ -49,21 +49,22 @@ def read(path):
 
 
 @pytest.mark.each_spark
-@pytest.mark.parametrize("kind", ["direct", "shuffled"])
+@pytest.mark.parametrize("kind", ["direct", "shuffled", "twice"])
 def test_maps_become_series(spark, maps, kind, monkeypatch):
     path, values = maps
-    if kind == "shuffled":
-        monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 40_000)
-        monkeypatch.setattr(plan, "_LEAST_PIECE_BYTES", 0)
+    if kind != "direct":
+        monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 40_000 if kind == "shuffled" else 1)
         monkeypatch.setattr(plan, "_TINY_PIECE_BYTES", 0)
+    if kind == "shuffled":
+        monkeypatch.setattr(plan, "_LEAST_PIECE_BYTES", 0)
     sizes = {"time": -1, "y": 10, "x": 10}
     planned = icechunk_spark.rechunk(spark, path, chunks=sizes, memory="100k", dry_run=True)
     assert planned.commit is None
     assert read(path)[1] == (1, 40, 50)
-    done = icechunk_spark.rechunk(
-        spark, path, chunks=sizes, memory="100k" if kind == "shuffled" else "512m", message="series"
-    )
-    assert (done.shuffled, done.direct) == ((1, 0) if kind == "shuffled" else (0, 1))
+    memory = {"direct": "512m", "shuffled": "100k", "twice": "16k"}[kind]
+    done = icechunk_spark.rechunk(spark, path, chunks=sizes, memory=memory, message="series")
+    assert (done.shuffled, done.direct) == ((0, 1) if kind == "direct" else (1, 0))
+    assert done.rounds == {"direct": 0, "shuffled": 1, "twice": 2}[kind]
     after, chunks = read(path)
     assert after.tobytes() == values.tobytes()
     assert chunks == (60, 10, 10)
