@@ -282,10 +282,7 @@ class RepositoryReader:
         return files.load_manifests(self.storage, [manifest_id], [size_hint])[0]
 
     def chunk_source(
-        self,
-        *,
-        authorized: Sequence[str] = (),
-        virtual_options: Mapping[str, str] | None = None,
+        self, *, authorized: Sequence[str] = (), virtual_options: Mapping[str, str] | None = None
     ) -> ChunkSource:
         """Return a picklable value that fetches chunks of this repository in any process.
 

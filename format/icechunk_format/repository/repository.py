@@ -31,10 +31,7 @@ from icechunk_format.repository.session.editing import edit_attributes
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
 from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes
-from icechunk_format.repository.state.config import (
-    change_config,
-    change_setting,
-)
+from icechunk_format.repository.state.config import change_config, change_setting
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import config_in
 from icechunk_format.repository.state.transitions import Transition

@@ -196,10 +196,7 @@ def _open_clients(location: Location) -> Storage:
     """
     address, options = location.address, location.checked_options
     if location.client == "obstore" or (location.client == "auto" and address.kind != "other"):
-        from icechunk_format.storage.remote.obstore.store import (
-            ObjectStoreStorage,
-            claim_runtime,
-        )
+        from icechunk_format.storage.remote.obstore.store import ObjectStoreStorage, claim_runtime
 
         if claim_runtime():
             return ObjectStoreStorage(address, options)

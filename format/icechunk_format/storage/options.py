@@ -81,11 +81,7 @@ SECRET_OPTIONS: Final = frozenset(
 )
 """Options whose values no message may show."""
 
-_EVERY_ALIAS: Final = {
-    "skip_signature": "anon",
-    "anonymous": "anon",
-    "endpoint": "endpoint_url",
-}
+_EVERY_ALIAS: Final = {"skip_signature": "anon", "anonymous": "anon", "endpoint": "endpoint_url"}
 _ALIASES: Final = {
     "s3": {
         "access_key_id": "key",

@@ -244,11 +244,7 @@ def _plain_decoder(
 
 
 def _apply_attributes(
-    plan: dict[str, Any],
-    dtype: np.dtype[Any],
-    kind: str,
-    timestamps: TimestampType,
-    name: str,
+    plan: dict[str, Any], dtype: np.dtype[Any], kind: str, timestamps: TimestampType, name: str
 ) -> None:
     """Fill in the fields of a decoder from the attributes, in xarray's order."""
     stored = dtype

@@ -55,8 +55,7 @@ def _to_unit(column: pa.Array, target: pa.DataType, name: str) -> pa.Array:
         return column.cast(target)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"column {name!r} has a time too large for microseconds: {error}",
-            variable=name,
+            f"column {name!r} has a time too large for microseconds: {error}", variable=name
         ) from error
 
 

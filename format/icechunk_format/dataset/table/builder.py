@@ -6,11 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icechunk_format.dataset.table.columns import (
-    ColumnFactory,
-    layout_columns,
-    summary_columns,
-)
+from icechunk_format.dataset.table.columns import ColumnFactory, layout_columns, summary_columns
 from icechunk_format.dataset.table.dimension_sets import choose_dimensions, named_variables
 from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
 from icechunk_format.dataset.table.table import Column, Table
@@ -151,8 +147,7 @@ def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | N
     for name, size in block.items():
         if name not in dims:
             raise InvalidInputError(
-                f"block={name}={size}: {unknown('dimension', name, dims)}",
-                dims=tuple(dims),
+                f"block={name}={size}: {unknown('dimension', name, dims)}", dims=tuple(dims)
             )
         if size < 1:
             raise InvalidInputError(f"block={name}={size} must be at least 1", dim=name)

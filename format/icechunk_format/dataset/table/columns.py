@@ -119,10 +119,7 @@ class ColumnFactory:
         return self.of_variable(labels, "dimension")
 
     def of_cells(
-        self,
-        chosen: DimensionSet,
-        variables: Sequence[Variable],
-        coords: Sequence[Variable],
+        self, chosen: DimensionSet, variables: Sequence[Variable], coords: Sequence[Variable]
     ) -> tuple[Column, ...]:
         """Make the columns of the layout ``cells``."""
         # Each dimension column lists all dimensions, so that a writer notices dropped ones.

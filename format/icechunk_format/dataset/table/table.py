@@ -138,17 +138,14 @@ class Table:
         if len(alike) == 1:
             return alike[0]
         raise InvalidInputError(
-            unknown("column", name, self.names),
-            column=name,
-            existing=self.names,
+            unknown("column", name, self.names), column=name, existing=self.names
         )
 
     def select(self, names: Sequence[str]) -> Table:
         """Keep some columns, in the order and the spelling of ``names``."""
         if not names:
             raise InvalidInputError(
-                f"no column is selected; the table has {', '.join(self.names)}",
-                existing=self.names,
+                f"no column is selected; the table has {', '.join(self.names)}", existing=self.names
             )
         if len({name.casefold() for name in names}) < len(names):
             raise InvalidInputError(

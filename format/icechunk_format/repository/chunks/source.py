@@ -54,9 +54,7 @@ _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
 
 
 def checked_source(
-    location: Location,
-    access: VirtualAccess,
-    containers: Iterable[VirtualChunkContainer] = (),
+    location: Location, access: VirtualAccess, containers: Iterable[VirtualChunkContainer] = ()
 ) -> ChunkSource:
     """Check the options of a user and return a source; see ``Repository.chunk_source``."""
     parse_authorized(access.authorized)
@@ -86,10 +84,7 @@ class ChunkSource:
         )
 
     def fetch(
-        self,
-        refs: ChunkRefs,
-        rows: NDArray[np.int64],
-        ranges: NDArray[np.int64] | None = None,
+        self, refs: ChunkRefs, rows: NDArray[np.int64], ranges: NDArray[np.int64] | None = None
     ) -> list[bytes]:
         """Return the payloads of some chunk references, or a range of each.
 
@@ -132,10 +127,7 @@ class ChunkSource:
         return result
 
     def planned_reads(
-        self,
-        refs: ChunkRefs,
-        rows: NDArray[np.int64],
-        ranges: NDArray[np.int64] | None = None,
+        self, refs: ChunkRefs, rows: NDArray[np.int64], ranges: NDArray[np.int64] | None = None
     ) -> tuple[int, int]:
         """Return how many requests ``fetch`` sends, and their bytes; nothing is sent.
 

@@ -42,10 +42,7 @@ from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot
-from icechunk_format.spec.snapshot.manifest_lists import (
-    ManifestFiles,
-    ManifestRefs,
-)
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
@@ -256,11 +253,7 @@ def files_of_receipts(receipts: Collection[ManifestReceipt]) -> ManifestFiles:
 
 
 def manifest_files_of(
-    nodes: Nodes,
-    listed: ManifestFiles,
-    written: Iterable[ManifestReceipt],
-    *,
-    object_key: str,
+    nodes: Nodes, listed: ManifestFiles, written: Iterable[ManifestReceipt], *, object_key: str
 ) -> ManifestFiles:
     """Return all manifest files that arrays refer to.
 

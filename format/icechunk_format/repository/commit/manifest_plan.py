@@ -228,10 +228,7 @@ class ManifestPlanner:
         return [self._group(group, numbers, fresh) for group in groups]
 
     def _group(
-        self,
-        members: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-        fresh: list[NDArray[np.int64]],
+        self, members: NDArray[np.int64], numbers: NDArray[np.int64], fresh: list[NDArray[np.int64]]
     ) -> RebuiltGroup:
         sources = numbers[members[members < len(numbers)]]
         parts = [fresh[member - len(numbers)] for member in members[members >= len(numbers)]]

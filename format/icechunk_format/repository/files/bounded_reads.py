@@ -29,10 +29,7 @@ from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.manifest_lists import (
-    ManifestFiles,
-    ManifestRefs,
-)
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
@@ -96,11 +93,7 @@ def manifest_keys(refs: ManifestRefs) -> NDArray[np.void]:
 
 
 def references_in(
-    storage: Storage,
-    node_id: NodeId,
-    path: str,
-    manifests: ListedManifests,
-    box: NDArray[np.int64],
+    storage: Storage, node_id: NodeId, path: str, manifests: ListedManifests, box: NDArray[np.int64]
 ) -> ChunkRefs:
     """Return the references of an array in a box.
 
@@ -146,10 +139,7 @@ class BoxOfReferences:
 
 
 def cut_into_boxes(
-    extents: NDArray[np.uint32],
-    counts: NDArray[np.int64],
-    cells: tuple[int, ...],
-    max_refs: int,
+    extents: NDArray[np.uint32], counts: NDArray[np.int64], cells: tuple[int, ...], max_refs: int
 ) -> Iterator[BoxOfReferences]:
     """Cut the box around manifests until each part holds about ``max_refs`` references.
 

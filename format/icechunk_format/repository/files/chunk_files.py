@@ -29,11 +29,7 @@ _BYTES_PER_BATCH: Final = 256 * 2**20
 
 
 def store_chunks(
-    storage: Storage,
-    coords: ArrayLike,
-    payloads: Sequence[bytes],
-    *,
-    inline_threshold: int,
+    storage: Storage, coords: ArrayLike, payloads: Sequence[bytes], *, inline_threshold: int
 ) -> ChunkRefs:
     """Store chunks of one array and return their references.
 

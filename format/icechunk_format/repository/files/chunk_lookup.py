@@ -33,10 +33,7 @@ from icechunk_format.storage.protocol import Storage
 
 
 def visible_rows(
-    refs: ChunkRefs,
-    extents: NDArray[Any],
-    box: NDArray[Any],
-    earlier: NDArray[Any],
+    refs: ChunkRefs, extents: NDArray[Any], box: NDArray[Any], earlier: NDArray[Any]
 ) -> NDArray[np.int64]:
     """Return the rows of one manifest's references that readers find in a box, ascending.
 
@@ -205,8 +202,7 @@ class ChunkLookup:
 
 
 def _joined(
-    found: list[tuple[ChunkRefs, NDArray[np.int64], NDArray[np.int64]]],
-    coords: NDArray[np.uint32],
+    found: list[tuple[ChunkRefs, NDArray[np.int64], NDArray[np.int64]]], coords: NDArray[np.uint32]
 ) -> FoundChunks:
     none = np.empty(0, dtype=np.int64)
     if not found:

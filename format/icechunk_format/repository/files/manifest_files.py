@@ -96,9 +96,7 @@ class ManifestFormat:
 
 
 def store_manifests(
-    storage: Storage,
-    format: ManifestFormat,
-    parts: Iterable[tuple[NodeId, Iterable[ChunkRefs]]],
+    storage: Storage, format: ManifestFormat, parts: Iterable[tuple[NodeId, Iterable[ChunkRefs]]]
 ) -> list[list[ManifestReceipt]]:
     """Store references as manifest files.
 

@@ -93,9 +93,7 @@ class ObjectCache:
             self._used = 0
 
     def get_many(
-        self,
-        keys: Sequence[Hashable],
-        load: Callable[[list[int]], list[Loaded[V]]],
+        self, keys: Sequence[Hashable], load: Callable[[list[int]], list[Loaded[V]]]
     ) -> list[V]:
         """Return the values of ``keys``; those that are not kept are loaded together.
 

@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from icechunk_format.errors import (
-    InvalidInputError,
-    NotFoundError,
-    StorageError,
-    UnsupportedError,
-)
+from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError, UnsupportedError
 from icechunk_format.names import by_likeness
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo

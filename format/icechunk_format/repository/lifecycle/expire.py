@@ -31,12 +31,7 @@ from numpy.typing import NDArray
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.repository.state.publish import update_repo
-from icechunk_format.repository.state.transitions import (
-    MAIN,
-    FeatureFlag,
-    Transition,
-    check_flag,
-)
+from icechunk_format.repository.state.transitions import MAIN, FeatureFlag, Transition, check_flag
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info import file as repo_info

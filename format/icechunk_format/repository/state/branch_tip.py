@@ -22,12 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from icechunk_format.errors import (
-    ConflictError,
-    InvalidInputError,
-    StorageError,
-    UnsupportedError,
-)
+from icechunk_format.errors import ConflictError, InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state.publish import (
     Seen,

@@ -21,10 +21,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias
 
-from icechunk_format.errors import (
-    ConflictError,
-    StorageError,
-)
+from icechunk_format.errors import ConflictError, StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
 from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from icechunk_format.errors import (
-    UnsupportedError,
-)
+from icechunk_format.errors import UnsupportedError
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import (

@@ -51,12 +51,7 @@ from icechunk_format.spec.object_keys import REPO, backup_name, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.file import RepoInfo
-from icechunk_format.storage.protocol import (
-    Condition,
-    CreateOnly,
-    ReplaceIfUnchanged,
-    Storage,
-)
+from icechunk_format.storage.protocol import Condition, CreateOnly, ReplaceIfUnchanged, Storage
 
 DeclinedT = TypeVar("DeclinedT")
 
@@ -211,12 +206,7 @@ def update_repo(
 
 
 def update_branch_ref(
-    storage: Storage,
-    branch: str,
-    new: SnapshotId,
-    *,
-    expected: SnapshotId | None,
-    key: str,
+    storage: Storage, branch: str, new: SnapshotId, *, expected: SnapshotId | None, key: str
 ) -> RefAnswer:
     """Move a branch of a version 1 repository, or create it if nothing is ``expected``.
 

@@ -347,9 +347,6 @@ def existing_ref(refs: Mapping[str, SnapshotId], name: str, kind: str) -> Snapsh
     found = refs.get(name)
     if found is None:
         raise NotFoundError(
-            unknown(kind, name, refs),
-            kind=kind,
-            name=name,
-            existing=tuple(by_likeness(name, refs)),
+            unknown(kind, name, refs), kind=kind, name=name, existing=tuple(by_likeness(name, refs))
         )
     return found

@@ -47,10 +47,7 @@ def is_hidden(name: str) -> bool:
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
     """Return the listing entry of a file."""
     return ObjectInfo(
-        key=key,
-        size=status.st_size,
-        version=version_of(status),
-        last_modified=modified(status),
+        key=key, size=status.st_size, version=version_of(status), last_modified=modified(status)
     )
 
 

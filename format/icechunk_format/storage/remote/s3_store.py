@@ -40,11 +40,7 @@ from icechunk_format.storage.remote.failures import (
     safe_reason,
 )
 from icechunk_format.storage.remote.remote_storage import BucketStorage
-from icechunk_format.storage.remote.s3_credentials import (
-    check_conditions,
-    make_client,
-    s3_settings,
-)
+from icechunk_format.storage.remote.s3_credentials import check_conditions, make_client, s3_settings
 
 _MULTIPART_FROM: Final = 256 * 2**20
 _PART_SIZE: Final = 64 * 2**20

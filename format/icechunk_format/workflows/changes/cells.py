@@ -25,12 +25,7 @@ from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.workflows.changes.axis_changes import (
-    AxisChanges,
-    by_label,
-    by_position,
-    slabs,
-)
+from icechunk_format.workflows.changes.axis_changes import AxisChanges, by_label, by_position, slabs
 from icechunk_format.workflows.changes.changed_boxes import (
     changed_boxes,
     in_table,

@@ -47,11 +47,7 @@ from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.workflows.changes.axis_changes import by_position, selection_of, slabs
 from icechunk_format.workflows.changes.cells import SnapshotTable, axis_changes, changed_cells
-from icechunk_format.workflows.changes.changed_boxes import (
-    changed_boxes,
-    clipped_chunks,
-    in_chunks,
-)
+from icechunk_format.workflows.changes.changed_boxes import changed_boxes, clipped_chunks, in_chunks
 from icechunk_format.workflows.changes.request import CHANGE_NAMES, ChangeRequest
 from icechunk_format.workflows.changes.run import Change, ChangeScan, ChangeTask
 from icechunk_format.workflows.changes.steps import Step, TouchedNodes, touched_nodes

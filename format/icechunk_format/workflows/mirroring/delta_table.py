@@ -86,8 +86,7 @@ class DeltaTarget:
         for name, value in given.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidInputError(
-                    f"target_options: {name!r} must be a string",
-                    option=str(name),
+                    f"target_options: {name!r} must be a string", option=str(name)
                 )
         return cls(address.url, given)
 

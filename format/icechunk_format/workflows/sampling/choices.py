@@ -87,10 +87,7 @@ class Choices:
                 " on={'latitude': 'lat', 'longitude': 'lon'}",
                 option="on",
             )
-        for option, given in (
-            ("tolerance", self._tolerance),
-            ("circular", self._circular or {}),
-        ):
+        for option, given in (("tolerance", self._tolerance), ("circular", self._circular or {})):
             _check_keys(option, given, points)
         if isinstance(method, Mapping):
             _check_keys("method", method, points)
@@ -239,10 +236,7 @@ def _method(given: Any, key: str) -> Method:
 
 
 def _period(
-    key: str,
-    array: Variable | None,
-    kind: Kind,
-    circular: Mapping[str, float | None] | None,
+    key: str, array: Variable | None, kind: Kind, circular: Mapping[str, float | None] | None
 ) -> float | None:
     if circular is None:
         return None if array is None or kind != "number" else period_of(array)

@@ -228,7 +228,6 @@ def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
         expected = f"a duration such as {DURATION_EXAMPLES}"
     if read is None or not read >= 0:
         raise InvalidInputError(
-            f"tolerance[{coordinate!r}]={value!r} must be {expected}",
-            coordinate=coordinate,
+            f"tolerance[{coordinate!r}]={value!r} must be {expected}", coordinate=coordinate
         )
     return float(read)

@@ -47,10 +47,7 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
     outside: Outside = choose("outside", request.outside, OUTSIDE)
     read = request.read
     factory = ColumnFactory(
-        dataset.variables,
-        decode_cf=read.decode_cf,
-        timestamp_type=read.timestamp_type,
-        named=True,
+        dataset.variables, decode_cf=read.decode_cf, timestamp_type=read.timestamp_type, named=True
     )
     named = None
     if read.variables is not None:
@@ -170,7 +167,7 @@ def _sampled(
             if not left:
                 raise InvalidInputError(
                     f"no variable has a dimension that 'on' names: {', '.join(chosen)}; name"
-                    " variables to sample",
+                    " variables to sample"
                 )
             dim, size = left[0]
             raise InvalidInputError(

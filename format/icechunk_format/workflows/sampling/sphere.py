@@ -35,11 +35,7 @@ class SphereTree:
     """
 
     def __init__(
-        self,
-        latitudes: NDArray[Any],
-        longitudes: NDArray[Any],
-        *,
-        tolerance: float | None = None,
+        self, latitudes: NDArray[Any], longitudes: NDArray[Any], *, tolerance: float | None = None
     ) -> None:
         spatial = geo_package("scipy.spatial", "sampling a grid whose coordinates are 2-D")
         self.shape = latitudes.shape

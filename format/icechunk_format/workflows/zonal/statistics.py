@@ -124,10 +124,7 @@ class CoverMatrix:
 
 
 def block_parts(
-    values: NDArray[Any],
-    valid: NDArray[np.bool_] | None,
-    cover: CoverMatrix,
-    parts: Sequence[str],
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, cover: CoverMatrix, parts: Sequence[str]
 ) -> NDArray[np.float64]:
     """Return the parts ``(zones, parts, steps)`` of the values ``(steps, cells)`` of a block.
 
@@ -146,10 +143,7 @@ def block_parts(
 
 
 def _parts(
-    values: NDArray[Any],
-    valid: NDArray[np.bool_] | None,
-    cover: CoverMatrix,
-    parts: Sequence[str],
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, cover: CoverMatrix, parts: Sequence[str]
 ) -> dict[str, NDArray[np.float64]]:
     """Return parts by name, each ``(zones, steps)`` or ``(zones, 1)``."""
     found: dict[str, NDArray[np.float64]] = {}

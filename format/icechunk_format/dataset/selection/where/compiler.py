@@ -22,12 +22,7 @@ from icechunk_format.dataset.cf.column_types import is_number, sql_name
 from icechunk_format.dataset.selection.where.condition import Constant
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
 from icechunk_format.dataset.selection.where.long_lists import as_literals, as_set
-from icechunk_format.dataset.selection.where.operators import (
-    combine,
-    compare,
-    time_part,
-    truncated,
-)
+from icechunk_format.dataset.selection.where.operators import combine, compare, time_part, truncated
 from icechunk_format.dataset.selection.where.syntax import (
     ARITHMETIC,
     CAST_TYPES,

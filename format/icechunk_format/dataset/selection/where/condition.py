@@ -22,12 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.kernels import (
-    KERNELS,
-    ZONED,
-    Datum,
-    EvaluationError,
-)
+from icechunk_format.dataset.selection.where.kernels import KERNELS, ZONED, Datum, EvaluationError
 from icechunk_format.dataset.selection.where.time_zones import time_zone
 from icechunk_format.errors import InvalidInputError
 
