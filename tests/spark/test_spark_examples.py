@@ -26,7 +26,7 @@ SHOWN = {
         "2024-07-03 00:00:00",
         "days.png",
     ],
-    "fix_a_region": ["rewrote 1,512 cells in 2 of the 16 chunks", "Gulf of Mexico", "fixed.png"],
+    "fix_a_region": ["rewrote 1,512 cells in 4 of the 16 chunks", "Gulf of Mexico", "fixed.png"],
     AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published", "branches.png"],
     "two_writers": ["went on top of the other's commit", "refused.", "writers.png"],
     "virtual_from_netcdf": [
