@@ -55,22 +55,25 @@ spark.sparkContext.setLogLevel("ERROR")
 plain = task_rows.collected
 options = {f"storage.{name}": value for name, value in storage["options"].items()}
 
+def is_first(mark):
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
 def disturbed(what, mark, after=lambda: None):
-    # The first attempt of a task has stored all of its chunks when it is disturbed.
+    # The task has stored all of its chunks when it is disturbed.
     def collected(rows, step):
         def run(batches):
             answer = list(step(batches))
-            context = TaskContext.get()
-            if what and context.partitionId() == 1 and context.attemptNumber() == 0:
-                if what == "kill" and not mark.exists():
-                    mark.touch()
+            # Whichever attempt is first: Spark may copy a task, or end one, before it comes here.
+            if what and TaskContext.get().partitionId() == 1 and is_first(mark):
+                if what == "kill":
                     # A worker is a child of the daemon, which is a child of the executor's JVM.
                     status = Path(f"/proc/{os.getppid()}/stat").read_text()
                     os.kill(int(status.rpartition(")")[2].split()[1]), signal.SIGKILL)
-                    time.sleep(60)
-                if what == "slow" and not mark.exists():
-                    mark.touch()
-                    time.sleep(120)
+                time.sleep(120)
             yield from answer
         found = plain(rows, run)
         after()
