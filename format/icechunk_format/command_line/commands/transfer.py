@@ -6,6 +6,7 @@ They delete nothing, so they do not ask for confirmation.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -302,8 +303,9 @@ def rechunk(
         encoding={},
         memory=parse_byte_size("--memory", memory),
     )
-    with call.screen.working("Rechunking"):
-        result = rechunk_arrays(request, one_process, cores=None, dry_run=dry_run)
+    with call.screen.working("Rechunking") as progress:
+        run = partial(one_process, progress=progress)
+        result = rechunk_arrays(request, run, cores=None, dry_run=dry_run)
     commit = None if result.commit is None else str(result.commit.snapshot_id)
     call.document(
         dry_run=dry_run,

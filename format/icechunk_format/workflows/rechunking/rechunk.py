@@ -34,6 +34,7 @@ from icechunk_format.names import unknown
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.spec.ids import NodeId
@@ -113,10 +114,11 @@ class RechunkResult:
     commit: WriteResult | None = None
 
 
-def one_process(work: Rechunking) -> Iterable[TaskReceipt]:
+def one_process(work: Rechunking, progress: ProgressOption = None) -> Iterable[TaskReceipt]:
     """Run the tasks one after another."""
     tasks = [(path, n) for path, plan in work.arrays.items() for n in range(len(plan.groups))]
-    return in_process(lambda task: copy_group(work, task), tasks)
+    running = in_process(lambda task: copy_group(work, task), tasks)
+    return counted(running, progress, "Rechunking", len(tasks))
 
 
 def rechunk_arrays(
