@@ -128,8 +128,8 @@ def column_names(schema: StructType, columns: Sequence[Column | MetadataColumn])
                 column=column.name,
             )
         found = spark_type(column.arrow_type)
-        if not _holds(field.dataType, found):
-            wider = [kind.simpleString() for kind in _CANDIDATES if _holds(kind, found)]
+        if not holds(field.dataType, found):
+            wider = [kind.simpleString() for kind in _CANDIDATES if holds(kind, found)]
             allowed = list(dict.fromkeys([found.simpleString(), *wider]))
             raise InvalidInputError(
                 f"column '{column.name}' is {found.simpleString()}, but the schema of"
@@ -185,7 +185,7 @@ _CANDIDATES: Final = (
 )
 
 
-def _holds(asked: DataType, found: DataType) -> bool:
+def holds(asked: DataType, found: DataType) -> bool:
     """Return True if every value of type `found` is, unchanged, a value of type `asked`.
 
     TIMESTAMP holds TIMESTAMP_NTZ here, because times without a zone are UTC by the CF conventions.
@@ -196,10 +196,10 @@ def _holds(asked: DataType, found: DataType) -> bool:
             return whole and asked.scale >= found.scale
         return asked.precision - asked.scale >= _DIGITS.get(type(found), 100)
     if isinstance(asked, ArrayType) and isinstance(found, ArrayType):
-        return _holds(asked.elementType, found.elementType)
+        return holds(asked.elementType, found.elementType)
     if isinstance(asked, StructType) and isinstance(found, StructType):
         return asked.names == found.names and all(
-            _holds(ours.dataType, theirs.dataType)
+            holds(ours.dataType, theirs.dataType)
             for ours, theirs in zip(asked.fields, found.fields, strict=True)
         )
     if isinstance(asked, DayTimeIntervalType) and isinstance(found, DayTimeIntervalType):

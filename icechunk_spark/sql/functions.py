@@ -102,15 +102,17 @@ def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
 
 
 def _changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
-    """Return an error about the first column of a view that is gone or has another type."""
-    types = {field.name: field.dataType.simpleString() for field in now}
+    """Return an error about the first column of a view that is gone or no longer fits its type."""
+    from icechunk_spark.schema import holds
+
+    types = {field.name: field.dataType for field in now}
     for field in was:
-        before, after = field.dataType.simpleString(), types.get(field.name)
-        if before != after:
-            state = "does not exist now" if after is None else f"is {after} now"
+        after = types.get(field.name)
+        if after is None or not holds(field.dataType, after):
+            state = "does not exist now" if after is None else f"is {after.simpleString()} now"
             return InvalidInputError(
-                f"column '{field.name}' was {before} when the view was created, and {state}: create"
-                " the view again with icechunk_spark.view",
+                f"column '{field.name}' was {field.dataType.simpleString()} when the view was"
+                f" created, and {state}: create the view again with icechunk_spark.view",
                 column=field.name,
             )
     return None

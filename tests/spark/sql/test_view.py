@@ -112,6 +112,20 @@ def test_new_columns_stay_out_and_a_lost_column_fails(spark: SparkSession, line)
     assert spark.table("line").columns == ["x", "w"]
 
 
+def test_a_type_that_still_fits_is_not_the_cause(spark: SparkSession, line):
+    repository, path = line
+    icechunk_spark.view(spark, "types", path)
+
+    def change(root):
+        for name, values in (("x", np.arange(5, dtype="i4")), ("v", np.arange(5) / 2)):
+            del root[name]
+            add_array(root, name, values, ["x"], chunks=(2,))
+
+    commit(repository, "types", change)
+    with pytest.raises(PySparkException, match=r"'v' was bigint .* is double now: create the view"):
+        spark.table("types").count()
+
+
 def test_more_tasks_than_at_the_creation(spark: SparkSession, line):
     repository, path = line
     icechunk_spark.view(spark, "line", path, rows_per_partition=2)
