@@ -23,7 +23,7 @@ from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_sna
 from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
 from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
-from icechunk_format.repository.merging.merge import Merge, MergeResult, parent_of
+from icechunk_format.repository.merging.merge import Merge, MergeResult, merged, parent_of
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
@@ -227,16 +227,18 @@ class Repository(RepositoryReader):
     ) -> MergeResult:
         """Commit the changes of a branch since the common ancestor on top of another branch.
 
-        The changes become one commit; no chunk is copied, and ``source`` does not change. A later
-        merge of the same branches starts from this one.
+        The changes become one commit; no chunk is copied, and ``source`` does not change. If both
+        branches have appended along a dimension, their labels are joined as those of parallel
+        appends; only chunks with cells of both are written again. A later merge of the same
+        branches starts from this one.
 
         Parameters
         ----------
         source, into
             The branch with the changes, and the branch that receives them.
         resolve
-            For chunks that both sides changed: ``"ours"`` takes those of ``source``, ``"theirs"``
-            keeps those of ``into``; None raises ConflictError.
+            For chunks or cells that both sides changed: ``"ours"`` takes those of ``source``,
+            ``"theirs"`` keeps those of ``into``; None raises ConflictError.
         message, metadata
             Message and JSON properties of the commit. The default message names the branches.
         dry_run
@@ -260,8 +262,13 @@ class Repository(RepositoryReader):
         >>> repository.merge("fix", into="main", dry_run=True).conflicts  # doctest: +SKIP
         """
         message = f"Merge branch {source!r} into {into!r}" if message is None else message
-        merge = self._merge(f"branch {source!r}", self.resolve(branch=source), into)
-        return merge.run(resolve=resolve, message=message, metadata=metadata, dry_run=dry_run)
+        return merged(
+            lambda: self._merge(f"branch {source!r}", self.resolve(branch=source), into),
+            resolve=resolve,
+            message=message,
+            metadata=metadata,
+            dry_run=dry_run,
+        )
 
     def cherry_pick(
         self,
@@ -286,17 +293,26 @@ class Repository(RepositoryReader):
         """
         picked = self.resolve(snapshot=snapshot)
         parent = parent_of(self._history(), picked, self.storage.root_url)
-        merge = self._merge(f"snapshot {picked}", picked, onto)
-        merge = replace(merge, base=parent, records="picked_snapshot")
         message = self.snapshot_info(picked).message if message is None else message
-        return merge.run(resolve=resolve, message=message, metadata=metadata, dry_run=dry_run)
+        return merged(
+            lambda: replace(
+                self._merge(f"snapshot {picked}", picked, onto),
+                base=parent,
+                records="picked_snapshot",
+            ),
+            resolve=resolve,
+            message=message,
+            metadata=metadata,
+            dry_run=dry_run,
+        )
 
     def _merge(self, name: str, source: SnapshotId, into: str) -> Merge:
         return Merge(
             storage=self.storage,
+            location=self.location,
+            chunk_source=self.chunk_source(),
             history=self._history(),
-            config=self.config,
-            spec_version=self._version_now(),
+            format=ManifestFormat(spec_version=self._version_now(), config=self.config),
             tip=self.writable_tip(into),
             name=name,
             source=source,

@@ -129,3 +129,73 @@ def test_cells_are_fixed_on_one_branch_while_the_other_appends(tmp_path, appends
     expected = xr.concat([data, later], "time")
     expected["t"][2:4] = -1.0
     xr.testing.assert_equal(found, expected)
+
+
+def weather(times, stations=3, offset=0.0):
+    """Return steps with a coordinate on two dimensions, strings, and an array without time."""
+    number = len(times)
+    values = np.arange(number * stations, dtype="f4").reshape(number, stations) + offset
+    return xr.Dataset(
+        {
+            "t": (("time", "station"), values),
+            "sky": (
+                ("time", "station"),
+                np.array([[f"{v:.0f}" for v in row] for row in values], "U6"),
+            ),
+            "count": (("time", "station"), values.astype("i4")),
+            "height": ("station", np.arange(stations) * 10.0),
+        },
+        {
+            "time": np.array(times, "datetime64[ns]"),
+            "station": [f"station {n}" for n in range(stations)],
+            "valid": (("time", "station"), np.full((number, stations), offset)),
+        },
+    )
+
+
+@pytest.mark.parametrize("shards", [None, (4, 3)])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("2024-01-05 2024-01-06", "2024-01-07 2024-01-08 2024-01-09"),
+        ("2024-01-07 2024-01-08 2024-01-09", "2024-01-05"),
+        ("2024-01-05T12 2024-01-07T12", "2024-01-06 2024-01-08"),
+        ("2024-01-05", "2024-01-06"),
+    ],
+)
+def test_both_branches_append(tmp_path, ours, theirs, shards):
+    path = str(tmp_path / "weather")
+    opened = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
+    first = weather(["2024-01-01", "2024-01-02", "2024-01-03"])
+    encoding = {n: {"chunks": (2, 3)} for n in ("t", "sky", "count", "valid")}
+    encoding["t"]["shards"] = shards
+    encoding["time"] = {"units": "hours since 2000-01-01", "dtype": "i8"}
+    session = opened.writable_session("main")
+    first.to_zarr(session.store, encoding=encoding, consolidated=False)
+    opened.create_branch("dev", session.commit("made"))
+    parts = []
+    for branch, times, offset in (("dev", ours, 100.0), ("main", theirs, 200.0)):
+        parts.append(weather(times.split(), offset=offset))
+        session = opened.writable_session(branch)
+        added = parts[-1].drop_vars(["height", "station"])
+        added.to_zarr(session.store, append_dim="time", consolidated=False)
+        session.commit(f"append to {branch}")
+    done = Repository.open(path).merge("dev")
+    assert not done.conflicts
+    expected = xr.concat([first, *parts], "time", data_vars="minimal").sortby("time")
+    found = xr.open_zarr(opened.readonly_session("main").store, consolidated=False).load()
+    xr.testing.assert_equal(found, expected)
+    # The reference goes on: another append, and a collection.
+    session = opened.writable_session("main")
+    last = weather(["2024-02-01"], offset=7.0)
+    last.drop_vars(["height", "station"]).to_zarr(
+        session.store, append_dim="time", consolidated=False
+    )
+    session.commit("one more")
+    opened.delete_branch("dev")
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
+    opened.expire_snapshots(later)
+    opened.garbage_collect(later)
+    expected = xr.concat([expected, last], "time", data_vars="minimal")
+    found = xr.open_zarr(opened.readonly_session("main").store, consolidated=False).load()
+    xr.testing.assert_equal(found, expected)

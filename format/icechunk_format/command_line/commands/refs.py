@@ -288,11 +288,7 @@ def _show_merge(call: Call, result: MergeResult, source: str, dry_run: bool) -> 
     named = [f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count]
     screen.line(f"{source} changed since {result.base}: {', '.join(named) or 'nothing'}")
     for conflict in result.conflicts:
-        when = ""
-        if conflict.snapshot_id is not None:
-            info = call.repository.snapshot_info(conflict.snapshot_id)
-            when = f" ({iso_time(to_timestamp(info.flushed_at))}: {safe(info.message)})"
-        screen.line(f"conflict: {safe(str(conflict))}{when}")
+        screen.line(f"conflict: {safe(str(conflict))}")
     branch = safe(result.branch)
     if commit is not None:
         screen.line(f"branch {branch} is now at {commit}")

@@ -174,7 +174,7 @@ def _committed(
     options = plan.options
     theirs: list[TheirCommit] = []
     for times_again in range(DEFAULT_REBASE_TRIES):
-        _change(session, planned)
+        apply_planned(session, planned)
         if not session.has_changes:
             return WriteResult(
                 branch=options.branch,
@@ -208,7 +208,8 @@ def _committed(
     raise refused(plan, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
 
 
-def _change(session: WriteSession, planned: PlannedCommit) -> None:
+def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
+    """Change a session as planned."""
     _change_nodes(session, planned.plan)
     for labels in planned.plan.labels:
         _write_labels(session, labels)

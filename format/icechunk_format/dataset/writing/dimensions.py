@@ -80,7 +80,7 @@ class DimensionIndices:
             if dim in self._stay:
                 indexed, old = in_order(indexed, old, self._stay[dim])
             self.old_labels[dim] = old
-            if wish != "unsorted" and _is_disordered(old, indexed):
+            if wish != "unsorted" and is_disordered(old, indexed):
                 self.disordered.append(dim)
             return indexed
         order, is_descending = self._order_of(dim, target)
@@ -193,7 +193,7 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
     return wish
 
 
-def _is_disordered(old: NDArray[Any], indexed: IndexedLabels) -> bool:
+def is_disordered(old: NDArray[Any], indexed: IndexedLabels) -> bool:
     """Return True if new labels, at the end, make sorted numbers or times unsorted."""
     new = indexed.new_labels
     if new is None or not len(new) or old.dtype.kind not in "iufMm" or not direction(old):

@@ -54,6 +54,8 @@ class ConflictKind(Enum):
     """Kinds of conflict; the value is the text for users."""
 
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
+    CELLS_WRITTEN_TWICE = "cells that both wrote"
+    LABELS_NOT_MERGED = "labels that both added"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
@@ -67,6 +69,10 @@ class ConflictKind(Enum):
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
     MOVED_NODE_GONE = "moved here, but deleted there"
     MOVED_THERE = "moved there"
+
+
+RESOLVABLE: Final = (ConflictKind.CHUNKS_WRITTEN_TWICE, ConflictKind.CELLS_WRITTEN_TWICE)
+"""Conflicts that ``resolve`` settles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,10 @@ class Conflict:
         The commit of the other writer; None if not known.
     coords
         uint32, shape (n, ndim): the chunks, if the conflict is about chunks.
+    labels
+        Where the chunks or cells are, in words; None if only ``coords`` are known.
+    commit
+        Message and time of the commit; None if not known.
     """
 
     kind: ConflictKind
@@ -98,14 +108,20 @@ class Conflict:
     node_id: NodeId | None = None
     snapshot_id: SnapshotId | None = None
     coords: NDArray[np.uint32] | None = None
+    labels: str | None = None
+    commit: str | None = None
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.kind.value}"
-        if self.coords is not None:
+        if self.labels is not None:
+            text += f" ({self.labels})"
+        elif self.coords is not None:
             shown = ", ".join(str(tuple(row)) for row in self.coords[:_SHOWN_CHUNKS].tolist())
             more = f" and {len(self.coords) - _SHOWN_CHUNKS} more"
             text += f" ({shown}{more if len(self.coords) > _SHOWN_CHUNKS else ''})"
-        return text if self.snapshot_id is None else f"{text}, in snapshot {self.snapshot_id}"
+        if self.snapshot_id is not None:
+            text += f", in snapshot {self.snapshot_id}"
+        return text if self.commit is None else f"{text} ({self.commit})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +362,7 @@ def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflic
     """
     if resolve is None:
         return list(conflicts)
-    return [c for c in conflicts if c.kind is not ConflictKind.CHUNKS_WRITTEN_TWICE]
+    return [c for c in conflicts if c.kind not in RESOLVABLE]
 
 
 def rebased(

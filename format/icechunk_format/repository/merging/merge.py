@@ -3,11 +3,12 @@
 The changes of the source become one commit on the tip of the target, as if a session that began at
 the common ancestor had made them: conflicts are those of a rebase, except that chunks of an array
 may change on one side while the other appends to it or edits its attributes. If the target moves
-while the merge is committed, the commit is rebased like any other.
+while the merge is committed, the commit is rebased like any other, or made again.
 
 Rules of this file
 ------------------
-1. No chunk is read or copied; see ``three_way``.
+1. No chunk is read or copied (see ``three_way``), except those of arrays that grew on both sides:
+   the layer above merges them by their labels (see ``sides``).
 2. The commit records the tip of the source, so that the next merge starts there.
 3. The source is protected from a concurrent garbage collection; see ``using_tip``.
 
@@ -17,11 +18,13 @@ Specification: merging is left to clients.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import le
 from typing import Any, Final
 
+from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of
@@ -31,22 +34,28 @@ from icechunk_format.repository.changes.conflicts import (
     ConflictKind,
     TheirCommit,
 )
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
 from icechunk_format.repository.files import metadata_files as files
+from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.diff import Changes, add_up
 from icechunk_format.repository.history.history import History, versions_after
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.merging.base import MERGED, base_gone, merge_base, with_merged
-from icechunk_format.repository.merging.three_way import changes_onto
+from icechunk_format.repository.merging.sides import Sides, array_merges
+from icechunk_format.repository.merging.three_way import changes_onto, chunks_changed
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve, check_choice
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.using_tip import tip_using
-from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.location import Location
 from icechunk_format.storage.protocol import Storage
+
+# Repetitions while other writers commit.
+_TRIES: Final = 100
 
 # Attributes of CF and Zarr that define the meaning of stored values.
 _DECODING: Final = (
@@ -105,9 +114,10 @@ class Merge:
     """
 
     storage: Storage
+    location: Location
+    chunk_source: ChunkSource
     history: History
-    config: RepositoryConfig
-    spec_version: int
+    format: ManifestFormat
     tip: BranchTip
     name: str
     source: SnapshotId
@@ -139,43 +149,77 @@ class Merge:
             # The base had expired, and its manifests were collected.
             raise base_gone(storage, self.source, self.target) from error
         changes, taken = changes_onto(storage, base, source, target, log)
-        detector = ConflictDetector(
-            changes=changes, base=base, tip=target, theirs=self._theirs(base, target)
+        theirs = self._theirs(base, target)
+        sides = Sides(
+            location=self.location,
+            branch=branch,
+            format=self.format,
+            chunk_source=self.chunk_source,
+            base=base,
+            source=source,
+            target=target,
+            theirs=theirs,
+            ours=log,
+            is_picked=self.base is not None,
+            chunks_changed=partial(chunks_changed, storage, base, source, log),
         )
+        arrays = array_merges()
+        groups = arrays.group_merges(sides, changes)
+        for group in groups:
+            group.take_from(changes)
+        detector = ConflictDetector(changes=changes, base=base, tip=target, theirs=theirs)
         detected = (c for c in detector.conflicts() if not _is_settled(c, changes, base, target))
         found = [*taken, *detected]
+        remaining = conflict_rules.resolved(found, resolve)
+        for group in groups:
+            # Nothing is stored for a merge that is refused anyway.
+            lost = group.conflicts(resolve, dry_run=dry_run or bool(remaining))
+            remaining += conflict_rules.resolved(lost, resolve)
+            found += lost
+        named = self._named(arrays.described(sides, found))
         result = MergeResult(
             branch=branch,
             source=self.source,
             base=base.id,
             changes=add_up([log], older=base, newer=source),
-            conflicts=tuple(found),
+            conflicts=tuple(named),
         )
         if dry_run:
             return result
-        if remaining := conflict_rules.resolved(found, resolve):
+        if remaining := conflict_rules.resolved(named, resolve):
             raise conflict_errors.merge_conflicts(storage, self.name, branch, remaining)
         conflict_rules.rebased(changes, tip=target, conflicts=found, resolve=resolve)
-        if changes.is_empty:
-            return result
         session = WriteSession(
             storage,
             tip_using(self.tip, storage, source),
             target,
-            config=self.config,
-            spec_version=self.spec_version,
+            config=self.format.config,
+            spec_version=self.format.spec_version,
         )
+        for group in groups:
+            group.take_created(changes)
         session.take_over(changes)
+        for group in groups:
+            group.apply(session)
+        if not session.has_changes:
+            return result
         noted = with_merged(metadata, **{self.records: self.source})
-        commit = session.commit(message, metadata=noted, resolve=resolve)
-        return MergeResult(
-            branch=branch,
-            source=self.source,
-            base=base.id,
-            changes=result.changes,
-            conflicts=result.conflicts,
-            commit=commit,
-        )
+        try:
+            commit = session.commit(
+                message,
+                metadata=noted,
+                resolve=resolve,
+                on_conflict="fail" if groups else "rebase",
+            )
+        except ConflictError as error:
+            if groups and error.facts.get("found") is not None:
+                raise _TargetMoved(error) from error
+            raise
+        return replace(result, commit=commit)
+
+    def _named(self, conflicts: Sequence[Conflict]) -> list[Conflict]:
+        """Return conflicts with the message, the author and the time of their commits."""
+        return [replace(c, commit=_commit_text(self.history, c.snapshot_id)) for c in conflicts]
 
     def _theirs(self, base: Snapshot, target: Snapshot) -> list[TheirCommit]:
         """Return the changes of the target since the base: its commits, or the difference."""
@@ -189,6 +233,30 @@ class Merge:
                 log = files.load_transaction_log(self.storage, log_id)
                 commits.append(TheirCommit(snapshot_id=info.id, log=log))
         return commits
+
+
+class _TargetMoved(Exception):
+    """Another writer committed first to the branch that takes the changes."""
+
+
+def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
+    """Run a merge; make it again if the branch moves while labels of both sides are joined."""
+    for _ in range(_TRIES):
+        try:
+            return made().run(**arguments)
+        except _TargetMoved as error:
+            lost = error.args[0]
+    raise lost
+
+
+def _commit_text(history: History, snapshot_id: SnapshotId | None) -> str | None:
+    info = None if snapshot_id is None else history.snapshot_info(snapshot_id)
+    if info is None:
+        return None
+    author = info.metadata.get("author")
+    by = f" by {author}" if isinstance(author, str) else ""
+    time = to_timestamp(info.flushed_at).isoformat(sep=" ", timespec="seconds")
+    return f"{info.message!r}{by}, {time}"
 
 
 def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:

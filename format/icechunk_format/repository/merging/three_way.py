@@ -96,6 +96,19 @@ def changes_onto(
     return changes, taken
 
 
+def chunks_changed(
+    storage: Storage, base: Snapshot, source: Snapshot, log: TransactionLog, node_id: NodeId
+) -> ChunkChanges:
+    """Return the chunks of an array that the source changed, whether or not another has them."""
+    node = _existing(source, node_id)
+    assert node.array is not None  # Only arrays have chunks.
+    found = ChunkChanges(len(node.array.shape))
+    coords = log.updated_chunks.get(node_id)
+    if coords is not None:
+        _take_chunks(storage, found, coords, node, source, base.nodes.with_id(node_id))
+    return found
+
+
 def _existing(snapshot: Snapshot, node_id: NodeId) -> NodeSnapshot:
     found = snapshot.nodes.with_id(node_id)
     assert found is not None  # The log was computed from these snapshots.

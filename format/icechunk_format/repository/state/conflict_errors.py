@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from icechunk_format.errors import ConflictError, NotFoundError
-from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
+from icechunk_format.repository.changes.conflicts import RESOLVABLE, Conflict
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.protocol import Storage
 
@@ -74,12 +74,12 @@ def merge_conflicts(
     """Return the error for a merge whose sides changed the same."""
     more = len(found) - _SHOWN_CONFLICTS
     shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
-    can_resolve = all(c.kind is ConflictKind.CHUNKS_WRITTEN_TWICE for c in found)
+    can_resolve = all(c.kind in RESOLVABLE for c in found)
     advice = (
-        "decide with resolve='ours' (chunks of the source) or 'theirs' (chunks of the branch)"
+        f"decide with resolve='ours' (what {source} has) or 'theirs' (what branch {into!r} has)"
         if can_resolve
-        else f"change one side so that they agree, and merge again; resolve settles only "
-        f"{ConflictKind.CHUNKS_WRITTEN_TWICE.value}"
+        else "change one side so that they agree, and merge again; resolve settles only "
+        "chunks and cells that both wrote"
     )
     return ConflictError(
         f"{source} cannot be merged into branch {into!r} of {storage.root_url} (here is the "
@@ -97,7 +97,7 @@ def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> Con
     shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
     more = len(found) - _SHOWN_CONFLICTS
     others = f"\n  and {more} more" if more > 0 else ""
-    can_resolve = all(c.kind is ConflictKind.CHUNKS_WRITTEN_TWICE for c in found)
+    can_resolve = all(c.kind in RESOLVABLE for c in found)
     advice = (
         "decide with resolve='ours' or resolve='theirs', or open a new session"
         if can_resolve

@@ -94,7 +94,29 @@ def index_labels(
     ``is_descending`` sorts new labels if fewer than two exist.
     """
     check_labels(values, dim=dim)
-    wanted, inverse = np.unique(encoder.encode(values), return_inverse=True)
+    return index_stored(
+        encoder.encode(values),
+        encoder,
+        existing,
+        dim=dim,
+        is_descending=is_descending,
+        order=order,
+        source=f"the column is {values.type}",
+    )
+
+
+def index_stored(
+    labels: NDArray[Any],
+    encoder: VariableEncoder,
+    existing: NDArray[Any] | None,
+    *,
+    dim: str,
+    is_descending: bool = False,
+    order: NDArray[Any] | None = None,
+    source: str,
+) -> IndexedLabels:
+    """Return the indices of stored labels; ``source`` describes them in errors."""
+    wanted, inverse = np.unique(labels, return_inverse=True)
     old = np.empty(0, wanted.dtype) if existing is None else existing
     if len(old) > 1 and direction(old) < 0:
         is_descending = True
@@ -106,7 +128,7 @@ def index_labels(
     inside = at < len(old)
     known = np.zeros(len(wanted), np.bool_)
     known[inside] = np.asarray(sorted_old[at[inside]] == wanted[inside], np.bool_)
-    _check_unique(sorted_old, wanted[known], at[known], values, dim, encoder)
+    _check_unique(sorted_old, wanted[known], at[known], source, dim, encoder)
     fresh = wanted[~known]
     if wanted.dtype.kind in "iufMm":
         _check_near(sorted_old, fresh, dim, encoder)
@@ -179,7 +201,7 @@ def _check_unique(
     sorted_old: NDArray[Any],
     wanted: NDArray[Any],
     at: NDArray[np.int64],
-    values: pa.Array,
+    source: str,
     dim: str,
     encoder: VariableEncoder,
 ) -> None:
@@ -190,8 +212,8 @@ def _check_unique(
     if twice.any():
         label = _shown(wanted[twice][:1], encoder)
         raise InvalidInputError(
-            f"the dimension {dim!r} has the stored label {label} more than once (the column is "
-            f"{values.type}), so rows with it match several cells; repair the labels, or write "
+            f"the dimension {dim!r} has the stored label {label} more than once "
+            f"({source}), so rows with it match several cells; repair the labels, or write "
             "with mode=overwrite",
             dim=dim,
         )
@@ -228,7 +250,7 @@ def _check_near(
     shown = [_shown(one, encoder) for one in pair]
     old, new = shown if is_old[first] else shown[::-1]
     raise InvalidInputError(
-        f"the dimension {dim!r} has the label {old}, and the DataFrame has {new}: they differ by "
+        f"the dimension {dim!r} has the label {old}, and the new labels have {new}: they differ by "
         "less than a thousandth of the distance to their neighbours, so they are probably one "
         "label (as float32 and as float64?); round or cast the column to the existing labels",
         dim=dim,

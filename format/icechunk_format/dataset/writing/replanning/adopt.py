@@ -1,5 +1,7 @@
 """Reuses the chunks and manifests that tasks stored, in a plan for a newer snapshot.
 
+The module is long because one class holds the state that all of its steps share.
+
 Rules of this file
 ------------------
 1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read
@@ -12,6 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
@@ -55,8 +59,24 @@ _FILES_AT_ONCE: Final = 256
 _REFS_AT_ONCE: Final = 500_000
 
 
-# A manifest, which of its chunks are used as they are, and their new coordinates.
-_MovedManifest = tuple["ManifestReceipt", "NDArray[np.bool_]", "NDArray[np.int64]"]
+# A manifest or references, which of the chunks are used as they are, and their new coordinates.
+_Moved = tuple["ManifestReceipt | ChunkRefs", "NDArray[np.bool_]", "NDArray[np.int64]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """The snapshot whose changes are merged, in place of those that tasks have stored.
+
+    Parameters
+    ----------
+    snapshot
+        Has the arrays, with their changed chunks.
+    dry_run
+        True to look for conflicts only; nothing is stored.
+    """
+
+    snapshot: Snapshot
+    dry_run: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +104,14 @@ def adopt(
     ConflictError
         Other writers wrote cells of this write, and the option ``resolve`` is not set.
     """
-    adoption = _Adoption(plan, now, rivals)
-    for name, array in now.arrays.items():
-        adoption.take(plan.arrays.get(name), array, manifests.get(array.path, ()))
-    for array in _others_that_move(now):
-        if array.name not in now.arrays:
-            adoption.take(None, array, ())
-    adoption.check_lost()
+    stored = {path: ChunkChanges(len(found[0].extents)) for path, found in manifests.items()}
+    for path, changes in stored.items():
+        changes.add_receipts(manifests[path])
+    adoption = Adoption(plan, now, rivals)
+    adoption.take_all(stored)
+    if adoption.lost and now.prepared.options.resolve is None:
+        writers = rivals.writers(adoption.lost_at)
+        raise cells_written_twice(now, adoption.lost, writers)
     return adoption.commit
 
 
@@ -126,36 +147,55 @@ def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
             yield ArrayTarget.of_existing(variable, metadata)
 
 
-class _Adoption:
-    def __init__(self, plan: WritePlan, now: WritePlan, rivals: Rivals) -> None:
+class Adoption:
+    """Builds ``commit`` from changed chunks.
+
+    Attributes
+    ----------
+    lost
+        By array, for cells that two writers wrote: its dimensions, their indices along each, and
+        the number of cells.
+    lost_at
+        By node: the chunks of these cells.
+    """
+
+    def __init__(
+        self, plan: WritePlan, now: WritePlan, rivals: Rivals, picked: Picked | None = None
+    ) -> None:
         self._plan, self._now = plan, now
+        self._picked = picked
         self._rivals = rivals
         self._prepared = now
         self._destination = now.destination
         self._storage = self._destination.open_storage()
-        self._landed = landed_indices(plan, now, rivals)
-        self._lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
-        self._lost_at: dict[NodeId, NDArray[Any]] = {}
+        self._landed = landed_indices(plan, now, rivals, may_lack=picked is not None)
+        self.lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
+        self.lost_at: dict[NodeId, NDArray[Any]] = {}
         labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
         self._has_all_rows = plan.row_count == math.prod(labels)
         self.commit = PlannedCommit(plan=now, base=rivals.tip)
 
-    def check_lost(self) -> None:
-        if self._lost:
-            writers = self._rivals.writers(self._lost_at)
-            raise cells_written_twice(self._now, self._lost, writers)
+    def take_all(self, stored: Mapping[str, ChunkChanges]) -> None:
+        """Reuse the chunks that are stored for each array, by path."""
+        for name, array in self._now.arrays.items():
+            found = stored.get(array.path) or ChunkChanges(len(array.dims))
+            self._take(self._plan.arrays.get(name), array, found)
+        for array in _others_that_move(self._now):
+            if array.name not in self._now.arrays:
+                self._take(None, array, ChunkChanges(len(array.dims)))
 
-    def take(
-        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
-    ) -> None:
+    def _take(self, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges) -> None:
         """Reuse the stored chunks of one array, and move those of other writers."""
         kept: list[ManifestReceipt] = []
         if self._prepared.options.layout != "cells":
-            if old is None or not receipts:
+            if old is None or not changes.receipts:
                 return
-            kept, refs = self._fixed(old, new, receipts)
+            kept, refs = self._fixed(old, new, changes.receipts)
         else:
-            kept, refs = self._cells(old, new, receipts)
+            kept, refs = self._cells(old, new, changes)
+        if self._picked is not None and self._picked.dry_run:
+            deque(refs, maxlen=0)
+            return
         [stored] = store_manifests(
             self._storage, self._destination.manifest_format, [(new.node_id, refs)]
         )
@@ -164,19 +204,23 @@ class _Adoption:
             self.commit.manifests[new.path] = kept
 
     def _cells(
-        self, old: ArrayTarget | None, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
+        self, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges
     ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
         theirs = their_chunks(self._now, new, self._rivals.tip)
         targets = [theirs.merged] if theirs is not None else []
         kept: list[ManifestReceipt] = []
-        moved: list[_MovedManifest] = []
+        moved: list[_Moved] = []
         axes: list[AxisMoves] = []
-        if old is not None and receipts:
+        if old is not None and not changes.is_empty:
             axes = self._axes(old, new)
             is_same = old.node_id == new.node_id
             are_alike = _without_size(old) == _without_size(new)
-            for receipt in receipts:
-                coords = receipt.coords.coords()
+            refs, deleted = changes.pending()
+            # A deleted chunk has the fill value in all of its cells.
+            targets += [targets_of(axes, at) for at in deleted.tolist()]
+            pieces: list[ManifestReceipt | ChunkRefs] = [*changes.receipts, refs]
+            for found in pieces:
+                coords = found.coords if isinstance(found, ChunkRefs) else found.coords.coords()
                 is_moved, moved_to = chunk_moves(
                     axes,
                     coords,
@@ -185,23 +229,24 @@ class _Adoption:
                     is_same_array=is_same and old.old_shape is not None,
                 )
                 stays = is_moved & are_alike
-                if is_same and stays.all() and (moved_to == coords).all():
-                    kept.append(receipt)
+                is_kept = is_same and stays.all() and (moved_to == coords).all()
+                if is_kept and isinstance(found, ManifestReceipt) and found.is_whole:
+                    kept.append(found)
                     continue
                 if stays.any():
-                    moved.append((receipt, stays, moved_to))
+                    moved.append((found, stays, moved_to))
                 targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
         merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
         merged = np.unique(merged, axis=0)
-        return kept, self._refs(old, new, axes, receipts, moved, theirs, merged)
+        return kept, self._refs(old, new, axes, changes, moved, theirs, merged)
 
     def _refs(
         self,
         old: ArrayTarget | None,
         new: ArrayTarget,
         axes: Sequence[AxisMoves],
-        receipts: Sequence[ManifestReceipt],
-        moved: Sequence[_MovedManifest],
+        changes: ChunkChanges,
+        moved: Sequence[_Moved],
         theirs: TheirChunks | None,
         merged: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
@@ -220,7 +265,7 @@ class _Adoption:
             left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
             self.commit.deleted[new.path] = left
         if len(merged):
-            yield from self._merged(old, new, axes, receipts, merged)
+            yield from self._merged(old, new, axes, changes, merged)
 
     def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which chunks of the new plan hold cells that other writers wrote or moved."""
@@ -251,7 +296,6 @@ class _Adoption:
                 (old.metadata.grid, new.metadata.grid),
                 axis,
                 (self._plan.indices(dim), self._now.indices(dim)),
-                base_size=0 if old.old_shape is None else old.old_shape[axis],
                 landed=self._landed[dim].without(
                     base=old.old_shape is None, tip=new.old_shape is None
                 ),
@@ -264,17 +308,22 @@ class _Adoption:
     def _moved(
         self,
         old: ArrayTarget,
-        moved: Sequence[_MovedManifest],
+        moved: Sequence[_Moved],
     ) -> Iterator[ChunkRefs]:
         """Yield the references of moved chunks, those of each manifest together."""
-        sized = ((item, item[0].num_chunk_refs) for item in moved)
+        sized = []
+        for found, stays, targets in moved:
+            if isinstance(found, ChunkRefs):
+                yield found.take(stays).moved(targets[stays])
+            else:
+                sized.append(((found, stays, targets), found.num_chunk_refs))
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             ids = [receipt.manifest_id for receipt, _, _ in batch]
             loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
-            for manifest, (_, stays, targets) in zip(loaded, batch, strict=True):
+            for manifest, (receipt, stays, targets) in zip(loaded, batch, strict=True):
                 entry = manifest.array(old.node_id)
                 assert entry is not None, "a receipt names the manifest of its array"
-                yield entry.refs.take(stays).moved(targets[stays])
+                yield receipt.pick(entry.refs).take(stays).moved(targets[stays])
 
     def _fixed(
         self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
@@ -282,7 +331,7 @@ class _Adoption:
         """Return manifests and references of chunks that never move, without overridden ones."""
         resolve = self._prepared.options.resolve
         kept: list[ManifestReceipt] = []
-        moved: list[_MovedManifest] = []
+        moved: list[_Moved] = []
         shared = []
         for receipt in receipts:
             coords = receipt.coords.coords()
@@ -314,40 +363,41 @@ class _Adoption:
         old: ArrayTarget | None,
         new: ArrayTarget,
         axes: Sequence[AxisMoves],
-        receipts: Sequence[ManifestReceipt],
+        changes: ChunkChanges,
         targets: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        stored = ChunkChanges(len(new.dims))
-        stored.add_receipts(receipts)
         base_id = new.node_id if old is None else old.node_id
         base = array_at(self._rivals.base, new.path, base_id)
         merge = CellMerge(
             array=new,
             axes=axes,
-            ours=self._ours(old, receipts) if old is not None and receipts else None,
-            base=None
-            if base is None
-            else MovedArray.as_it_is(self._destination.reader(self._rivals.base, base)),
+            ours=None if old is None or changes.is_empty else self._ours(old, changes.receipts),
+            base=None if base is None else self._base(base),
             base_now=self._moved_array(
                 new, self._rivals.base, {dim: at.base for dim, at in self._landed.items()}
             ),
             tip=self._moved_array(
                 new, self._rivals.tip, {dim: at.tip for dim, at in self._landed.items()}
             ),
-            stored=stored,
+            stored=changes,
             written_by_others=lambda at: self._written_by_others(new, at),
             has_all_rows=self._has_all_rows,
+            may_agree=self._picked is not None,
             resolve=self._prepared.options.resolve,
             part=next((part for part in self._now.parts if new in part.arrays), None),
         )
         touched = self._touched(new, targets)
         chunks = merge.chunks(targets, touched)
-        refs = ChunkRefs.concat(list(store_in_batches(self._destination, len(new.dims), chunks)))
-        if merge.cells_lost:
-            self._lost[new.name] = new.dims, merge.lost, merge.cells_lost
-            self._lost_at[new.node_id] = targets[touched]
+        parts = [ChunkRefs.empty(len(new.dims))]
+        if self._picked is not None and self._picked.dry_run:
+            deque(chunks, maxlen=0)
         else:
-            yield refs
+            parts += store_in_batches(self._destination, len(new.dims), chunks)
+        refs = ChunkRefs.concat(parts)
+        if merge.cells_lost:
+            self.lost[new.name] = new.dims, merge.lost, merge.cells_lost
+            self.lost_at[new.node_id] = targets[touched]
+        yield refs
 
     def _moved_array(
         self, new: ArrayTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
@@ -361,8 +411,21 @@ class _Adoption:
         ]
         return MovedArray(self._destination.reader(snapshot, node), own, new.metadata.shape)
 
+    def _base(self, node: NodeSnapshot) -> MovedArray:
+        """Return an array of the base by the indices of the first plan."""
+        variable = Variable(node)
+        own, sizes = [], []
+        for dim, size in variable.dimensions:
+            own.append(self._plan.moved.get(dim, np.arange(size, dtype=np.int64)))
+            sizes.append(max(size, 1 + int(np.max(own[-1], initial=-1))))
+        return MovedArray(self._destination.reader(self._rivals.base, node), own, sizes)
+
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
-        """Return a reader of the chunks that tasks have stored of an array."""
+        """Return a reader of the chunks that are stored of an array."""
+        if self._picked is not None:
+            picked = array_at(self._picked.snapshot, old.path)
+            assert picked is not None  # Its chunks are changed there.
+            return self._destination.reader(self._picked.snapshot, picked)
         none = ManifestRefs.empty(len(old.dims))
         grid = old.metadata.grid
         node = NodeSnapshot(

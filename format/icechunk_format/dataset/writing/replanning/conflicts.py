@@ -38,14 +38,9 @@ def cells_written_twice(
     """Return the error for cells that this write and another one have written."""
     ids = [str(snapshot) for snapshot in snapshots]
     lines, labels = [], {}
-    part = max(plan.parts, key=lambda part: len(part.labels))
-    for name, (dims, indices, cells) in list(lost.items())[:_SHOWN]:
-        at = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
-        shown = ", ".join(f"{dim}={text}" for dim, text in at.items())
-        lines.append(
-            f"  {name}: {cells:,} cell{'s' if cells > 1 else ''} at {shown or 'its only index'}"
-        )
-        labels[name] = at
+    for name, found in list(lost.items())[:_SHOWN]:
+        labels[name], shown = shown_cells(plan, *found)
+        lines.append(f"  {name}: {shown}")
     if len(lost) > _SHOWN:
         lines.append(f"  and {len(lost) - _SHOWN} more variables")
     listed = "\n".join(lines)
@@ -60,6 +55,16 @@ def cells_written_twice(
         variables=tuple(lost),
         labels=labels,
     )
+
+
+def shown_cells(
+    plan: WritePlan, dims: Sequence[str], indices: Sequence[set[int]], cells: int
+) -> tuple[dict[str, str], str]:
+    """Return the labels of cells by dimension, and a text of them."""
+    part = max(plan.parts, key=lambda part: len(part.labels))
+    at = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
+    shown = ", ".join(f"{dim}={text}" for dim, text in at.items()) or "its only index"
+    return at, f"{cells:,} cell{'s' if cells > 1 else ''} at {shown}"
 
 
 def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:

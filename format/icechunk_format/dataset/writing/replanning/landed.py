@@ -87,12 +87,17 @@ def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> No
     return node
 
 
-def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Landed]:
-    """Return by dimension the index in the new plan of each index of base and tip."""
+def landed_indices(
+    plan: WritePlan, now: WritePlan, rivals: Rivals, *, may_lack: bool = False
+) -> dict[str, Landed]:
+    """Return by dimension the index in the new plan of each index of base and tip.
+
+    ``may_lack`` allows labels of the base that the tip does not have; their index is -1.
+    """
     found: dict[str, Landed] = {}
     for dim in plan.dimension_tables:
         sizes = [_size(snapshot, now, dim) for snapshot in (rivals.base, rivals.tip)]
-        if sizes[1] < sizes[0]:
+        if sizes[1] < sizes[0] and not may_lack:
             raise refused(
                 now,
                 f"the dimension {dim!r} was cut from {sizes[0]} to {sizes[1]} elements since this "
@@ -102,8 +107,10 @@ def landed_indices(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str,
             )
         tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
         ends = [1 + int(np.max(each, initial=-1)) for each in (tip, now.indices(dim))]
-        base = _indices_of_labels(now, rivals, dim, sizes[0])
-        found[dim] = Landed(base=tip[base], tip=tip, size=max(sizes[1], *ends))
+        at = _indices_of_labels(now, rivals, dim, sizes[0], may_lack=may_lack)
+        base = np.where(at < 0, -1, np.append(tip, 0)[at])
+        was = plan.moved.get(dim, np.arange(sizes[0], dtype=np.int64))
+        found[dim] = Landed(was=was, base=base, tip=tip, size=max(sizes[1], *ends))
     return found
 
 
@@ -116,10 +123,22 @@ def _size(snapshot: Snapshot, prepared: PreparedWrite, dim: str) -> int:
     return 0
 
 
+def label_positions(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Return the index in ``new`` of each label of ``old``; None if some are missing."""
+    if np.array_equal(new[: len(old)], old):
+        return np.arange(len(old), dtype=np.int64)
+    order = np.argsort(new, kind="stable")
+    at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
+    if not len(new) or not np.array_equal(new[order][at], old):
+        return None
+    found: NDArray[np.int64] = order[at].astype(np.int64)
+    return found
+
+
 def _indices_of_labels(
-    prepared: PreparedWrite, rivals: Rivals, dim: str, size: int
+    prepared: PreparedWrite, rivals: Rivals, dim: str, size: int, *, may_lack: bool
 ) -> NDArray[np.int64]:
-    """Return the index in the tip of each label of the base."""
+    """Return the index in the tip of each label of the base, -1 if it lacks the label."""
     same = np.arange(size, dtype=np.int64)
     path = prepared.array_path(dim)
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
@@ -130,18 +149,19 @@ def _indices_of_labels(
         for snapshot, node in ((rivals.base, before), (rivals.tip, after))
         if node.array is not None
     )
-    if len(new) >= size and np.array_equal(new[:size], old):
-        return same
-    order = np.argsort(new, kind="stable")
-    at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
-    if not len(new) or not np.array_equal(new[order][at], old):
+    found = label_positions(old, new)
+    if found is None and may_lack:
+        is_there = np.isin(old, new)
+        some = label_positions(old[is_there], new)
+        found = np.full(size, -1, np.int64)
+        found[is_there] = some
+    if found is None:
         raise refused(
             prepared,
             f"labels of the dimension {dim!r} were changed or removed since this write was planned",
             snapshots=rivals.ids,
             dim=dim,
         )
-    found: NDArray[np.int64] = order[at].astype(np.int64)
     return found
 
 
@@ -191,8 +211,9 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
     for axis, (dim, size) in enumerate(zip(array.dims, reader.shape, strict=True)):
         same = np.arange(size, dtype=np.int64)
         indices = now.moved.get(dim, same)
-        landed = Landed(base=same[:0], tip=indices, size=array.metadata.shape[axis])
-        axes.append(axis_moves(grids, axis, (same, indices), base_size=0, landed=landed))
+        none = same[:0]
+        landed = Landed(was=none, base=none, tip=indices, size=array.metadata.shape[axis])
+        axes.append(axis_moves(grids, axis, (same, indices), landed=landed))
         has_moved = dim in now.moved
         at = grids[0].axes[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
         first.append(int(at[0]) if has_moved else counts[axis])

@@ -45,7 +45,7 @@ class CellMerge:
     ours: ArrayReader | None
     """Reads the chunks that this write has stored."""
     base: MovedArray | None
-    """The array of the snapshot that the write was planned on, by its own indices."""
+    """The array of the snapshot that the write was planned on, by the indices of that plan."""
     base_now: MovedArray | None
     tip: MovedArray | None
     """The array of the base and of the newest snapshot, by the indices of the new plan."""
@@ -55,6 +55,8 @@ class CellMerge:
     """Returns which chunks of the newest snapshot, ``int64 (n, ndim)``, other writers stored."""
     has_all_rows: bool
     """True if every combination of labels has a row."""
+    may_agree: bool
+    """True if it is no conflict that two writers gave a cell one value."""
     resolve: str | None
     """Keeps ``ours`` or ``theirs`` of cells that two writers wrote; None is a conflict."""
     part: WritePart | None = None
@@ -80,7 +82,7 @@ class CellMerge:
             values = self._merged(at, is_touched=is_touched)
             yield at, codecs.encode(padded(self.array.metadata, values, at))
             chunks_lost += self.cells_lost > before
-            if chunks_lost >= _MOST_LOST_CHUNKS:
+            if chunks_lost >= _MOST_LOST_CHUNKS and self.resolve is None:
                 return
 
     def _merged(self, target: Sequence[int], *, is_touched: bool) -> NDArray[Any]:
@@ -127,6 +129,8 @@ class CellMerge:
                 written |= ~_inside(self.base, first, last)[within]
         if theirs is not None:
             both = written & theirs[at]
+            if self.may_agree:
+                both &= differs(ours, values[at])
             if both.any():
                 written = self._settled(written, both, [new for _, new in indices])
         part = np.array(values[at])
@@ -140,11 +144,10 @@ class CellMerge:
         both: NDArray[np.bool_],
         indices: Sequence[NDArray[np.int64]],
     ) -> NDArray[np.bool_]:
-        """Return which cells to write, by ``resolve``; note conflicts for the error."""
-        if self.resolve is None:
-            self.cells_lost += int(np.count_nonzero(both))
-            for lost, new, rows in zip(self.lost, indices, np.nonzero(both), strict=True):
-                lost.update(new[np.unique(rows)].tolist())
+        """Return which cells to write, by ``resolve``; note those in conflict."""
+        self.cells_lost += int(np.count_nonzero(both))
+        for lost, new, rows in zip(self.lost, indices, np.nonzero(both), strict=True):
+            lost.update(new[np.unique(rows)].tolist())
         return written & ~both if self.resolve == "theirs" else written
 
     def _theirs(
@@ -182,7 +185,7 @@ class MovedArray:
     reader
         Reads the array.
     indices
-        By axis, ``int64``: the new index of each of the write's indices.
+        By axis, ``int64``: the new index of each of the write's indices; -1 if it has none.
     sizes
         By axis: elements in the new plan.
     """
@@ -194,13 +197,8 @@ class MovedArray:
         self._own: list[NDArray[np.int64]] = []
         for at, size in zip(indices, sizes, strict=True):
             own = np.full(size, -1, np.int64)
-            own[at] = np.arange(len(at))
+            own[at[at >= 0]] = np.flatnonzero(at >= 0)
             self._own.append(own)
-
-    @classmethod
-    def as_it_is(cls, reader: ArrayReader) -> MovedArray:
-        """Return an array by its own indices."""
-        return cls(reader, [np.arange(size) for size in reader.shape], reader.shape)
 
     def within(
         self, lower: Sequence[int], upper: Sequence[int]

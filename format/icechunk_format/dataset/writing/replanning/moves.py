@@ -26,6 +26,8 @@ from icechunk_format.arrays.chunk_grid import ChunkGrid
 class Landed:
     """The index in the new plan of each index of a dimension in older snapshots."""
 
+    was: NDArray[np.int64]
+    """``int64``: by index in the snapshot that the write was first planned on, in that plan."""
     base: NDArray[np.int64]
     """``int64``: by index in the snapshot that the write was first planned on."""
     tip: NDArray[np.int64]
@@ -54,6 +56,7 @@ class Landed:
         """Return the dimension for an array that ``base`` or ``tip`` do not have."""
         nothing = np.empty(0, np.int64)
         return Landed(
+            was=nothing if base else self.was,
             base=nothing if base else self.base,
             tip=nothing if tip else self.tip,
             size=self.size,
@@ -81,8 +84,8 @@ class AxisMoves:
         True if source and target are the same chunk, with the same edges, and no index of other
         writers has moved in it.
     is_fresh
-        True if the old chunk was outside of the array of the base, and the new chunk has no element
-        of the newest snapshot.
+        True if the old chunk has no element of the base, and the new chunk none of the newest
+        snapshot.
     """
 
     sources: NDArray[np.int64]
@@ -114,7 +117,6 @@ def axis_moves(
     axis: int,
     indices: tuple[NDArray[np.int64], NDArray[np.int64]],
     *,
-    base_size: int,
     landed: Landed,
 ) -> AxisMoves:
     """Return how the indices of one axis of an array move.
@@ -127,8 +129,6 @@ def axis_moves(
         Position of the dimension in the array.
     indices
         ``int64 (n,)`` each: the indices of all labels of the write, before and now.
-    base_size
-        Elements of the array along the axis in the base; 0 if the base does not have it.
     landed
         Of the dimension.
     """
@@ -142,6 +142,7 @@ def axis_moves(
     source, target = sources[starts], targets[starts]
     low, end = before.start_of(source), before.start_of(source + 1)
     new_low, new_end = now.start_of(target), now.start_of(target + 1)
+    of_base = np.searchsorted(np.sort(landed.was), [low, end])
     distance = pairs[:, 1] - pairs[:, 0]
     is_whole = (
         _is_single(source)
@@ -159,7 +160,8 @@ def axis_moves(
         is_whole=np.asarray(is_whole, np.bool_),
         is_covered=np.diff(edges) == new_end - new_low,
         is_same=(source == target) & (low == new_low) & (end == new_end) & (end <= landed.still),
-        is_fresh=(low >= base_size) & (landed.tip_before[new_end] == landed.tip_before[new_low]),
+        is_fresh=(of_base[0] == of_base[1])
+        & (landed.tip_before[new_end] == landed.tip_before[new_low]),
     )
 
 

@@ -1,0 +1,85 @@
+"""``Sides``: the two sides of a merge, for the layer that reads arrays.
+
+A repository knows chunks and documents; labels are known one layer up. ``array_merges`` loads that
+layer by name, so that this one does not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes.conflicts import Conflict, TheirCommit
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.session.committing import Resolve
+from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.storage.location import Location
+
+_MODULE: Final = "icechunk_format.workflows.merging.groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The common snapshot, both tips, and what each side has changed.
+
+    Parameters
+    ----------
+    theirs
+        The commits of the target.
+    ours
+        The net log of the source.
+    is_picked
+        True if the base is the parent of a picked snapshot, which the target need not contain.
+    chunks_changed
+        Returns the changed chunks of an array of the source.
+    """
+
+    location: Location
+    branch: str
+    format: ManifestFormat
+    chunk_source: ChunkSource
+    base: Snapshot
+    source: Snapshot
+    target: Snapshot
+    theirs: Sequence[TheirCommit]
+    ours: TransactionLog
+    is_picked: bool
+    chunks_changed: Callable[[NodeId], ChunkChanges]
+
+
+class GroupMerge(Protocol):
+    """Arrays of a group that both sides have grown."""
+
+    def take_from(self, changes: ChangeSet) -> None:
+        """Remove the changes of these arrays; those that the source created may remain."""
+
+    def take_created(self, changes: ChangeSet) -> None:
+        """Remove the arrays that the source created."""
+
+    def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
+        """Merge the chunks and store them unless ``dry_run``; return conflicts, settled or not."""
+
+    def apply(self, session: WriteSession) -> None:
+        """Change a session as merged."""
+
+
+class ArrayMerges(Protocol):
+    """The functions of the layer of arrays."""
+
+    group_merges: Callable[[Sides, ChangeSet], list[GroupMerge]]
+    described: Callable[[Sides, Sequence[Conflict]], list[Conflict]]
+
+
+def array_merges() -> ArrayMerges:
+    """Return the functions of the layer of arrays."""
+    found: Any = import_module(_MODULE)
+    merges: ArrayMerges = found
+    return merges

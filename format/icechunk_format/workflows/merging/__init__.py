@@ -1,0 +1,1 @@
+"""Merges arrays that both branches have grown, and names labels in conflicts of merges."""
