@@ -394,6 +394,9 @@ class Adoption:
         else:
             parts += store_in_batches(self._destination, len(new.dims), chunks)
         refs = ChunkRefs.concat(parts)
+        if merge.empty:
+            left = [self.commit.deleted[new.path], np.array(merge.empty, np.uint32)]
+            self.commit.deleted[new.path] = np.concatenate(left)
         if merge.cells_lost:
             self.lost[new.name] = new.dims, merge.lost, merge.cells_lost
             self.lost_at[new.node_id] = targets[touched]

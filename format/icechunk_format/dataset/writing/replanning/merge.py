@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.writing.cells.blocks import no_row
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
@@ -64,6 +65,8 @@ class CellMerge:
     lost: list[set[int]] = field(default_factory=list)
     """By axis: indices of cells in conflict."""
     cells_lost: int = 0
+    empty: list[list[int]] = field(default_factory=list)
+    """Merged chunks that have nothing but the fill value, and no row of the write."""
 
     @property
     def has_no_missing_value(self) -> bool:
@@ -80,6 +83,10 @@ class CellMerge:
         for at, is_touched in zip(targets.tolist(), touched.tolist(), strict=True):
             before = self.cells_lost
             values = self._merged(at, is_touched=is_touched)
+            if self.ours is None and is_all_fill(values, self.array.metadata.fill_value):
+                # Stored, its cells would count as written in an array without a missing value.
+                self.empty.append(at)
+                continue
             yield at, codecs.encode(padded(self.array.metadata, values, at))
             chunks_lost += self.cells_lost > before
             if chunks_lost >= _MOST_LOST_CHUNKS and self.resolve is None:
