@@ -24,7 +24,6 @@ from functools import partial
 from operator import le
 from typing import Any, Final
 
-from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of
@@ -253,6 +252,9 @@ def _commit_text(history: History, snapshot_id: SnapshotId | None) -> str | None
     info = None if snapshot_id is None else history.snapshot_info(snapshot_id)
     if info is None:
         return None
+    # Loaded for conflicts only.
+    from icechunk_format.display.plain_text import to_timestamp
+
     author = info.metadata.get("author")
     by = f" by {author}" if isinstance(author, str) else ""
     time = to_timestamp(info.flushed_at).isoformat(sep=" ", timespec="seconds")
