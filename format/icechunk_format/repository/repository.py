@@ -9,7 +9,6 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from icechunk_format.progress import ProgressOption
@@ -262,13 +261,9 @@ class Repository(RepositoryReader):
         >>> repository.merge("fix", into="main", dry_run=True).conflicts  # doctest: +SKIP
         """
         message = f"Merge branch {source!r} into {into!r}" if message is None else message
-        return merged(
-            lambda: self._merge(f"branch {source!r}", self.resolve(branch=source), into),
-            resolve=resolve,
-            message=message,
-            metadata=metadata,
-            dry_run=dry_run,
-        )
+        given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
+        tip = self.resolve(branch=source)
+        return merged(lambda: self._merge(f"branch {source!r}", tip, into), **given)
 
     def cherry_pick(
         self,
@@ -294,19 +289,11 @@ class Repository(RepositoryReader):
         picked = self.resolve(snapshot=snapshot)
         parent = parent_of(self._history(), picked, self.storage.root_url)
         message = self.snapshot_info(picked).message if message is None else message
-        return merged(
-            lambda: replace(
-                self._merge(f"snapshot {picked}", picked, onto),
-                base=parent,
-                records="picked_snapshot",
-            ),
-            resolve=resolve,
-            message=message,
-            metadata=metadata,
-            dry_run=dry_run,
-        )
+        given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
+        sides = {"base": parent, "records": "picked_snapshot"}
+        return merged(lambda: self._merge(f"snapshot {picked}", picked, onto, **sides), **given)
 
-    def _merge(self, name: str, source: SnapshotId, into: str) -> Merge:
+    def _merge(self, name: str, source: SnapshotId, into: str, **given: Any) -> Merge:
         return Merge(
             storage=self.storage,
             location=self.location,
@@ -317,6 +304,7 @@ class Repository(RepositoryReader):
             name=name,
             source=source,
             target=self.resolve(branch=into),
+            **given,
         )
 
     # -- branches and tags ------------------------------------------------------------------

@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers.builder import new_place
 from helpers.grids.rival_writes import in_order
-from helpers.grids.written_cells import dataset_at, new_place
+from helpers.grids.written_cells import dataset_at
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError, InvalidInputError
@@ -262,7 +263,7 @@ def test_a_conflict_of_chunks_names_labels():
     append(repository, "main", days(4, offset=6))
     [conflict] = repository.merge("dev", dry_run=True).conflicts
     assert conflict.kind is ConflictKind.CHUNKS_WRITTEN_TWICE
-    assert conflict.labels == "time 2024-07-03T00:00:00..2024-07-04T00:00:00, x 0..2"
+    assert conflict.labels == "time 2024-07-03 00:00:00..2024-07-04 00:00:00, x 0..2"
 
 
 def test_chunks_that_fit_keep_their_files():

@@ -17,8 +17,7 @@ Specification: merging is left to clients.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import le
@@ -44,7 +43,7 @@ from icechunk_format.repository.merging.base import MERGED, base_gone, merge_bas
 from icechunk_format.repository.merging.sides import Sides, array_merges
 from icechunk_format.repository.merging.three_way import changes_onto, chunks_changed
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.session.committing import Resolve, check_choice
+from icechunk_format.repository.session.committing import OnConflict, Resolve, check_choice
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.using_tip import tip_using
@@ -55,19 +54,6 @@ from icechunk_format.storage.protocol import Storage
 
 # Repetitions while other writers commit.
 _TRIES: Final = 100
-
-# Attributes of CF and Zarr that define the meaning of stored values.
-_DECODING: Final = (
-    "scale_factor",
-    "add_offset",
-    "_FillValue",
-    "missing_value",
-    "_Unsigned",
-    "units",
-    "calendar",
-    "dtype",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
@@ -175,7 +161,7 @@ class Merge:
             lost = group.conflicts(resolve, dry_run=dry_run or bool(remaining))
             remaining += conflict_rules.resolved(lost, resolve)
             found += lost
-        named = self._named(arrays.described(sides, found))
+        named = [self._named(arrays.described(sides, conflict)) for conflict in found]
         result = MergeResult(
             branch=branch,
             source=self.source,
@@ -195,30 +181,28 @@ class Merge:
             config=self.format.config,
             spec_version=self.format.spec_version,
         )
-        for group in groups:
-            group.take_created(changes)
         session.take_over(changes)
         for group in groups:
             group.apply(session)
         if not session.has_changes:
             return result
         noted = with_merged(metadata, **{self.records: self.source})
-        try:
-            commit = session.commit(
-                message,
-                metadata=noted,
-                resolve=resolve,
-                on_conflict="fail" if groups else "rebase",
-            )
-        except ConflictError as error:
-            if groups and error.facts.get("found") is not None:
-                raise _TargetMoved(error) from error
-            raise
+        when: OnConflict = "fail" if groups else "rebase"
+        commit = session.commit(message, metadata=noted, resolve=resolve, on_conflict=when)
         return replace(result, commit=commit)
 
-    def _named(self, conflicts: Sequence[Conflict]) -> list[Conflict]:
-        """Return conflicts with the message, the author and the time of their commits."""
-        return [replace(c, commit=_commit_text(self.history, c.snapshot_id)) for c in conflicts]
+    def _named(self, conflict: Conflict) -> Conflict:
+        """Return a conflict with the message, the author and the time of its commit."""
+        # Loaded for conflicts only.
+        from icechunk_format.display.plain_text import to_timestamp
+
+        known = conflict.snapshot_id and self.history.snapshot_info(conflict.snapshot_id)
+        if not known:
+            return conflict
+        author = known.metadata.get("author")
+        time = to_timestamp(known.flushed_at).isoformat(sep=" ", timespec="seconds")
+        text = f"{known.message!r}{f' by {author}' if author else ''}, {time}"
+        return replace(conflict, commit=text)
 
     def _theirs(self, base: Snapshot, target: Snapshot) -> list[TheirCommit]:
         """Return the changes of the target since the base: its commits, or the difference."""
@@ -234,31 +218,17 @@ class Merge:
         return commits
 
 
-class _TargetMoved(Exception):
-    """Another writer committed first to the branch that takes the changes."""
-
-
 def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
     """Run a merge; make it again if the branch moves while labels of both sides are joined."""
     for _ in range(_TRIES):
         try:
             return made().run(**arguments)
-        except _TargetMoved as error:
-            lost = error.args[0]
+        except ConflictError as error:
+            # Of a commit that lost a race, not of a merge with conflicts.
+            if error.facts.get("found") is None:
+                raise
+            lost = error
     raise lost
-
-
-def _commit_text(history: History, snapshot_id: SnapshotId | None) -> str | None:
-    info = None if snapshot_id is None else history.snapshot_info(snapshot_id)
-    if info is None:
-        return None
-    # Loaded for conflicts only.
-    from icechunk_format.display.plain_text import to_timestamp
-
-    author = info.metadata.get("author")
-    by = f" by {author}" if isinstance(author, str) else ""
-    time = to_timestamp(info.flushed_at).isoformat(sep=" ", timespec="seconds")
-    return f"{info.message!r}{by}, {time}"
 
 
 def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
@@ -276,22 +246,12 @@ def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: 
         return False
     if changes.chunks[node_id].replaces_all:
         return False
-    shapes, documents = [], []
-    for snapshot in (base, target):
-        node = snapshot.nodes.with_id(node_id)
-        if node is None or node.array is None:
-            return False
-        try:
-            document = json.loads(node.user_data)
-            attributes = document.pop("attributes", None) or {}
-            decoding = {name: attributes.get(name) for name in _DECODING}
-            del document["shape"]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return False
-        shapes.append(node.array.shape)
-        documents.append((document, decoding))
+    was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
+    if was is None or now is None or was.array is None or now.array is None:
+        return False
+    shapes = was.array.shape, now.array.shape
     grew = len(shapes[0]) == len(shapes[1]) and all(map(le, *shapes))
-    return grew and documents[0] == documents[1]
+    return grew and bool(array_merges().keeps_meaning(was, now))
 
 
 def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId:

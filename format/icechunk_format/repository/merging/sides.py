@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -55,31 +55,23 @@ class Sides:
     chunks_changed: Callable[[NodeId], ChunkChanges]
 
 
-class GroupMerge(Protocol):
-    """Arrays of a group that both sides have grown."""
+class GroupMerge:
+    """Arrays of a group that both sides have grown; this base class is a group that is refused."""
+
+    def __init__(self, refusal: Conflict) -> None:
+        self.refusal = refusal
 
     def take_from(self, changes: ChangeSet) -> None:
-        """Remove the changes of these arrays; those that the source created may remain."""
-
-    def take_created(self, changes: ChangeSet) -> None:
-        """Remove the arrays that the source created."""
+        """Remove the changes of these arrays; those that the source created remain."""
 
     def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
         """Merge the chunks and store them unless ``dry_run``; return conflicts, settled or not."""
+        return [self.refusal]
 
     def apply(self, session: WriteSession) -> None:
         """Change a session as merged."""
 
 
-class ArrayMerges(Protocol):
-    """The functions of the layer of arrays."""
-
-    group_merges: Callable[[Sides, ChangeSet], list[GroupMerge]]
-    described: Callable[[Sides, Sequence[Conflict]], list[Conflict]]
-
-
-def array_merges() -> ArrayMerges:
-    """Return the functions of the layer of arrays."""
-    found: Any = import_module(_MODULE)
-    merges: ArrayMerges = found
-    return merges
+def array_merges() -> Any:
+    """Return the module with ``group_merges``, ``described`` and ``keeps_meaning``."""
+    return import_module(_MODULE)

@@ -1,5 +1,7 @@
 """Merges the arrays of a group that both branches have grown, as raced writes are merged.
 
+The module is long because its parts share the two sides of one group.
+
 The changes of the source are treated as a write that was planned on the common snapshot, and is
 planned again on the target: labels of both sides are joined, chunks and manifests are used again
 where they fit, and other chunks are merged cell by cell, one at a time (see
@@ -8,23 +10,26 @@ where they fit, and other chunks are merged cell by cell, one at a time (see
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.commit import apply_planned
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart, path_in
 from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
-from icechunk_format.dataset.writing.prepare import PreparedWrite
-from icechunk_format.dataset.writing.replanning.adopt import Adoption, Picked, PlannedCommit
+from icechunk_format.dataset.writing.replanning.adopt import Adoption, PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import shown_cells
 from icechunk_format.dataset.writing.replanning.landed import Rivals, can_move
+from icechunk_format.dataset.writing.replanning.merge import differs
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.change_set import ChangeSet
@@ -33,28 +38,30 @@ from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.merging.sides import GroupMerge, Sides
 from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.repository.session.session import WriteSession
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parent
-from icechunk_format.workflows.merging.changed import (
-    changed_arrays,
-    chunks_changed,
-    edits_lacking_labels,
-)
-from icechunk_format.workflows.merging.describe import arrays_in, described, destination_of
-from icechunk_format.workflows.merging.documents import merged_document
 from icechunk_format.workflows.merging.labels import (
     CannotMerge,
     DimLabels,
     MergedLabels,
+    arrays_in,
+    described,
+    destination_of,
     dim_labels,
     encoder_of,
+    keeps_meaning,
+    merged_document,
 )
 
-__all__ = ["described", "group_merges"]
+# References of a side that inserted labels, which this process holds.
+_MOST_MOVED_CHUNKS: Final = 1_000_000
+
+__all__ = ["described", "group_merges", "keeps_meaning"]
 
 
 def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
     """Return a merge for each group whose arrays both sides have grown."""
-    nodes = [sides.source.nodes.with_id(i) for i in changed_arrays(sides)]
+    nodes = [sides.source.nodes.with_id(i) for i in _changed_arrays(sides)]
     groups = {parent(node.path) for node in nodes if node is not None and node.array is not None}
     found: list[GroupMerge] = []
     for group in sorted(group for group in groups if group is not None):
@@ -63,32 +70,15 @@ def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
             try:
                 merge = _group_merge(sides, changes, group)
             except CannotMerge as error:
-                merge = _Refused(group, str(error)) if error.args else None
+                merge = GroupMerge(_not_merged(group, str(error))) if error.args else None
             if merge is not None:
                 found.append(merge)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """A group whose labels cannot be joined; its arrays remain in the changes."""
-
-    group: NodePath
-    problem: str
-
-    def take_from(self, changes: ChangeSet) -> None:
-        """Remove nothing."""
-
-    def take_created(self, changes: ChangeSet) -> None:
-        """Remove nothing."""
-
-    def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
-        """Return the conflict."""
-        kind = ConflictKind.LABELS_NOT_MERGED
-        return [Conflict(kind=kind, path=self.group, labels=self.problem)]
-
-    def apply(self, session: WriteSession) -> None:
-        """Change nothing; a merge with such a conflict is refused."""
+def _not_merged(path: str, problem: str) -> Conflict:
+    kind = ConflictKind.LABELS_NOT_MERGED
+    return Conflict(kind=kind, path=NodePath(path), labels=problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +96,7 @@ class _Array:
 
 
 def _group_merge(sides: Sides, changes: ChangeSet, group: NodePath) -> GroupMerge | None:
-    destination = destination_of(sides)
-    snapshots = sides.base, sides.source, sides.target
-    named = [arrays_in(snapshot, group) for snapshot in snapshots]
+    named = [arrays_in(each, group) for each in (sides.base, sides.source, sides.target)]
     sizes: dict[str, list[int]] = {}
     for side, arrays in enumerate(named):
         for dim, size in (pair for array in arrays.values() for pair in array.dimensions):
@@ -121,23 +109,17 @@ def _group_merge(sides: Sides, changes: ChangeSet, group: NodePath) -> GroupMerg
     if not sides.is_picked and not any(max(sizes[dim]) > sizes[dim][0] for dim in old):
         return None
     dims = {
-        dim: dim_labels(
-            destination,
-            snapshots,
-            [arrays.get(dim) for arrays in named],
-            size,
-            is_picked=sides.is_picked,
-        )
+        dim: dim_labels(sides, [arrays.get(dim) for arrays in named], size)
         for dim, size in sizes.items()
     }
     grew = [any(sizes[dim][side] > sizes[dim][0] for dim in old) for side in (1, 2)]
     if not all(grew) and not any(dims[dim].moves for dim in old):
         return None
-    changed = changed_arrays(sides)
+    changed = _changed_arrays(sides)
     gone = {*changes.deleted, *changes.moved}
     return _GroupMerge(
         sides=sides,
-        destination=destination,
+        destination=destination_of(sides),
         group=group,
         arrays={
             name: _same_array(sides, source, named[0].get(name), named[2].get(name))
@@ -147,7 +129,7 @@ def _group_merge(sides: Sides, changes: ChangeSet, group: NodePath) -> GroupMerg
         dims=dims,
         kept={name: each for name, each in named[2].items() if each.node.id not in gone},
         chunks={
-            source.path: chunks_changed(sides, destination, source, dims)
+            source.path: _chunks_changed(sides, source, dims)
             for source in named[1].values()
             if source.node.id in changed
         },
@@ -167,8 +149,36 @@ def _same_array(
     return _Array(source=source, base=base, target=target, document=document)
 
 
+def _changed_arrays(sides: Sides) -> set[NodeId]:
+    """Return the arrays that the source created, updated or wrote to, moved ones included."""
+    log = sides.ours
+    return {*log.new_arrays, *log.updated_arrays, *log.updated_chunks}
+
+
+def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels]) -> ChunkChanges:
+    """Return the changed chunks of an array; all from the first label on that the source moved."""
+    found = sides.chunks_changed(source.node.id)
+    reader = destination_of(sides).reader(sides.source, source.node)
+    for axis, dim in enumerate(source.dims):
+        moved = np.flatnonzero(dims[dim].base != np.arange(len(dims[dim].base)))
+        if source.node.id in sides.ours.new_arrays or not len(moved):
+            continue
+        low, counts = [0] * len(source.dims), source.metadata.grid.num_chunks
+        low[axis] = int(source.metadata.grid.axes[axis].chunk_of(moved[:1])[0])
+        sizes = [count - start for count, start in zip(counts, low, strict=True)]
+        if math.prod(sizes) > _MOST_MOVED_CHUNKS:
+            raise CannotMerge
+        boxed = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=1)
+        coords = (boxed + low).astype(np.uint32)
+        found.yield_to_others(coords)
+        found.delete(coords)
+        for refs, rows in reader.lookup.in_box(low, counts):
+            found.set_refs(refs.take(rows))
+    return found
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
-class _GroupMerge:
+class _GroupMerge(GroupMerge):
     sides: Sides
     destination: Destination
     group: NodePath
@@ -181,53 +191,62 @@ class _GroupMerge:
     planned: PlannedCommit | None = field(default=None, init=False)
 
     def take_from(self, changes: ChangeSet) -> None:
-        """Remove the changes of these arrays; those that the source created remain."""
         for array in self.arrays.values():
             changes.updated.pop(array.source.node.id, None)
             changes.chunks.pop(array.source.node.id, None)
 
-    def take_created(self, changes: ChangeSet) -> None:
-        """Remove the arrays that the source created."""
-        for array in self.arrays.values():
-            changes.created.pop(array.source.node.id, None)
-
     def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
-        """Merge the chunks and store them unless ``dry_run``; return conflicts, settled or not."""
         problem = "too many chunks would have to move to put the labels in order"
         for array in self.arrays.values():
-            changes = self.chunks[array.source.path]
-            if array.base is not None and edits_lacking_labels(
-                self.sides, self.destination, array.source, array.base, self.dims, changes
-            ):
-                path, problem = NodePath(array.source.path), "the branch lacks labels of its edits"
-                return [Conflict(kind=ConflictKind.LABELS_NOT_MERGED, path=path, labels=problem)]
+            if array.base is not None and self._edits_lacking(array.source, array.base):
+                problem = "the branch lacks labels of its edits"
+                return [_not_merged(array.source.path, problem)]
         stays = {dim: len(each.base) for dim, each in self.dims.items()}
         # As parallel appends: labels of the common snapshot move only if they have to.
         for stay in (stays, dict.fromkeys(self.dims, 0), {}):
-            merged = {dim: each.merged(dim, stay.get(dim)) for dim, each in self.dims.items()}
-            now = self._now(merged, resolve)
-            if now.disordered or (now.moved and not can_move(now)):
-                continue
             try:
-                return self._merged(now, dry_run=dry_run)
+                merged = {dim: each.merged(dim, stay.get(dim)) for dim, each in self.dims.items()}
+                now = self._now(merged, resolve)
+                if not now.disordered and (not now.moved or can_move(now)):
+                    return self._merged(now, dry_run=dry_run)
             except InvalidInputError as error:
-                # A merged chunk has a cell that neither side has.
+                # A merged chunk has a cell that neither side has, or labels are nearly equal.
                 problem = str(error)
         grown = [dim for dim, each in self.dims.items() if each.source > len(each.base)]
-        path = NodePath(path_in(self.group, grown[0] if grown else next(iter(self.dims))))
-        return [Conflict(kind=ConflictKind.LABELS_NOT_MERGED, path=path, labels=problem)]
+        name = grown[0] if grown else next(iter(self.dims))
+        return [_not_merged(path_in(self.group, name), problem)]
 
     def apply(self, session: WriteSession) -> None:
-        """Change a session as merged."""
         assert self.planned is not None, "chunks were merged"
         apply_planned(session, self.planned)
+
+    def _edits_lacking(self, source: Variable, base: Variable) -> bool:
+        """Return True if the source changed cells at a label that the target does not have."""
+        coords = self.chunks[source.path].touched().coords()
+        readers = [
+            self.destination.reader(snapshot, variable.node)
+            for snapshot, variable in ((self.sides.source, source), (self.sides.base, base))
+        ]
+        known = [self.dims[dim].base for dim in source.dims]
+        for axis, dim in enumerate(source.dims):
+            lacking = self.dims[dim].lacking
+            along = source.metadata.grid.axes[axis].chunk_of(lacking)
+            # One label at a time, of those in changed chunks.
+            for index in lacking[np.isin(along, coords[:, axis])].tolist():
+                rows = [np.flatnonzero(p == index if p is known[axis] else p >= 0) for p in known]
+                chosen = [[p[row] for p, row in zip(known, rows, strict=True)], rows]
+                ours, before = (
+                    reader.read(list(map(DimSelection.of_indices, reader.shape, at)))
+                    for reader, at in zip(readers, chosen, strict=True)
+                )
+                if differs(ours, before).any():
+                    return True
+        return False
 
     def _merged(self, now: WritePlan, *, dry_run: bool) -> list[Conflict]:
         sides = self.sides
         rivals = Rivals(base=sides.base, tip=sides.target, commits=tuple(sides.theirs))
-        adoption = Adoption(
-            self._plan(), now, rivals, Picked(snapshot=sides.source, dry_run=dry_run)
-        )
+        adoption = Adoption(self._plan(), now, rivals, picked=sides.source, dry_run=dry_run)
         adoption.take_all(self.chunks)
         self.planned = adoption.commit
         writers = rivals.writers(adoption.lost_at)
@@ -265,34 +284,30 @@ class _GroupMerge:
 
     def _plan(self) -> WritePlan:
         sizes = {dim: each.source for dim, each in self.dims.items()}
-        return WritePlan(
-            prepared=self._prepared(None),
-            parts=(self._part(tuple(self._targets(sizes, is_source=True)), {}),),
-            dimension_tables={
-                dim: pa.table({"index": each.merged(dim, None).own})
-                for dim, each in self.dims.items()
-            },
-            moved={dim: each.base for dim, each in self.dims.items()},
-        )
+        own = {dim: each.own for dim, each in self.dims.items()}
+        targets = tuple(self._targets(sizes, is_source=True))
+        moved = {dim: each.base for dim, each in self.dims.items()}
+        return self._write_plan(targets, own, {}, None, moved=moved)
 
     def _now(self, merged: Mapping[str, MergedLabels], resolve: Resolve | None) -> WritePlan:
         sizes = {dim: each.size for dim, each in merged.items()}
         targets = tuple(self._targets(sizes, is_source=False))
-        return WritePlan(
-            prepared=self._prepared(resolve),
-            parts=(self._part(targets, merged),),
-            dimension_tables={
-                dim: pa.table({"index": each.indices}) for dim, each in merged.items()
-            },
-            created=tuple(array for array in targets if array.old_shape is None),
-            resized=tuple(self._resized(sizes)),
+        return self._write_plan(
+            targets,
+            {dim: each.indices for dim, each in merged.items()},
+            {dim: each.shown for dim, each in merged.items() if each.shown is not None},
+            resolve,
+            resized=tuple(self._resized(sizes, targets)),
             labels=tuple(self._labels(merged)),
             moved={dim: each.moved for dim, each in merged.items() if each.moved is not None},
             disordered=tuple(dim for dim, each in merged.items() if each.is_disordered),
         )
 
-    def _resized(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, ArrayMetadata]]:
-        """Yield the arrays of the target that grow or have another document."""
+    def _resized(
+        self, sizes: Mapping[str, int], targets: Sequence[ArrayTarget]
+    ) -> Iterator[tuple[str, ArrayMetadata]]:
+        """Yield the arrays that grow or have another document; those of the source exist then."""
+        yield from ((array.path, array.metadata) for array in targets if array.old_shape is None)
         for name, variable in self.kept.items():
             document = self.arrays[name].document if name in self.arrays else None
             document = document or variable.metadata
@@ -313,30 +328,36 @@ class _GroupMerge:
                 path=variable.path, metadata=metadata, start=start, values=each.labels[start:]
             )
 
-    def _part(
-        self, arrays: tuple[ArrayTarget, ...], merged: Mapping[str, MergedLabels]
-    ) -> WritePart:
-        labels: dict[str, Any] = {dim: each.shown for dim, each in merged.items()}
-        return WritePart(
+    def _write_plan(
+        self,
+        arrays: tuple[ArrayTarget, ...],
+        indices: Mapping[str, NDArray[np.int64]],
+        shown: Mapping[str, pa.Array],
+        resolve: Resolve | None,
+        **changes: Any,
+    ) -> WritePlan:
+        dims = tuple(self.dims)
+        part = WritePart(
             destination=self.destination,
             number=0,
-            dims=tuple(self.dims),
+            dims=dims,
             arrays=arrays,
             units=0,
             input_schema=pa.schema([]),
-            table_dims=tuple(self.dims),
-            labels={dim: shown for dim, shown in labels.items() if shown is not None},
+            table_dims=dims,
+            labels=shown,
         )
-
-    def _prepared(self, resolve: Resolve | None) -> PreparedWrite:
-        return PreparedWrite(
+        return WritePlan(
             destination=self.destination,
             options=WriteOptions(mode="append", branch=self.sides.branch, resolve=resolve),
             group=self.group,
-            dims=tuple(self.dims),
+            dims=dims,
             columns={},
             targets={},
             kept=self.kept,
             replaced={},
             missing_groups=(),
+            parts=(part,),
+            dimension_tables={dim: pa.table({"index": at}) for dim, at in indices.items()},
+            **changes,
         )

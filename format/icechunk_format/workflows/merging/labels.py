@@ -1,4 +1,4 @@
-"""Merges the labels of one dimension that two branches have changed since a common snapshot.
+"""Merges labels and documents that two branches have changed since a common snapshot.
 
 Labels are compared as they are stored. Labels of the common snapshot must exist on both sides;
 equal labels that both sides have added are one label.
@@ -7,21 +7,27 @@ equal labels that both sides have added are one label.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import VariableEncoder, missing_value
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.columns.labels import in_order, index_stored
+from icechunk_format.dataset.writing.columns.labels import in_order, index_labels
 from icechunk_format.dataset.writing.dimensions import is_disordered
+from icechunk_format.dataset.writing.options import CF_KEYS
 from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.replanning.landed import label_positions
-from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.errors import FormatError, IcechunkError
+from icechunk_format.repository.changes.conflicts import Conflict
+from icechunk_format.repository.merging.sides import Sides
+from icechunk_format.spec.node_path import NodePath, parent
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 _MOST_SHOWN: Final = 100_000
 
@@ -36,8 +42,8 @@ class MergedLabels:
 
     Parameters
     ----------
-    own, indices
-        ``int64``: labels of the source that take part, by their index in the source and here.
+    indices
+        ``int64``: the index of each of ``DimLabels.own``.
     size
         Elements of the dimension.
     moved
@@ -52,7 +58,6 @@ class MergedLabels:
         Decoded labels for messages; None if there are too many.
     """
 
-    own: NDArray[np.int64]
     indices: NDArray[np.int64]
     size: int
     moved: NDArray[np.int64] | None = None
@@ -91,17 +96,22 @@ class DimLabels:
     stored: tuple[NDArray[Any], NDArray[Any]] | None = None
     lacking: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
+    @property
+    def own(self) -> NDArray[np.int64]:
+        """Labels of the source that take part, by their index in the source."""
+        return np.delete(np.arange(self.source, dtype=np.int64), self.lacking)
+
     def merged(self, dim: str, stay: int | None) -> MergedLabels:
         """Join the labels of both sides; the first ``stay`` of the target keep their index.
 
         None is all of them: new labels of the source follow.
         """
-        own = np.delete(np.arange(self.source, dtype=np.int64), self.lacking)
+        own = self.own
         if self.stored is None or self.variable is None or not self.target:
-            return MergedLabels(own=own, indices=own, size=max(self.source, self.target))
+            return MergedLabels(indices=own, size=max(self.source, self.target))
         labels, old = self.stored
         encoder = encoder_of(self.variable)
-        found = index_stored(labels[own], encoder, old, dim=dim, source="the source adds labels")
+        found = index_labels(labels[own], encoder, old, dim=dim)
         known = old
         if stay is not None:
             found, known = in_order(found, old, stay)
@@ -109,7 +119,6 @@ class DimLabels:
         final = np.concatenate([known, found.new_labels])
         first = self.target if found.moved is None else int(np.argmax(known != old))
         return MergedLabels(
-            own=own,
             indices=found.indices,
             size=found.size,
             moved=found.moved,
@@ -132,14 +141,7 @@ def encoder_of(variable: Variable) -> VariableEncoder:
     )
 
 
-def dim_labels(
-    destination: Destination,
-    snapshots: Sequence[Snapshot],
-    found: Sequence[Variable | None],
-    sizes: Sequence[int],
-    *,
-    is_picked: bool,
-) -> DimLabels:
+def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[int]) -> DimLabels:
     """Read the labels of a dimension in the common snapshot, the source and the target.
 
     Raises
@@ -160,12 +162,12 @@ def dim_labels(
     labels = [
         np.empty(0)
         if variable is None
-        else destination.reader(snapshot, variable.node).read_box((0,), variable.shape)
-        for snapshot, variable in zip(snapshots, found, strict=True)
+        else destination_of(sides).reader(snapshot, variable.node).read_box((0,), variable.shape)
+        for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
     at = [label_positions(labels[0], side) for side in labels[1:]]
     has_all = at[0] is not None and at[1] is not None
-    if at[0] is None or (at[1] is None and not is_picked):
+    if at[0] is None or (at[1] is None and not sides.is_picked):
         raise CannotMerge("one side has removed or changed labels of the common snapshot")
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
@@ -178,3 +180,88 @@ def dim_labels(
         stored=(labels[1], labels[2]),
         lacking=at[0][:0] if has_all else at[0][~np.isin(labels[0], labels[2])],
     )
+
+
+def destination_of(sides: Sides) -> Destination:
+    """Return the target of a merge as the destination of a write."""
+    return Destination(
+        location=sides.location,
+        base=sides.target.id,
+        manifest_format=sides.format,
+        chunk_source=sides.chunk_source,
+    )
+
+
+def arrays_in(snapshot: Snapshot, group: NodePath) -> dict[str, Variable]:
+    """Return the arrays of a group by name."""
+    found = [Variable(node) for node in snapshot.children(group) if node.array is not None]
+    return {variable.name: variable for variable in found}
+
+
+def described(sides: Sides, conflict: Conflict) -> Conflict:
+    """Return a conflict with the labels of its chunks."""
+    node = None if conflict.node_id is None else sides.target.nodes.with_id(conflict.node_id)
+    coords, above = conflict.coords, None if node is None else parent(node.path)
+    if node is None or node.array is None or above is None or coords is None or not len(coords):
+        return conflict
+    try:
+        variable, named = Variable(node), arrays_in(sides.target, above)
+        spans = []
+        for dim, axis, at in zip(
+            variable.dims, variable.metadata.grid.axes, coords.T.astype(np.int64), strict=True
+        ):
+            low, high = axis.start_of(np.array([at.min(), at.max() + 1])).tolist()
+            shown = f"[{low}:{high}]"
+            labels = named.get(dim)
+            if labels is not None and labels.is_dimension_coordinate and low < high:
+                shown = f" {_ends(sides, labels, low, high - 1)}"
+            spans.append(f"{dim}{shown}")
+    # A merge reports conflicts of damaged arrays, too, by the numbers of their chunks.
+    except IcechunkError:
+        return conflict
+    return replace(conflict, labels=", ".join(spans))
+
+
+def _ends(sides: Sides, variable: Variable, first: int, last: int) -> str:
+    reader = destination_of(sides).reader(sides.target, variable.node)
+    decoder = encoder_of(variable).decoder
+    values = [
+        decoder.decode(reader.read_box((at,), (at + 1,)))[0].as_py()
+        for at in dict.fromkeys((first, last))
+    ]
+    return "..".join(map(str, values))
+
+
+def keeps_meaning(before: NodeSnapshot, after: NodeSnapshot) -> bool:
+    """Return True if stored values mean the same; shape and other attributes may differ."""
+    try:
+        return _meaning(Variable(before)) == _meaning(Variable(after))
+    except FormatError:
+        return False
+
+
+def _meaning(variable: Variable) -> object:
+    raw = {k: v for k, v in variable.metadata.raw.items() if k not in ("shape", "attributes")}
+    if variable.metadata.grid.chunk_shape is None:
+        # Edges of unequal chunks grow with the array.
+        raw["chunk_grid"] = None
+    return raw, [variable.attributes.get(key) for key in (*CF_KEYS, "dtype")]
+
+
+def merged_document(base: Variable, source: Variable, target: Variable) -> ArrayMetadata:
+    """Return the document of the target, with the attributes of the source if only it changed them.
+
+    Raises
+    ------
+    CannotMerge
+        Both sides changed attributes, or one side changed what stored values mean.
+    """
+    was, ours, theirs = (each.attributes for each in (base, source, target))
+    if not (keeps_meaning(base.node, source.node) and keeps_meaning(base.node, target.node)):
+        raise CannotMerge
+    if ours in (was, theirs):
+        return target.metadata
+    if theirs != was:
+        raise CannotMerge
+    document = {**target.metadata.raw, "attributes": dict(ours)}
+    return parse_array_metadata(dump_document(document), node_path=target.node.path)

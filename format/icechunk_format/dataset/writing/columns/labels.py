@@ -80,7 +80,7 @@ def given_indices(values: pa.Array, *, dim: str, old_size: int) -> IndexedLabels
 
 
 def index_labels(
-    values: pa.Array,
+    values: pa.Array | NDArray[Any],
     encoder: VariableEncoder,
     existing: NDArray[Any] | None,
     *,
@@ -90,33 +90,14 @@ def index_labels(
 ) -> IndexedLabels:
     """Return the indices of distinct values: those of ``existing`` labels, and new ones behind.
 
-    ``existing`` and ``order``, which sorts the labels of a new array, are stored values.
-    ``is_descending`` sorts new labels if fewer than two exist.
+    NumPy values are stored ones, as ``existing`` and ``order``, which sorts the labels of a new
+    array. ``is_descending`` sorts new labels if fewer than two exist.
     """
-    check_labels(values, dim=dim)
-    return index_stored(
-        encoder.encode(values),
-        encoder,
-        existing,
-        dim=dim,
-        is_descending=is_descending,
-        order=order,
-        source=f"the column is {values.type}",
-    )
-
-
-def index_stored(
-    labels: NDArray[Any],
-    encoder: VariableEncoder,
-    existing: NDArray[Any] | None,
-    *,
-    dim: str,
-    is_descending: bool = False,
-    order: NDArray[Any] | None = None,
-    source: str,
-) -> IndexedLabels:
-    """Return the indices of stored labels; ``source`` describes them in errors."""
-    wanted, inverse = np.unique(labels, return_inverse=True)
+    stored = values
+    if isinstance(values, pa.Array):
+        check_labels(values, dim=dim)
+        stored = encoder.encode(values)
+    wanted, inverse = np.unique(stored, return_inverse=True)
     old = np.empty(0, wanted.dtype) if existing is None else existing
     if len(old) > 1 and direction(old) < 0:
         is_descending = True
@@ -128,7 +109,7 @@ def index_stored(
     inside = at < len(old)
     known = np.zeros(len(wanted), np.bool_)
     known[inside] = np.asarray(sorted_old[at[inside]] == wanted[inside], np.bool_)
-    _check_unique(sorted_old, wanted[known], at[known], source, dim, encoder)
+    _check_unique(sorted_old, wanted[known], at[known], stored, dim, encoder)
     fresh = wanted[~known]
     if wanted.dtype.kind in "iufMm":
         _check_near(sorted_old, fresh, dim, encoder)
@@ -201,7 +182,7 @@ def _check_unique(
     sorted_old: NDArray[Any],
     wanted: NDArray[Any],
     at: NDArray[np.int64],
-    source: str,
+    stored: NDArray[Any],
     dim: str,
     encoder: VariableEncoder,
 ) -> None:
@@ -212,9 +193,9 @@ def _check_unique(
     if twice.any():
         label = _shown(wanted[twice][:1], encoder)
         raise InvalidInputError(
-            f"the dimension {dim!r} has the stored label {label} more than once "
-            f"({source}), so rows with it match several cells; repair the labels, or write "
-            "with mode=overwrite",
+            f"the dimension {dim!r} has the stored label {label} more than once ({stored.dtype} in "
+            "the array), so rows with it match several cells; repair the labels, or write with "
+            "mode=overwrite",
             dim=dim,
         )
 

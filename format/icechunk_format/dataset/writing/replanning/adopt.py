@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
@@ -64,22 +63,6 @@ _Moved = tuple["ManifestReceipt | ChunkRefs", "NDArray[np.bool_]", "NDArray[np.i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picked:
-    """The snapshot whose changes are merged, in place of those that tasks have stored.
-
-    Parameters
-    ----------
-    snapshot
-        Has the arrays, with their changed chunks.
-    dry_run
-        True to look for conflicts only; nothing is stored.
-    """
-
-    snapshot: Snapshot
-    dry_run: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommit:
     """A plan, the snapshot to commit on, and the manifests and deletions to commit."""
 
@@ -109,7 +92,7 @@ def adopt(
         changes.add_receipts(manifests[path])
     adoption = Adoption(plan, now, rivals)
     adoption.take_all(stored)
-    if adoption.lost and now.prepared.options.resolve is None:
+    if adoption.lost and now.options.resolve is None:
         writers = rivals.writers(adoption.lost_at)
         raise cells_written_twice(now, adoption.lost, writers)
     return adoption.commit
@@ -148,7 +131,14 @@ def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
 
 
 class Adoption:
-    """Builds ``commit`` from changed chunks.
+    """Builds ``commit`` from changed chunks: those that tasks have stored, or of another branch.
+
+    Parameters
+    ----------
+    picked
+        The snapshot of another branch that has the arrays with their changed chunks.
+    dry_run
+        True to look for conflicts only; nothing is stored.
 
     Attributes
     ----------
@@ -160,10 +150,16 @@ class Adoption:
     """
 
     def __init__(
-        self, plan: WritePlan, now: WritePlan, rivals: Rivals, picked: Picked | None = None
+        self,
+        plan: WritePlan,
+        now: WritePlan,
+        rivals: Rivals,
+        *,
+        picked: Snapshot | None = None,
+        dry_run: bool = False,
     ) -> None:
         self._plan, self._now = plan, now
-        self._picked = picked
+        self._picked, self._dry_run = picked, dry_run
         self._rivals = rivals
         self._prepared = now
         self._destination = now.destination
@@ -193,7 +189,7 @@ class Adoption:
             kept, refs = self._fixed(old, new, changes.receipts)
         else:
             kept, refs = self._cells(old, new, changes)
-        if self._picked is not None and self._picked.dry_run:
+        if self._dry_run:
             deque(refs, maxlen=0)
             return
         [stored] = store_manifests(
@@ -366,13 +362,13 @@ class Adoption:
         changes: ChunkChanges,
         targets: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        base_id = new.node_id if old is None else old.node_id
-        base = array_at(self._rivals.base, new.path, base_id)
         merge = CellMerge(
             array=new,
             axes=axes,
             ours=None if old is None or changes.is_empty else self._ours(old, changes.receipts),
-            base=None if base is None else self._base(base),
+            base=None
+            if old is None
+            else self._moved_array(old, self._rivals.base, self._plan.moved),
             base_now=self._moved_array(
                 new, self._rivals.base, {dim: at.base for dim, at in self._landed.items()}
             ),
@@ -389,7 +385,7 @@ class Adoption:
         touched = self._touched(new, targets)
         chunks = merge.chunks(targets, touched)
         parts = [ChunkRefs.empty(len(new.dims))]
-        if self._picked is not None and self._picked.dry_run:
+        if self._dry_run:
             deque(chunks, maxlen=0)
         else:
             parts += store_in_batches(self._destination, len(new.dims), chunks)
@@ -414,21 +410,12 @@ class Adoption:
         ]
         return MovedArray(self._destination.reader(snapshot, node), own, new.metadata.shape)
 
-    def _base(self, node: NodeSnapshot) -> MovedArray:
-        """Return an array of the base by the indices of the first plan."""
-        variable = Variable(node)
-        own, sizes = [], []
-        for dim, size in variable.dimensions:
-            own.append(self._plan.moved.get(dim, np.arange(size, dtype=np.int64)))
-            sizes.append(max(size, 1 + int(np.max(own[-1], initial=-1))))
-        return MovedArray(self._destination.reader(self._rivals.base, node), own, sizes)
-
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
         """Return a reader of the chunks that are stored of an array."""
         if self._picked is not None:
-            picked = array_at(self._picked.snapshot, old.path)
+            picked = array_at(self._picked, old.path)
             assert picked is not None  # Its chunks are changed there.
-            return self._destination.reader(self._picked.snapshot, picked)
+            return self._destination.reader(self._picked, picked)
         none = ManifestRefs.empty(len(old.dims))
         grid = old.metadata.grid
         node = NodeSnapshot(
