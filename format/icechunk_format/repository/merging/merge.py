@@ -55,6 +55,7 @@ from icechunk_format.storage.protocol import Storage
 # Repetitions while other writers commit.
 _TRIES: Final = 100
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
     """A merge, or its plan.
