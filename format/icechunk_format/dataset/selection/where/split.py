@@ -82,6 +82,7 @@ def plan_where(
     readings, as ``spark.sql.session.timeZone``; if it is None, terms that depend on it stay in the
     residual, for :meth:`Residual.in_zone`.
     """
+    parts = None
     try:
         expression = _compile(sql, columns).expression
         if time_zone is not None:
@@ -89,11 +90,13 @@ def plan_where(
         parts = _conjuncts(_push_not(expression, negate=False))
     except (EvaluationError, pa.ArrowException) as error:
         raise InvalidInputError(f"where: {sql!r}: {error}", option="where") from error
-    except RecursionError as error:
+    except RecursionError:
+        pass  # Its thousand frames are released before the error is raised.
+    if parts is None:
         raise InvalidInputError(
             "where: the expression is nested too deeply; split it, or use df.where(...)",
             option="where",
-        ) from error
+        )
     conditions: dict[str, list[Expression]] = {}
     rest: list[Expression] = []
     never = False
