@@ -1,6 +1,7 @@
 """Rows, columns and options that cannot be written are refused, with the place of the mistake."""
 
 import json
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -241,3 +242,15 @@ def test_described_arrays_that_differ_in_case_alone_are_refused(place, name, tim
     for mode in ("append", "overwrite"):
         with pytest.raises(InvalidInputError, match="in case alone"):
             write_table(place, rows, WriteOptions(mode=mode, layout="chunks", encoding=encoding))
+
+
+def test_doubles_for_an_array_of_shorter_floats_give_one_warning(place):
+    write_table(place, grid([0], [1, 2]).set_column(2, "t", pa.array([1, 2], "float32")), DIMS)
+    doubles = grid([1], [1, 2]).set_column(2, "t", pa.array([0.1, 0.2]))
+    with pytest.warns(UserWarning, match=r"rounded .*'t' \(float32\)\. Cast them") as caught:
+        write_table(place, doubles, APPEND)
+    assert len(caught) == 1
+    assert rows_of(place).column("t").to_pylist()[2:] == [np.float32(0.1), np.float32(0.2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_table(place, doubles.set_column(2, "t", pa.array([1, 2], "float32")), APPEND)

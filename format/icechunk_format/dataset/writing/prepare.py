@@ -9,6 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -159,7 +160,33 @@ def prepare_write(
         group = _group(snapshot, options, root, schema.names)
     if options.layout != "cells":
         check_layout_columns(schema, options.layout)
-    return _prepared(destination, options, group, snapshot, source_columns(schema))
+    prepared = _prepared(destination, options, group, snapshot, source_columns(schema))
+    if isinstance(prepared, PreparedWrite):
+        warn_of_rounding(t for name, t in prepared.targets.items() if name not in prepared.dims)
+    return prepared
+
+
+def warn_of_rounding(targets: Iterable[ExistingArray | NewArray]) -> None:
+    """Warn of columns of doubles whose arrays store shorter floats, once for each set of columns.
+
+    Packed arrays give no warning: their values are rounded on purpose.
+    """
+    rounded = [
+        f"{target.variable.name!r} ({data_type.name})"
+        for target in targets
+        if isinstance(target, ExistingArray)
+        and target.column.arrow_type == pa.float64()
+        and (data_type := target.variable.metadata.data_type).kind == "float"
+        and data_type.numpy.itemsize < 8
+        and not {"scale_factor", "add_offset"} & target.variable.attributes.keys()
+    ]
+    if rounded:
+        warnings.warn(
+            f"columns of doubles are rounded to the floats of their arrays: {', '.join(rounded)}."
+            " Cast them to FLOAT to write without this warning",
+            UserWarning,
+            stacklevel=1,
+        )
 
 
 def open_destination(
