@@ -28,11 +28,11 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import icechunk_spark
 from icechunk_spark.writing import planned as planned_write
-from icechunk_format.dataset.writing import commit as write_commit
+from icechunk_format.dataset.writing import commit as write_commit, plan as write_plan
 from icechunk_format.storage.local.store import LocalStorage
 
 what, master, path, folder, first, count, mode = sys.argv[1:]
-planned_write._LEAST_ROWS_PER_UNIT = 100  # several tasks, though there are few rows
+write_plan._LEAST_ROWS_PER_UNIT = 100  # several tasks, though there are few rows
 first, count, folder = int(first), int(count), Path(folder)
 builder = (
     SparkSession.builder.master(master)
