@@ -27,13 +27,14 @@ FILES = ("A1B_north_america", "E1_north_america", "ostia_monthly", "orca2_votemp
 
 
 def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
-    from helpers.arrays.real_data import SAMPLES, new_repository, open_file
+    from helpers.arrays.real_data import SAMPLES, open_file
+    from helpers.builder import reference_repository
 
     rows = []
     for name in FILES[: None if options.scale >= 0.1 else 1]:
         sample = SAMPLES[name]
         path = str(folder / name)
-        session = new_repository(folder / name).writable_session("main")
+        session = reference_repository(folder / name).writable_session("main")
         dataset = open_file(sample.file)
         dataset.to_zarr(
             session.store, mode="w", consolidated=False, encoding=sample.encoding or None
