@@ -26,8 +26,8 @@ from measurement import RequestLog, in_fresh_process
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
 from icechunk_format.dataset import open_dataset
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode as encode_manifest

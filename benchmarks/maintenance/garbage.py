@@ -96,7 +96,7 @@ def _tell(case: str, wall_s: float, cpu_s: float, peak_mb: float) -> None:
 
 def build(place: Path, count: int) -> None:
     """Make a repository whose objects are `count`, about."""
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
     from icechunk_format.spec.ids import encode_many
     from icechunk_format.spec.manifest.new_chunk_refs import native_refs
 

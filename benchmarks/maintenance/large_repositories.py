@@ -19,8 +19,8 @@ from measurement import Row, Timing, in_fresh_process, peak_memory_mb, row
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
+from icechunk_format.repository import Repository
 from icechunk_format.repository.lifecycle.expire import expire
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.values.metadata_items import MetadataItems

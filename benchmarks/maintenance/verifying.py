@@ -17,7 +17,7 @@ import numpy as np
 from measurement import Row, interleaved, memory_of, row
 
 from icechunk_format.maintenance import verify
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.decode import decode
 from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs

@@ -120,7 +120,7 @@ def run_tasks(path: str, question: str, bound: float) -> int:
     """Open, plan and run every task of a question, and count the rows that would go to Spark."""
     from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), GROUP)

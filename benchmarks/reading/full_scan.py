@@ -185,7 +185,7 @@ def boxes(grid: Grid, group: str, tasks: int) -> list[tuple[slice, ...]]:
 
 def plan_of(path: str, group: str, **options: Any) -> Any:
     from icechunk_format.dataset import open_dataset
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), group)

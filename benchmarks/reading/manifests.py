@@ -16,8 +16,8 @@ import numpy as np
 import zstandard
 from measurement import Row, interleaved, memory_of, row
 
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest, decode

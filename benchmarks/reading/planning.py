@@ -135,7 +135,7 @@ def write_snapshot(path: str, manifests: int, per_manifest: int) -> None:
 def plan(path: str) -> dict[str, Any]:
     """Open the repository, plan a scan of all of it and one of a day."""
     from icechunk_format.dataset import open_dataset
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
     with RequestLog() as log:
         started, cpu = time.perf_counter(), time.process_time()

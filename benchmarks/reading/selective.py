@@ -154,7 +154,7 @@ def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int
     """Return the objects of the variable's chunks that meet a selection, and their bytes."""
     from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), group)

@@ -241,7 +241,7 @@ def plan() -> dict[str, float | int]:
     from icechunk_format.arrays.new_nodes import build_array_metadata
     from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.writing.part import ArrayTarget
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
     from icechunk_format.spec.ids import NodeId
     from icechunk_format.workflows.rechunking.plan import plan_array
 

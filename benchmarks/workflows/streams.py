@@ -34,7 +34,7 @@ from icechunk_format.errors import CommitOutcomeUnknownError, StorageError
 from icechunk_format.maintenance import collect_garbage
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import backup_name
 from icechunk_format.spec.repo_info import file as repo_info

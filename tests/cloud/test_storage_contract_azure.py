@@ -20,7 +20,7 @@ from helpers.sessions.model import (
 from helpers.storage.contract import StorageContract
 
 from icechunk_format.errors import AlreadyExistsError, ConflictError, NotFoundError, StorageError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import CreateOnly, ReplaceIfUnchanged
 

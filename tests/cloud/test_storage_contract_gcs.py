@@ -14,7 +14,7 @@ from helpers.sessions.model import Model, OurDriver, RandomChanges, stored_conte
 from helpers.storage.contract import StorageContract
 
 from icechunk_format.errors import AlreadyExistsError, StorageError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import CreateOnly, ReplaceIfUnchanged
 

@@ -182,7 +182,7 @@ def assert_holds(path, hours):
 
 def assert_each_chunk_is_stored_once(path, hours):
     """Every chunk has one reference, though there may be more objects than references."""
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
     session = Repository.open(str(path)).writable_session()
     refs = session.chunk_refs("/t2m", (0, 0, 0), (hours, 1, 1))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.display.history import repository_html
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.graph import version_graph
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info.file import SnapshotInfo

@@ -19,9 +19,9 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.display.markup import brief, escaped
 from icechunk_format.drafts.importing import ImportReport
 from icechunk_format.errors import NotFoundError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.diff import Changes, Move
 from icechunk_format.repository.history.graph import GraphEntry
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.values.metadata_items import MetadataItems

@@ -20,7 +20,7 @@ from icechunk_format.errors import (
     NotFoundError,
     StorageError,
 )
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.repo_info.updates import UpdateKind
 from icechunk_format.storage.location import Location, open_storage
 

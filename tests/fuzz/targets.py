@@ -22,8 +22,8 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import verify
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec import transaction_log
 from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
 from icechunk_format.spec.envelope import FileType

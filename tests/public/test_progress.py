@@ -20,7 +20,7 @@ from icechunk_format.errors import UnsupportedError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import counted, phase
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget

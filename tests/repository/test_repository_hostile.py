@@ -25,7 +25,7 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
 
 GROUP = group_document()

@@ -7,7 +7,7 @@ from helpers.sessions.model import Model, OurDriver, RandomChanges, stored_conte
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.maintenance import copy, rewrite_manifests
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 
 

@@ -14,7 +14,7 @@ from helpers.sessions.model import (
 )
 
 from icechunk_format.errors import AlreadyExistsError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 
 WRITERS, COMMITS = 3, 3

@@ -15,7 +15,7 @@ import obstore
 from helpers.servers.s3 import ACCESS_KEY, SECRET_KEY
 from helpers.spark.session import environment_of_a_program
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 
 WRONG_SECRET = "canary-wrong-secret-5e01"

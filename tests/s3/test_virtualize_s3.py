@@ -14,7 +14,7 @@ from helpers.archives.running import concatenated, statuses
 from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.workflows.running import in_process

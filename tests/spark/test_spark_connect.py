@@ -16,7 +16,7 @@ from helpers.spark.repositories import SHAPE, T2M, T2M_V1
 from helpers.spark.written import hours, messages, reference_dataset
 
 from icechunk_format import maintenance
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 pytestmark = pytest.mark.needs_reference
 

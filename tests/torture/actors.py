@@ -24,7 +24,7 @@ from icechunk_format.errors import (
 if TYPE_CHECKING:
     import random
 
-    from icechunk_format.repository.repository import Repository
+    from icechunk_format.repository import Repository
 
 BRANCHES = ("main", "main", "main", "dev")
 SHAPES = {"/a": (12,), "/b": (5, 4), "/g/c": (6,)}

@@ -34,10 +34,10 @@ from torture.turns import Turns
 
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance import verify
+from icechunk_format.repository import Repository
 from icechunk_format.repository.commit import commit as commit_module
 from icechunk_format.repository.files import metadata_files as objects
 from icechunk_format.repository.files.metadata_files import ObjectCache
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import publish
 from icechunk_format.storage import location as location_module
 from icechunk_format.storage.location import Location, open_storage

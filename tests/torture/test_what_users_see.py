@@ -17,8 +17,8 @@ from helpers.sessions.model import array_document, group_document, stored_conten
 from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import InvalidInputError, StorageError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.local import store as local
 from icechunk_format.storage.location import Location
 

@@ -21,7 +21,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     StorageError,
 )
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import open_storage
 
 

@@ -12,7 +12,7 @@ from helpers.grids.weather_repository import write_weather
 from icechunk_format.command_line import app
 from icechunk_format.command_line.views.documents import DOCUMENTS
 from icechunk_format.options.metadata_tables import GROUPS, VARIABLES
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(just now\)")
 

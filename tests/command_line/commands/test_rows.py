@@ -8,7 +8,7 @@ import pytest
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset import open_dataset
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 from helpers.sessions.model import group_document  # isort: skip
 

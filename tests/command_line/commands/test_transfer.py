@@ -7,7 +7,7 @@ from helpers.grids.weather_repository import write_weather
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.command_line.views.documents import DOCUMENTS
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
 

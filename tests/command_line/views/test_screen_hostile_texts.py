@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from helpers.files.hostile_texts import NAME, NASTY, RED, check_printable, hostile_repository
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from icechunk_format.command_line.views import tree as tree_view
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 @pytest.mark.parametrize(

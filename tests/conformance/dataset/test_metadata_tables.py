@@ -13,7 +13,7 @@ from icechunk_format.dataset.metadata_tables.read import (
     run_inspection,
 )
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 CASES = [
     ("branches_and_tags", 1),

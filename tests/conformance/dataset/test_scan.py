@@ -16,7 +16,7 @@ from helpers.reference import repositories as reference_repositories
 from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -19,7 +19,7 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning"

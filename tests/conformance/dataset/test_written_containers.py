@@ -7,7 +7,7 @@ import zarr
 
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
 
 

@@ -22,8 +22,8 @@ from helpers.builder import reference_repository
 from helpers.reference.repositories import CASES, build
 
 from icechunk_format.maintenance import collect_garbage
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.repo_info import file as repo_info
 
 icechunk.set_logs_filter("off")

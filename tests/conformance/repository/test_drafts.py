@@ -15,7 +15,7 @@ from helpers.files.draft_repositories import (
 
 from icechunk_format.drafts import import_draft, open_draft
 from icechunk_format.maintenance import verify
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
 WRITERS = {

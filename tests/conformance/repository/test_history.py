@@ -12,8 +12,8 @@ from helpers.reference.sessions import assert_both_hold, open_reference, start
 from helpers.sessions.model import group_document, stored_contents
 
 from icechunk_format.errors import ConflictError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 
 
 def test_the_reference_expires_and_collects_what_we_wrote(tmp_path):

@@ -18,7 +18,7 @@ from helpers.sessions.model import stored_contents
 from helpers.storage.faulty_storage import FaultyStorage
 from zarr.core.buffer import default_buffer_prototype
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
 icechunk.set_logs_filter("off")

@@ -15,8 +15,8 @@ from zarr.core.buffer import default_buffer_prototype
 
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import NotFoundError, UnauthorizedVirtualChunkError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import TO_END
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.spec.object_keys import manifest_key

@@ -15,7 +15,7 @@ from helpers.sessions.competing_processes import compete, expected_after, prepar
 from helpers.sessions.model import stored_contents
 from zarr.core.buffer import default_buffer_prototype
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 
 icechunk.set_logs_filter("off")

@@ -14,8 +14,8 @@ from helpers.sessions.model import Model, ModelNode, OurDriver, RandomChanges
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 
 
 def our_commit(directory, changes, message, steps):

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from helpers.reference import repositories as reference_repositories
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.repo_info.updates import UpdateKind
 
 GROUP = b'{"zarr_format":3,"node_type":"group"}'

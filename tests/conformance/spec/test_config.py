@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.config.changes import changed_tree
 from icechunk_format.spec.config.config import VirtualChunkContainer, parse_config
 from icechunk_format.spec.config.settings import SETTINGS

@@ -10,7 +10,7 @@ from zarr.core.buffer.cpu import Buffer
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.maintenance import verify
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 def place(path):

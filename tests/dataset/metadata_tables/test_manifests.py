@@ -29,8 +29,8 @@ from icechunk_format.dataset.metadata_tables.manifests import (
 )
 from icechunk_format.dataset.metadata_tables.nodes import variable_rows
 from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files import metadata_files as objects
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode as encode_manifest

@@ -16,7 +16,7 @@ import pytest
 
 from icechunk_format.arrays.codecs.bytes import crc32c
 from icechunk_format.arrays.zarr_json import parse_array_metadata
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.manifest.new_chunk_refs import native_refs
 
 MEASURED = """
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 def resident(name):
     status = Path("/proc/self/status").read_text()

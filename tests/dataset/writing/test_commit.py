@@ -25,7 +25,7 @@ from icechunk_format.errors import (
     NotFoundError,
 )
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.location import Location, open_storage
 

@@ -15,7 +15,7 @@ from icechunk_format.dataset.writing.plan import plan_write
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 def refused(place, table, options, match):

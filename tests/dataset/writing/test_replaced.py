@@ -11,7 +11,7 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 @pytest.fixture

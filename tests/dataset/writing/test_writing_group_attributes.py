@@ -7,7 +7,7 @@ from helpers.grids.written_cells import DIMS, dataset_at, grid, rows_of
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 TITLED = {"title": "Reanalysis", "history": ["made", {"by": "us"}], "version": 3}
 

@@ -13,7 +13,7 @@ import numpy as np
 from helpers.sessions.model import group_document
 
 from icechunk_format.arrays.codecs.bytes import crc32c
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest import decode as manifest_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from helpers.sessions.model import array_document, group_document
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 STEPS, WIDTH = 24, 6
 

@@ -4,7 +4,7 @@ import unicodedata
 
 from helpers.grids.weather_repository import add_array, group_document
 
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 RED = "\x1b[31m[red]red[/red]\x1b[0m"
 TITLE = "\x1b]0;owned\x07"

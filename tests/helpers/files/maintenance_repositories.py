@@ -15,8 +15,8 @@ from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.collector import OneProcessCollector
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 
 FOREIGN = (
     "chunks/readme.txt",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.builder import reference_repository
 
 from icechunk_format.dataset import open_dataset
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 if TYPE_CHECKING:
     from pathlib import Path

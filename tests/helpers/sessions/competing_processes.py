@@ -13,7 +13,7 @@ import multiprocessing
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.errors import ConflictError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 RIVALS = 16
 

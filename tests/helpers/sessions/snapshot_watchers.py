@@ -11,7 +11,7 @@ import numpy as np
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.dataset import open_dataset
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer

@@ -37,7 +37,7 @@ from icechunk_format.maintenance.copying.objects import (
 )
 from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
 from icechunk_format.spec.object_keys import chunk_key

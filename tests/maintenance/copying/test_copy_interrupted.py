@@ -14,7 +14,7 @@ from icechunk_format.errors import StorageError
 from icechunk_format.maintenance import collect_garbage, copy, verify
 from icechunk_format.maintenance.copying import objects as copy_objects
 from icechunk_format.maintenance.copying import publish as copy_publish
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.memory import MemoryStorage
 

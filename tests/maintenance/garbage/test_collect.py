@@ -26,7 +26,7 @@ from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.collector import OneProcessCollector
 from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
 from icechunk_format.maintenance.garbage.object_listing import is_older
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.spec.envelope import FileType, unwrap, wrap

@@ -25,7 +25,7 @@ from icechunk_format.maintenance.verifying.findings import (
     Finding,
     Report,
 )
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.envelope import FileType
 
 

@@ -15,7 +15,7 @@ from icechunk_format.maintenance import verify
 from icechunk_format.maintenance.verifying.checks.logs import check_log
 from icechunk_format.maintenance.verifying.checks.state import Version
 from icechunk_format.maintenance.verifying.findings import Report
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.manifest import decode as manifest

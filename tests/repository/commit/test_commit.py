@@ -11,9 +11,9 @@ from helpers.storage.faulty_repositories import begin, fail_at, faulty_repositor
 from helpers.storage.faulty_storage import Fault
 
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.commit import commit as commit_module
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.repository import Repository
 from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.repo_file import read_state
 from icechunk_format.spec.object_keys import overwritten_key

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.diff import Move, add_up
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec import transaction_log
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath

@@ -9,8 +9,8 @@ from helpers.raised import raises
 
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import parse_cutoff
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, branch_ref_key, snapshot_key
 from icechunk_format.spec.repo_info import file as repo_info

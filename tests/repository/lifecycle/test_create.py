@@ -11,8 +11,8 @@ from icechunk_format.errors import (
     InvalidInputError,
     StorageError,
 )
+from icechunk_format.repository import Repository
 from icechunk_format.repository.lifecycle.create import create_repository
-from icechunk_format.repository.repository import Repository
 from icechunk_format.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

@@ -6,7 +6,7 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, NotFoundError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
 

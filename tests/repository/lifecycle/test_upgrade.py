@@ -14,8 +14,8 @@ from icechunk_format.errors import (
     ReadOnlyError,
     StorageError,
 )
+from icechunk_format.repository import Repository
 from icechunk_format.repository.lifecycle.upgrade import upgrade_repository
-from icechunk_format.repository.repository import Repository
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
     CONFIG_YAML,

@@ -17,10 +17,10 @@ from helpers.sessions.model import (
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance import collect_garbage, verify
+from icechunk_format.repository import Repository
 from icechunk_format.repository.commit import commit as commits
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.merging import merge
-from icechunk_format.repository.repository import Repository
 
 
 def begun(spec_version=2, length=10):

@@ -13,7 +13,7 @@ from icechunk_format.errors import (
     ReadOnlyError,
     StorageError,
 )
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.repository.state.config import change_config
 from icechunk_format.spec.config.changes import changed_tree
 from icechunk_format.spec.config.config import (

@@ -6,7 +6,7 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import FormatError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.object_keys import REPO, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.updates import (

@@ -18,9 +18,9 @@ from helpers.files.maintenance_repositories import build_untidy, collect, commit
 from helpers.storage.faulty_storage import FaultyStorage
 
 from icechunk_format.errors import IcechunkError
+from icechunk_format.repository import Repository
 from icechunk_format.repository.files import metadata_files
 from icechunk_format.repository.files.metadata_files import ObjectCache
-from icechunk_format.repository.repository import Repository
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

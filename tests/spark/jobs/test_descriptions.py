@@ -6,7 +6,7 @@ import logging
 import pytest
 
 import icechunk_spark
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 def descriptions(spark, since):

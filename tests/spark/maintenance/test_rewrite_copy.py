@@ -14,7 +14,7 @@ from helpers.sessions.model import group_document, stored_contents
 
 from icechunk_format import maintenance as one_process
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_spark import maintenance
 from icechunk_spark.jobs import task_rows
 

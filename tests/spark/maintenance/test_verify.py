@@ -15,7 +15,7 @@ from helpers.sessions.model import Model, OurDriver, RandomChanges
 
 from icechunk_format import maintenance
 from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_spark.maintenance import verify
 
 

@@ -11,7 +11,7 @@ import zarr
 
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 icechunk.set_logs_filter("off")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,7 +9,7 @@ from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.workflows.rechunking import plan
 
 

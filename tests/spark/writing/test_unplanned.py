@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 import icechunk_spark
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 

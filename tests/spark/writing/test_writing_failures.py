@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, StorageError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_spark.writing import planned as planned_write
 
 pytestmark = pytest.mark.needs_reference

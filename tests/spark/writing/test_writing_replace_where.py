@@ -4,7 +4,7 @@ import pytest
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.changes.plan import plan_changes
 from icechunk_format.workflows.changes.request import CHANGE_COLUMNS, ChangeRequest

@@ -17,7 +17,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 from icechunk_format.grid.axes import RunAxis
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected, labels
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mapping import BlocksRequest, MapRequest, map_over_blocks
 from icechunk_format.workflows.running import in_process

@@ -9,7 +9,7 @@ from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.workflows.rechunking.groups import edges_of, windows
 from icechunk_format.workflows.rechunking.plan import plan_array

@@ -14,7 +14,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_byte_size
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import measured
 from icechunk_format.workflows.rechunking.groups import Groups, join, windows

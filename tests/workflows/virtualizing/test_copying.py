@@ -12,7 +12,7 @@ from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing.copying import plan
 from icechunk_format.workflows.virtualizing.planning.copies import Copying

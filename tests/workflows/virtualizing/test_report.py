@@ -12,7 +12,7 @@ from helpers.archives.running import by_reference, concatenated, statuses, virtu
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.workflows.virtualizing.planning.template import parse_template
 
 pytest.importorskip("virtualizarr")

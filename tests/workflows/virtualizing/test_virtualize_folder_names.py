@@ -10,7 +10,7 @@ from helpers.archives.running import by_reference, concatenated, virtualize
 
 from icechunk_format.dataset.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
 
 pytest.importorskip("virtualizarr")

@@ -14,7 +14,7 @@ from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.ids import NodeId
 
 VALUES = np.arange(70, dtype="f4").reshape(7, 10)

@@ -20,7 +20,7 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.dataset.writing.replanning import landed
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 
 def test_rows_in_any_order_fill_the_grid(place):

@@ -24,7 +24,7 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 

@@ -16,7 +16,7 @@ from helpers.raised import raises
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 
 # Jobs append early labels late here, on purpose.
 

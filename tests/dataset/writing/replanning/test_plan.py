@@ -31,7 +31,7 @@ from icechunk_format.maintenance.garbage.collect import collect_garbage
 from icechunk_format.maintenance.rewriting.rewrite import finish_rewrite, plan_rewrite
 from icechunk_format.maintenance.rewriting.task import run_rewrite
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.repository import Repository
+from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
 # Jobs append early labels late here, on purpose.
