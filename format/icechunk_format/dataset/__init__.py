@@ -1,4 +1,4 @@
-"""The meaning of arrays: a group as a table, CF decoding, selections and plans."""
+"""Opens a group as tables: CF decoding, selections, plans of reads and writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Opens a group of a snapshot as a dataset: describes its tables and plans their reads.
+"""Opens a group of a snapshot as a dataset, describes its tables and plans their reads.
 
-All of this runs on the driver. It reads one snapshot and labels of dimensions, and opens no
-manifest of a data variable.
+Runs on the driver. Reads one snapshot and the labels of dimensions; opens no manifest of a data
+variable.
 """
 
 from __future__ import annotations
@@ -63,21 +63,25 @@ def open_dataset(
     Parameters
     ----------
     repository
-        The repository.
+        An open repository.
     snapshot_id
         The snapshot to read.
     group
-        Path of the group. None chooses the root if it has arrays, or else the only group that
-        has.
+        Path of the group. None chooses the root if it has arrays, else the only group with arrays.
     access
-        To virtual chunks.
+        Authorized prefixes and storage options of virtual chunks.
+
+    Returns
+    -------
+    Dataset
+        The group. Data are read later, by its plans or by ``read``.
 
     Raises
     ------
     NotFoundError
-        The group does not exist; the message lists the nearest.
+        The snapshot or the group does not exist; the message suggests similar paths.
     InvalidInputError
-        No group is given and several have arrays, or the path is that of an array.
+        ``group`` is None and several groups have arrays, or the path is that of an array.
 
     Examples
     --------
@@ -92,18 +96,22 @@ def open_dataset(
 
 @shown_by("groups.dataset")
 class Dataset:
-    """A group: its arrays, and the tables that can be made of them; see ``open_dataset``.
+    """A group of a snapshot: its arrays, the tables of them, and plans to read these.
+
+    Made by ``open_dataset``; its constructor is internal.
 
     Attributes
     ----------
-    path, label
-        The group, and the group with its repository, for messages.
+    path
+        The path of the group.
+    label
+        Group and repository, for messages.
     attributes
         The group's attributes.
     variables
         The arrays directly in the group, by name, in the order of their paths.
     source
-        The snapshot, for tasks.
+        The snapshot and the access to its chunks, which tasks take.
     """
 
     def __init__(self, snapshot: Snapshot, path: NodePath, chunk_source: ChunkSource) -> None:
@@ -123,7 +131,7 @@ class Dataset:
 
     @property
     def snapshot_id(self) -> SnapshotId:
-        """The snapshot."""
+        """The id of the snapshot."""
         return self.snapshot.id
 
     @property
@@ -132,19 +140,40 @@ class Dataset:
         return data_variables(list(self.variables.values()), self.attributes)
 
     def left_out(self, table: Table) -> list[Variable]:
-        """Return the data variables that a table has no column for, in stored order."""
+        """Return the data variables that have no column in a table, in stored order."""
         held = {column.path for column in table.columns}
         return [variable for variable in self.data_variables if variable.path not in held]
 
     def read(
         self, name: str, lower: Sequence[int] | None = None, upper: Sequence[int] | None = None
     ) -> NDArray[Any]:
-        """Read stored values of an array, or of its box ``[lower, upper)``.
+        """Read the stored values of an array, or of its box ``[lower, upper)``.
+
+        Parameters
+        ----------
+        name
+            Name of an array of this group.
+        lower, upper
+            First index and end of the box along each axis. None is the whole array.
+
+        Returns
+        -------
+        numpy.ndarray
+            The values as stored: CF attributes are not applied.
 
         Raises
         ------
         NotFoundError
             The array does not exist.
+        UnauthorizedVirtualChunkError
+            A virtual chunk is outside of every authorized prefix.
+        FormatError
+            A chunk or a manifest is damaged.
+
+        Examples
+        --------
+        >>> dataset.read("latitude")
+        >>> dataset.read("air_temperature", (0, 0, 0), (1, 37, 49))
         """
         [variable] = named_variables([name], self.variables, self.label)
         reader = self._arrays().reader(variable.path)
@@ -164,35 +193,46 @@ class Dataset:
         block: Mapping[str, int] | None = None,
         decoded: bool = True,
     ) -> Table:
-        """Describe a table of the group.
+        """Describe a table of the group, without reading data variables.
 
         Parameters
         ----------
         layout
-            Meaning of a row.
+            What a row is: an element (``cells``), a chunk (``chunks``), a chunk reference
+            (``refs``), or the statistics of a block (``summary``).
         variables
             Names of arrays. None takes the largest set of dimensions (``cells``, ``summary``),
             all data variables (``chunks``), or all arrays (``refs``).
         coords
             Coordinates that become columns too (``cells``, ``summary``).
         decode_cf
-            Whether CF attributes are obeyed.
+            Decode values by their CF attributes: missing values, packing, times.
         timestamp_type
             ``ntz`` for times without a zone, ``utc`` for timestamps in UTC.
         block
-            Elements of a block of ``summary``, like ``{"time": 24}``; chunks otherwise.
+            Elements of a block of ``summary`` by dimension, such as ``{"time": 24}``. Other
+            dimensions take the chunks.
         decoded
-            Whether ``chunks`` are decoded.
+            Decode the bytes of ``chunks``.
+
+        Returns
+        -------
+        Table
+            Columns, types and metadata; an argument of ``plan``.
 
         Raises
         ------
         NotFoundError
             A named array does not exist.
         InvalidInputError
-            The variables have no one set of dimensions, names clash, or an option does not go
-            with the layout.
+            The variables are on several sets of dimensions, names clash, or an option does not
+            apply to the layout.
         UnsupportedError
-            A selected array uses a data type, codec or grid that is not known here.
+            A selected array uses an unsupported data type, codec or chunk grid.
+
+        Examples
+        --------
+        >>> dataset.table(variables=["air_temperature"]).arrow_schema
         """
         table = TableBuilder(
             variables=self.variables,
@@ -228,7 +268,7 @@ class Dataset:
     def _with_order(self, table: Table) -> Table:
         """Describe the order of labels, so that a table can be written back in it.
 
-        Dimensions are read concurrently: each one takes two or three round trips.
+        Labels of all dimensions are read concurrently: each takes two or three round trips.
         """
         sizes = dict(zip(table.dims, table.sizes, strict=True))
         labelled = [
@@ -275,11 +315,11 @@ class Dataset:
         table
             A table of this dataset.
         selection
-            The result of ``choose``. None resolves ``selecting``.
+            The result of ``choose``. None: resolve the keywords ``selecting``.
         columns
-            The columns to produce, in order; only their chunks are fetched. None is all.
+            Columns to produce, in order; only their chunks are fetched. None is all.
         rows_per_partition
-            Wanted rows of a task. None is 4,000,000, and more where that would make more than
+            Target number of rows of a task. None is 4,000,000, or more if the plan would exceed
             about 100,000 tasks.
         missing_chunks
             ``fill`` reads missing chunks as the fill value, ``skip`` leaves out cells of which no
@@ -295,10 +335,21 @@ class Dataset:
             ``refs`` on dimensions only. ``sel``, ``isel``, ``sel_method``: slices by label and by
             index, and how labels match. ``time_zone``: the zone of ``where``, UTC by default.
 
+        Returns
+        -------
+        ScanPlan
+            Context and tasks; ``dataset.reading.run.run_scan`` yields the rows of a task.
+
         Raises
         ------
         InvalidInputError
-            A column, condition or number cannot be used.
+            A column does not exist, or a condition, selection or number is invalid.
+
+        Examples
+        --------
+        >>> table = dataset.table()
+        >>> plan = dataset.plan(table, where="latitude BETWEEN 35 AND 45")
+        >>> [batch for task in plan.tasks for batch in run_scan(plan.context, task)]
         """
         for name, number in (
             ("rowsPerPartition", rows_per_partition),
@@ -331,7 +382,25 @@ class Dataset:
         return ScanPlan(context=context, tasks=tasks)
 
     def choose(self, table: Table, **selecting: Unpack[Selecting]) -> Selection:
-        """Resolve ``where``, ``sel`` and ``isel`` into one selection; see ``plan``."""
+        """Resolve ``where``, ``sel`` and ``isel`` into one selection.
+
+        Keywords are those of ``plan``. Reads the labels of the dimensions that they name.
+
+        Returns
+        -------
+        Selection
+            Positions by dimension, and the condition on values that remains.
+
+        Raises
+        ------
+        InvalidInputError
+            A condition or selector is invalid, names an unknown dimension or column, or needs
+            values in a layout without values.
+
+        Examples
+        --------
+        >>> dataset.choose(table, sel="latitude=35:45", isel="time=0:24")
+        """
         chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
@@ -351,10 +420,22 @@ class Dataset:
     def labels(self, table: Table, dim: str) -> pa.Array:
         """Return the decoded labels of a dimension, or its positions if it has no labels.
 
+        Parameters
+        ----------
+        table
+            A table of this dataset.
+        dim
+            Name of a dimension of the table.
+
+        Returns
+        -------
+        pyarrow.Array
+            One label per position.
+
         Raises
         ------
         InvalidInputError
-            The array of its labels has another length.
+            The array of labels has a different length.
         """
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
@@ -367,7 +448,11 @@ class Dataset:
         )
 
     def context(self, **given: Any) -> ScanContext:
-        """Return what tasks need to open this dataset's arrays; ``given`` are further fields."""
+        """Return a context with which tasks open the arrays of this dataset.
+
+        ``given`` sets fields of ``ScanContext``; by default the context has no table and no
+        selections.
+        """
         return ScanContext(source=self.source, **{"table": _no_table(), "selections": {}, **given})
 
     def _arrays(self) -> SnapshotArrays:

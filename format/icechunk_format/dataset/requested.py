@@ -1,4 +1,4 @@
-"""Opens the group, the table and the scan that the options of a read name, on the driver."""
+"""Opens the group, the table and the scan that read options specify, on the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icechunk_format.spec.ids import SnapshotId
 
 
 class Planning(TypedDict):
-    """The sizes of a scan, and its missing chunks; see ``Dataset.plan``."""
+    """Keywords of ``Dataset.plan`` for task size, missing chunks and read-ahead."""
 
     rows_per_partition: int | None
     missing_chunks: MissingChunks
@@ -24,7 +24,7 @@ class Planning(TypedDict):
 
 
 def requested_version(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
-    """Return the snapshot that the options mean now."""
+    """Resolve the branch, tag, snapshot or time in the options to a snapshot."""
     return repository.resolve(
         branch=options.branch,
         tag=options.tag,
@@ -36,7 +36,7 @@ def requested_version(options: ReadRequest, repository: RepositoryReader) -> Sna
 def open_version(
     options: ReadRequest, pinned: str | None = None
 ) -> tuple[RepositoryReader, SnapshotId]:
-    """Return the repository, and the snapshot that the options mean, or the pinned one."""
+    """Open the repository; return it with the pinned snapshot, or the one in the options."""
     repository = RepositoryReader.open(location_of(options)).as_read()
     if pinned is not None:
         return repository, repository.resolve(snapshot=pinned)
@@ -44,7 +44,7 @@ def open_version(
 
 
 def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Dataset:
-    """Open the group that the options name.
+    """Open the group that the options specify.
 
     Raises
     ------
@@ -57,19 +57,19 @@ def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Datase
 def dataset_at(
     options: ReadRequest, repository: RepositoryReader, snapshot_id: SnapshotId
 ) -> Dataset:
-    """Open the group that the options name in a snapshot; see ``open_dataset``."""
+    """Open the group that the options specify, in a given snapshot."""
     return open_dataset(repository, snapshot_id, options.group, access_of(options))
 
 
 def requested_table(options: ReadRequest, dataset: Dataset) -> Table:
-    """Return the table of a group that the options describe.
+    """Return the table of a group that the options specify.
 
     Raises
     ------
     NotFoundError
         A variable does not exist.
     InvalidInputError
-        An option cannot be used with this group.
+        An option does not apply to this group.
     """
     return dataset.table(
         options.layout,
@@ -83,7 +83,7 @@ def requested_table(options: ReadRequest, dataset: Dataset) -> Table:
 
 
 def selecting(options: ReadRequest, time_zone: str | None) -> Selecting:
-    """Return the keywords of ``Dataset.choose`` that the options stand for."""
+    """Return the keywords of ``Dataset.choose`` from the options."""
     return Selecting(
         where=options.where,
         sel=options.sel,
@@ -94,7 +94,7 @@ def selecting(options: ReadRequest, time_zone: str | None) -> Selecting:
 
 
 def planning(options: ReadRequest) -> Planning:
-    """Return the keywords of ``Dataset.plan`` that the options stand for."""
+    """Return the keywords of ``Dataset.plan`` from the options."""
     return Planning(
         rows_per_partition=options.rows_per_partition,
         missing_chunks=options.missing_chunks,
@@ -110,15 +110,13 @@ def requested_scan(
     columns: Sequence[str] | None = None,
     time_zone: str | None = None,
 ) -> ScanPlan:
-    """Plan the scan of some columns of a table, or of all.
+    """Plan the scan of a table, or of some of its columns.
 
-    Raises
-    ------
-    InvalidInputError
-        A column, condition or number cannot be used.
+    Raises ------ InvalidInputError
+        A column does not exist, or a condition, selection or number is invalid.
     UnauthorizedVirtualChunkError
-        A virtual chunk of the first tasks is outside of every authorized prefix. Manifests are
-        read for that only if a container is not authorized.
+        A virtual chunk of the first tasks is outside of every authorized prefix. Their manifests
+        are read only if the repository has an unauthorized container.
     """
     plan = dataset.plan(
         table,

@@ -83,7 +83,7 @@ def arrow_type(
 def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
     """Return the NumPy type of a fixed-width Arrow type.
 
-    The method of pyarrow for this needs pandas in the oldest supported versions.
+    The conversion of pyarrow needs pandas in the oldest supported versions.
     """
     found: np.dtype[Any] = pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype
     return found
@@ -135,8 +135,8 @@ def strings_or_bytes(
 ) -> pa.Array:
     """Return flat strings or bytes, of fixed or variable length, as an Arrow array.
 
-    A FormatError if a value is not Unicode, or neither a string nor bytes; an UnsupportedError if
-    the values of one read exceed the 2 GiB that an Arrow column can hold.
+    Raises FormatError if a value is not Unicode, or neither a string nor bytes, and
+    UnsupportedError if the values of one read exceed the 2 GiB that an Arrow column can hold.
     """
     mask = None if valid is None else ~valid
     if values.dtype.kind == "V":
@@ -170,7 +170,7 @@ def dictionary_strings(
 
 
 def scattered(values: pa.Array, where: NDArray[np.int64], length: int) -> pa.Array:
-    """Return a column that has the values at some rows and nulls elsewhere."""
+    """Return a column with values at the rows ``where`` and nulls elsewhere."""
     if len(where) == length:
         return values
     index = np.zeros(length, dtype=np.int32)

@@ -1,7 +1,7 @@
 """Reads the values of CF attributes from JSON: numbers, lists and base64 strings.
 
 A missing value may be a number, a list of numbers, the word ``NaN`` or the base64 of eight bytes;
-it becomes a scalar of the stored type, to compare stored values with.
+it becomes a scalar of the stored type, so that stored values can be compared with it.
 
 CF conventions, sections 2.5.1 "Missing data" and 8.1 "Packed Data"; ``_FillValue`` in base64 is how
 xarray stores it in Zarr v3.
@@ -123,7 +123,7 @@ def _complex(value: Any, name: str) -> complex:
 
 
 def packing_number(value: Any, attribute: str, name: str) -> int | float | None:
-    """Return a scale or an offset, which some writers store as a list of one."""
+    """Return a scale or an offset; some writers store it as a list of one number."""
     if value is None:
         return None
     items = _as_list(value)
@@ -191,7 +191,7 @@ def _as_list(value: Any) -> Sequence[Any]:
 
 
 def attribute_error(name: str, attribute: str, value: Any, why: str) -> InvalidInputError:
-    """Return the error for a CF attribute that has no meaning, with the way out."""
+    """Return the error for an invalid CF attribute, with a workaround."""
     return InvalidInputError(
         f"variable {name!r}: the CF attribute {attribute}={value!r} cannot be used: {why}. "
         f"Read it with decodeCf=false to get the stored numbers",

@@ -98,7 +98,7 @@ def dates(
 def proleptic_day_numbers(
     day_numbers: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Convert days of the standard calendar before the reform to the same dates in Gregorian.
+    """Convert days of the standard calendar before the reform to the same Gregorian dates.
 
     A timestamp column shows proleptic Gregorian dates. The Julian date 1500-01-01 becomes the
     timestamp 1500-01-01, although that is another time, ten days away. The second array is False
@@ -130,8 +130,8 @@ def _gregorian_day_numbers(years: Any, months: Any, days: Any) -> Any:
     return first_days.astype(np.int64) + days - 1
 
 
-# Julian years that begin in March have the leap day at their end, so that month lengths are
-# regular: five months have 153 days.
+# Years are counted from March: the leap day is then the last of the year, and any five months have
+# 153 days.
 
 
 def _julian_day_number(year: int, month: int, day: int) -> int:

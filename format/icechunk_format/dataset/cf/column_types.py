@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.cf.decode import VariableDecoder
 
 BOOLEAN_FLAGS: Final[dict[str, Any]] = {"flag_values": [0, 1], "flag_meanings": "false true"}
-"""CF attributes of integers that were booleans: xarray takes ``dtype=bool`` for all or nothing, so
-that missing values become true."""
+"""CF attributes of nullable booleans, stored as integers. xarray's ``dtype=bool`` attribute would
+turn missing values into true."""
 
 
 def check_column_type(
     found: pa.DataType, decoder: VariableDecoder, data_type: DataType, *, name: str
 ) -> None:
-    """Refuse a column whose values an array could not hold."""
+    """Raise InvalidInputError if the array cannot hold every value of the column's type."""
     wanted = decoder.arrow_type
     is_packed = decoder._scaled is not None and decoder._time is None
     if is_packed and is_number(found) and not pa.types.is_decimal(found):
@@ -107,7 +107,7 @@ _SQL_NAMES: Final = {
 
 
 def sql_name(found: pa.DataType) -> str:
-    """Return the name that SQL has for a type."""
+    """Return the SQL name of a type."""
     if pa.types.is_duration(found):
         return "INTERVAL DAY TO SECOND"
     if pa.types.is_timestamp(found):
@@ -118,7 +118,7 @@ def sql_name(found: pa.DataType) -> str:
 
 
 def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:
-    """Return how to give a variable a missing value with the options of a write."""
+    """Return advice on the write option that gives a variable a missing value."""
     if pa.types.is_boolean(column_type):
         return (
             f'encoding={{"{name}": {{"dtype": "int8", "_FillValue": -1}}}}, which stores 0, 1 and '

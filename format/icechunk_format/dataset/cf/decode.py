@@ -8,12 +8,12 @@ Rules of this file
 ------------------
 1. Steps run in xarray's order: ``_Unsigned``, missing values, scale and offset, timedelta, time,
    boolean. Each moves the attributes that it uses to the encoding.
-2. Missing are ``_FillValue`` and ``missing_value`` (also several), NaN and NaT. The fill value of
-   the Zarr array is a value: chunks that were never written hold it.
+2. Missing values are ``_FillValue``, ``missing_value`` (one or several), NaN and NaT. The fill
+value of the Zarr array is an ordinary value: chunks that were never written hold it.
 3. Packed data takes the float type that xarray chooses. Data with a missing value and no packing
    keeps its own type, since SQL has NULL for integers where NumPy needs a float for NaN.
-4. Two differences from xarray, which truncates or fails there: an integer ``scale_factor`` keeps
-   floats floats, and ``_Unsigned`` applies to ``missing_value`` as to ``_FillValue``.
+4. Two differences from xarray, which truncates or fails in these cases: floats with an integer
+``scale_factor`` stay floats, and ``_Unsigned`` applies to ``missing_value`` as to ``_FillValue``.
 5. A character array (data type S1 with a dimension for the letters) stays a column of single bytes;
    xarray joins its last dimension.
 6. With ``decode_cf=False`` attributes are ignored, and only NaT is null.
@@ -61,7 +61,7 @@ class VariableDecoder:
     Attributes
     ----------
     encoding
-        The encoding of the values, in xarray's words, as JSON (``NaN`` is the string ``"NaN"``).
+        xarray's ``encoding`` of the values, as JSON (``NaN`` is the string ``"NaN"``).
     attributes
         The attributes that decoding did not use.
     """
@@ -119,7 +119,7 @@ class VariableDecoder:
         assert self.is_numeric, f"{self.name} holds {self.arrow_type}"
         numbers, valid = self._numbers(np.ascontiguousarray(values).reshape(-1))
         if numbers.dtype.kind == "f":
-            # Not widened here: summing widens piece by piece.
+            # Not widened here: the summation widens its pieces one by one.
             if numbers.dtype.itemsize < 4:
                 numbers = numbers.astype(np.float32)
         elif numbers.dtype != np.uint64:
@@ -127,7 +127,7 @@ class VariableDecoder:
         return numbers.reshape(values.shape), None if valid is None else valid.reshape(values.shape)
 
     def to_arrow(self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
-        """Return numbers of :meth:`decode_numeric` as an array of :attr:`arrow_type`."""
+        """Convert numbers of :meth:`decode_numeric` to an array of :attr:`arrow_type`."""
         return arrow_values.fixed_width(numbers, valid, self.arrow_type)
 
     def _numbers(self, flat: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
@@ -155,7 +155,7 @@ class VariableDecoder:
         return flat, valid
 
     def _valid(self, flat: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return True for stored values that are present, or None if all are."""
+        """Return a mask of the present values; None if all are present."""
         missing: NDArray[np.bool_] | None = None
         if self._nan_is_missing and flat.dtype.kind in "fc":
             missing = np.isnan(flat)
@@ -204,7 +204,7 @@ def attribute_decoder(
 def inherit_time_attributes(
     attributes: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Give bounds variables the ``units`` and ``calendar`` of the time that they bound.
+    """Copy ``units`` and ``calendar`` of time variables to their bounds variables.
 
     ``attributes`` are those of all variables of one group, by name.
     """

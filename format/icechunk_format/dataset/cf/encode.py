@@ -10,7 +10,7 @@ Rules of this file
    packing and of ``float32``.
 2. NULL, and NaN where integers are stored, becomes the missing value that the array declares.
    Floats use NaN and 64-bit times NaT without a declaration. NULL without a missing value is an
-   error. So is a value equal to the missing value: it would read as NULL.
+   error. A value equal to the missing value is also an error: it would read as NULL.
 3. Whole columns are encoded at once. Only strings of calendars that no timestamp can hold are
    parsed one by one, each distinct string once.
 
@@ -53,8 +53,8 @@ class VariableEncoder:
     def encode(self, column: pa.Array) -> NDArray[Any]:
         """Return the stored values of a column: flat, of ``data_type.numpy``.
 
-        An InvalidInputError if a value does not fit into the array, is the missing value itself, or
-        is NULL and the array has no missing value.
+        Raises InvalidInputError if a value does not fit into the array, equals the missing value,
+        or is NULL and the array has no missing value.
         """
         valid = self._valid(column)
         if valid is not None and self.absent is None:
@@ -74,7 +74,7 @@ class VariableEncoder:
         return values
 
     def _valid(self, column: pa.Array) -> NDArray[np.bool_] | None:
-        """Return True for the rows that have a value, or None if all have one."""
+        """Return a mask of the rows that have a value; None if all have one."""
         is_present = column.is_valid()
         if self.data_type.numpy.kind in "iu" and pa.types.is_floating(column.type):
             # Integers cannot store NaN: it becomes the missing value, as in xarray.
@@ -87,7 +87,7 @@ class VariableEncoder:
     def _refuse_missing(
         self, column: pa.Array, values: NDArray[Any], valid: NDArray[np.bool_] | None
     ) -> None:
-        """Refuse values that a reader would take for missing ones."""
+        """Raise InvalidInputError if a value equals the missing value."""
         decoder = self.decoder
         view = decoder._integer_view
         for missing in decoder._missing:
@@ -106,7 +106,7 @@ class VariableEncoder:
                 )
 
     def blank(self, shape: Sequence[int], otherwise: Any) -> NDArray[Any]:
-        """Return an array of the missing value, or of ``otherwise`` if it has none."""
+        """Return an array filled with the missing value, or with ``otherwise`` if there is none."""
         value = otherwise if self.absent is None else self.absent
         return fill_array(self.data_type, value, shape)
 
@@ -145,7 +145,7 @@ class VariableEncoder:
     def _cast(
         self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None, target: np.dtype[Any]
     ) -> NDArray[Any]:
-        """Return numbers in the stored type; refuses those that it would change."""
+        """Cast numbers to the stored type; raise InvalidInputError if the cast changes one."""
         if numbers.dtype == target:
             return numbers
         if target.kind == "b" or numbers.dtype.kind == "b":
@@ -159,7 +159,7 @@ class VariableEncoder:
             return result
         limits = np.iinfo(target)
         if numbers.dtype.kind == "f":
-            # No float equals 2**63 - 1, but 2.0**63 is one, so compare with an exclusive end.
+            # 2**63 - 1 is not a float but 2.0**63 is, so the upper limit is exclusive.
             with np.errstate(invalid="ignore"):
                 wrong = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0))
                 self._check(wrong, numbers, valid, self._limits(target))
@@ -284,8 +284,8 @@ def variable_encoder(
 ) -> VariableEncoder:
     """Return the encoder of a column for an array with a data type and attributes.
 
-    With ``decode_cf=False`` values are stored unchanged. An InvalidInputError if the type of the
-    column does not fit the array, or a CF attribute cannot be used.
+    With ``decode_cf=False`` values are stored unchanged. Raises InvalidInputError if the type of
+    the column does not fit the array, or a CF attribute is invalid.
     """
     decoder = attribute_decoder(attributes, data_type, decode_cf=decode_cf, name=name)
     check_column_type(column_type, decoder, data_type, name=name)
@@ -329,7 +329,7 @@ def missing_value(
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    """Return the numbers of a column; NULLs become any number."""
+    """Return the numbers of a column; NULLs become arbitrary numbers."""
     if pa.types.is_decimal(column.type):
         return _unsigned_of_decimals(column)
     if column.null_count:

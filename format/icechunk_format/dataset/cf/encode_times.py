@@ -31,7 +31,7 @@ _ISO_TEXT: Final = re.compile(
 
 
 def microseconds_of(column: pa.Array, time: TimeScale, *, name: str) -> NDArray[np.int64]:
-    """Return microseconds since the epoch of the array's calendar; any number for NULL.
+    """Return microseconds since the epoch of the array's calendar; arbitrary at NULL.
 
     The column holds timestamps, dates, durations, or ISO 8601 strings if the calendar is not
     Gregorian.

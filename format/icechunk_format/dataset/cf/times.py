@@ -12,8 +12,8 @@ Rules of this file
 3. ``standard`` is the mixed Julian and Gregorian calendar. Dates before 1582-10-15 keep their label
    (year, month, day), as xarray shows them, and not their distance in days.
 4. Times of calendars that a timestamp cannot hold become ISO 8601 strings, one per distinct time.
-5. The range of reference dates accepted is that of xarray in practice: ISO 8601 with sloppy digits
-   (``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``.
+5. Reference dates may be written as xarray accepts them in practice: ISO 8601 without leading zeros
+(``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``.
 
 CF conventions, section 4.4 "Time Coordinate".
 """
@@ -120,7 +120,7 @@ class TimeScale:
         """Convert flat integers or floats to microseconds since the epoch of the calendar, exactly.
 
         Returns the microseconds (0 at missing values) and the validity, None if all are present.
-        NaN and the smallest ``int64`` are missing in any case. An UnsupportedError if a time needs
+        NaN and the smallest ``int64`` are always missing. Raises UnsupportedError if a time needs
         more precision than microseconds, or is out of range.
         """
         if numbers.dtype.kind == "f":
@@ -172,7 +172,7 @@ class TimeScale:
         if self.calendar is None and self.offset == 0:
             low, high = int(NOT_A_TIME) + 1, np.iinfo(np.int64).max
         elif self.calendar is None or self.is_timestamp:
-            # Two days of margin: labels of old Julian dates are checked once they are known.
+            # Two days of margin: Julian dates are checked exactly after their conversion.
             slack = 2 * MICROSECONDS_PER_DAY if self.calendar == "standard" else 0
             low, high = EARLIEST_TIMESTAMP - slack, LATEST_TIMESTAMP
         else:
@@ -339,7 +339,7 @@ def _reference_time(text: str, calendar: str) -> int:
 def time_of_day(
     hour: str | None, minute: str | None, second: str | None, fraction: str | None
 ) -> int | None:
-    """Return the microseconds since midnight; None if no clock shows this time."""
+    """Return the microseconds since midnight; None if the time of day is invalid."""
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
     if hours > 23 or minutes > 59 or seconds > 59:
         return None

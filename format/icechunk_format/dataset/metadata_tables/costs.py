@@ -23,12 +23,8 @@ from icechunk_format.spec.snapshot.file import Snapshot
 def inspection_cost(context: InspectionContext, task: Task) -> ReadCost:
     """Return the rows of a task, and the manifests that it opens.
 
-    The rows are made to be counted, with one column that no manifest has.
-
-    Raises
-    ------
-    IcechunkError
-        As when the task runs.
+    Rows are counted by making them with one column, which needs no manifest. Raises the errors of
+    running the task.
     """
     table = METADATA_TABLES[context.table]
     one = replace(context, columns=(table.names[0],))
@@ -37,7 +33,7 @@ def inspection_cost(context: InspectionContext, task: Task) -> ReadCost:
 
 
 def cost_of_snapshot(plan: InspectionPlan) -> ReadCost:
-    """Return the cost of all tasks of ``chunks``, by the numbers that the snapshot records."""
+    """Return the cost of all tasks of ``chunks``, from the counts that the snapshot records."""
     _, snapshot = plan.context.opened()
     arrays = plan.context.arrays(snapshot)
     refs = sum(float(costs.sum()) for costs in manifest_costs(snapshot, arrays, opening=0))
@@ -56,7 +52,7 @@ def _opened(context: InspectionContext, tasks: Iterable[Task]) -> ReadCost:
 
 
 def _manifests(snapshot: Snapshot, task: Task) -> tuple[int, int]:
-    """Return how many manifests a task opens, and their bytes."""
+    """Return the number of manifests that a task opens, and their bytes."""
     files = snapshot.manifest_files
     lists = [
         Variable(snapshot.nodes[number]).array.manifests.ids[start:stop]

@@ -1,7 +1,7 @@
 """Makes the rows of the metadata tables about the repository and its history.
 
-The rows come one by one from the repository's lists; no manifest is opened. Executors call these
-functions, so that a hundred thousand snapshots reach Spark only as rows.
+Rows are made one by one from the repository's lists; no manifest is opened. Executors run these
+functions, so the driver never serializes a list of a hundred thousand snapshots.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def valid_text(text: str) -> str:
 
 
 def instant(microseconds: int) -> int | None:
-    """Return microseconds as they are; None if they exceed every timestamp."""
+    """Return microseconds; None if they are out of the range of a timestamp."""
     return microseconds if microseconds <= _LAST_INSTANT else None
 
 
@@ -67,8 +67,8 @@ def _version(info: SnapshotInfo) -> Row:
 def snapshot_rows(repository: RepositoryReader) -> Iterator[Row]:
     """Yield the rows of ``snapshots``.
 
-    Spec version 2 lists its snapshots. In version 1 only those that a branch or tag reaches are
-    found, and each costs a request.
+    Spec version 2 lists all snapshots. In version 1 only snapshots that a branch or tag reaches are
+    found, at one request each.
     """
     branches, tags = names_of(repository.branches()), names_of(repository.tags())
     infos = sorted(repository.snapshots(), key=lambda info: (-info.flushed_at, info.id.raw))
@@ -115,7 +115,7 @@ def ref_rows(repository: RepositoryReader) -> Iterator[Row]:
 def _commit_times(
     repository: RepositoryReader, wanted: set[SnapshotId]
 ) -> dict[SnapshotId, int | None]:
-    """Return the commit times of snapshots; one read, if the repository lists its snapshots."""
+    """Return the commit times of snapshots, in one read if the repository lists its snapshots."""
     infos = (
         [repository.snapshot_info(snapshot_id) for snapshot_id in wanted]
         if repository.spec_version == SPEC_V1
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
 def change_rows(
     repository: RepositoryReader, older_id: SnapshotId, newer_id: SnapshotId
 ) -> Iterator[Row]:
-    """Yield the rows of ``changes``, by path; errors are those of ``Repository.diff``."""
+    """Yield the rows of ``changes``, by path; raises the errors of ``Repository.diff``."""
     changes = repository.diff(older_id, newer_id)
     older, newer = repository.snapshot(older_id), repository.snapshot(newer_id)
     found: list[Row] = []
@@ -196,7 +196,7 @@ def _changes(context: InspectionContext, task: Task) -> Iterator[Row]:
 
 
 def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
-    """Return the type of a moved node; None if neither snapshot has it under these names."""
+    """Return the type of a moved node; None if neither snapshot has a node at these paths."""
     node = newer.node(to_path) or older.node(from_path)
     if node is None:
         return None

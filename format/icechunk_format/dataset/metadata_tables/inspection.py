@@ -1,4 +1,4 @@
-"""The values that a read of a metadata table consists of: a context and tasks."""
+"""Defines the context and the tasks of a read of a metadata table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from icechunk_format.storage.protocol import Storage
 
 Row = dict[str, Any]
 Part = tuple[int, int, int]
-"""The number of an array among the nodes, and the first and last of its manifests."""
+"""A node number, and the range ``[start, stop)`` of the array's manifests."""
 Task = tuple[Part, ...]
-"""Arrays and their manifests; empty if the only task reads everything."""
+"""Ranges of manifests; empty if a single task reads everything."""
 RowsOf = Callable[["InspectionContext", Task], Iterator[Row]]
 """Yields the rows of a task."""
 BatchesOf = Callable[["InspectionContext", Task], Iterator[pa.RecordBatch]]
@@ -41,7 +41,7 @@ class InspectionContext:
     older_id
         The older snapshot of ``changes``.
     group
-        Path of the group at or below which nodes are shown; None shows all.
+        Limits the table to nodes at or below this path; None is all nodes.
     """
 
     location: Location
@@ -59,7 +59,7 @@ class InspectionContext:
 
     @property
     def version(self) -> SnapshotId:
-        """The snapshot that the table is about."""
+        """The snapshot that the table describes."""
         assert self.snapshot_id is not None, "plan_inspection requires the snapshot"
         return self.snapshot_id
 
@@ -68,12 +68,12 @@ class InspectionContext:
         return RepositoryReader.open(self.location)
 
     def opened(self) -> tuple[Storage, Snapshot]:
-        """Return the repository's objects, and the snapshot."""
+        """Return the repository's storage, and the loaded snapshot."""
         storage = open_storage(self.location)
         return storage, pinned_snapshot(storage, self.version)
 
     def nodes(self, snapshot: Snapshot) -> list[int]:
-        """Return the numbers of the nodes at or below the group."""
+        """Return the node numbers at or below the group."""
         if self.group is None:
             return list(range(len(snapshot.nodes)))
         group = NodePath(self.group)
@@ -84,5 +84,5 @@ class InspectionContext:
         ]
 
     def arrays(self, snapshot: Snapshot) -> list[int]:
-        """Return the numbers of the arrays among these nodes."""
+        """Return the node numbers of arrays at or below the group."""
         return [n for n in self.nodes(snapshot) if snapshot.nodes[n].array is not None]

@@ -1,7 +1,7 @@
 """Makes the rows of the metadata tables ``manifests`` and ``chunks``; cuts their work into tasks.
 
-A snapshot may have a hundred thousand manifests with a billion references. The driver cuts the list
-of manifests in the snapshot, which records the number of references of each. Only tasks open
+A snapshot may have a hundred thousand manifests with a billion references. The driver cuts the
+snapshot's list of manifests, which records the number of references in each. Only tasks open
 manifests.
 
 Rules of this file
@@ -9,7 +9,7 @@ Rules of this file
 1. A task holds only ranges ``(node, start, stop)``: the number of an array among the nodes of the
    snapshot, and a range of its list of manifests.
 2. The cost of a manifest that several arrays share is divided among them.
-3. References are columns from the manifest to the batch.
+3. References stay columnar from the manifest to the batch.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 # References that a task holds at a time: about 30 MB.
 _REFS_AT_ONCE: Final = 500_000
-# Cost of opening a manifest, in references that could be read in the same time.
+# Cost of opening a manifest, as a number of references read in the same time.
 _MANIFEST_COST: Final = 500
-# Assumed for a manifest that the snapshot does not list.
+# References assumed in a manifest that the snapshot does not list.
 _UNKNOWN_REFS: Final = 100_000
 _ID: Final = ManifestId.SIZE
 _LARGEST: Final = 2**63 - 1
@@ -55,7 +55,7 @@ def manifest_costs(
 ) -> list[NDArray[np.float64]]:
     """Return the cost of each manifest of some arrays (numbers of nodes), in references.
 
-    ``opening`` is what a manifest costs beside its references.
+    ``opening`` is the cost of opening a manifest, added to its references.
     """
     lists = [Variable(snapshot.nodes[number]).array.manifests.ids for number in arrays]
     counts = [len(ids) for ids in lists]
@@ -136,7 +136,7 @@ def manifest_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``manifests``, by id, with their uses by the given arrays.
 
-    ``unused`` also shows listed manifests that none of these arrays uses.
+    With ``unused``, listed manifests that none of these arrays uses are included.
     """
     variables = [Variable(snapshot.nodes[number]) for number in arrays]
     lists = [variable.array.manifests for variable in variables]
@@ -186,7 +186,7 @@ def _lists(values: pa.Array, row_of: NDArray[np.int64], rows: int) -> pa.Array:
 def _recorded(
     files: ManifestFiles, column: NDArray[Any], wanted: NDArray[np.uint8], *, zero_is_unknown: bool
 ) -> pa.Array:
-    """Return a number that the snapshot records of manifests; NULL if it records none."""
+    """Return a recorded number of each manifest; NULL if the snapshot does not record it."""
     rows = rows_of_ids(files.ids, wanted)
     is_listed = rows >= 0
     values = np.zeros(len(wanted), dtype=np.uint64)

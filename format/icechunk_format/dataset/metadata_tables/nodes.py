@@ -2,10 +2,9 @@
 
 Rules of this file
 ------------------
-1. A node that cannot be read has a row with its problem, since people look here when a read fails.
-2. Stored chunks are counted by the task that shows the array, and only if such a column is
-   selected.
-3. Chunks are counted as readers find them: chunks outside of the array's extents do not count.
+1. A node that cannot be read has a row with its error, since users look here when a read fails.
+2. The task that makes an array's row counts its stored chunks, only if such a column is selected.
+3. Chunks outside of the array's extents are not counted, since readers do not find them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     )
 
 _LARGEST: Final = 2**63 - 1
-# Errors of a document that cannot be read here; any other error is a defect of this library.
+# Errors of damaged or unsupported documents; any other error is a defect of this library.
 _UNREADABLE: Final = (FormatError, UnsupportedError)
 
 
@@ -127,7 +126,7 @@ def _text(value: Any) -> str | None:
 
 
 def _problem(variable: Variable) -> str | None:
-    """Return why an array cannot be read here, or None."""
+    """Return the reason why an array cannot be read, or None."""
     try:
         _ = variable.metadata.grid, variable.codecs
     except _UNREADABLE as error:
@@ -136,7 +135,7 @@ def _problem(variable: Variable) -> str | None:
 
 
 def _grid(variable: Variable) -> Row:
-    """Return the columns ``chunks`` and ``shards``; NULL for a grid that is not known here."""
+    """Return the columns ``chunks`` and ``shards``; NULL for an unsupported grid."""
     metadata = variable.metadata
     try:
         outer = metadata.grid.chunk_shape
@@ -152,7 +151,7 @@ def _grid(variable: Variable) -> Row:
 
 
 def _inner_chunks(codec: Any) -> list[int] | None:
-    """Return the inner chunk shape of a sharding codec that is not supported here."""
+    """Return the inner chunk shape of an unsupported sharding codec."""
     if not isinstance(codec, dict) or codec.get("name") != "sharding_indexed":
         return None
     configuration = codec.get("configuration")

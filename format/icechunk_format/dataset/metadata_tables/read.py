@@ -12,11 +12,11 @@ chunks                           manifests, by references   the snapshot and tho
 
 Rules of this file
 ------------------
-1. The context and the tasks are names and numbers. They hold no list of the repository, since
-   Spark sends a copy of the context with every task.
+1. The context and the tasks hold only names and numbers, no list of the repository: Spark sends a
+copy of the context with every task.
 2. Snapshots are resolved when the read is planned. Tables about the whole repository show its state
    when the task runs.
-3. Only the wanted columns are made.
+3. Only the requested columns are made.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from icechunk_format.spec.snapshot.file import Snapshot
 
 DEFAULT_REFS_PER_TASK: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 8_192
-# Cost of describing an array, in references that could be counted in the same time.
+# Cost of describing an array, as a number of references counted in the same time.
 _ARRAY_COST: Final = 2_000
 _MOST_TASKS: Final = 100_000
 # Separates the two snapshots to which `changes` is pinned; no id contains it.
@@ -79,14 +79,16 @@ class InspectionPlan:
 
 
 def resolve_versions(options: ReadRequest) -> str:
-    """Return the snapshot, or the two, to which a metadata table is pinned; empty for none.
+    """Resolve the snapshot, or the two of ``changes``, that a metadata table describes.
+
+    Returns ids as a string; empty for tables about the whole repository.
 
     Raises
     ------
     NotFoundError
-        The repository or a version does not exist.
+        The repository or a snapshot does not exist.
     InvalidInputError
-        The versions cannot be compared.
+        The snapshots cannot be compared.
     """
     repository = RepositoryReader.open(location_of(options))
     scope = METADATA_TABLES[str(options.table)].scope
@@ -103,7 +105,7 @@ def resolve_versions(options: ReadRequest) -> str:
 def requested_inspection(
     options: ReadRequest, versions: str, columns: Sequence[str] | None = None
 ) -> InspectionPlan:
-    """Plan the read of the metadata table that the options name.
+    """Plan the read of the metadata table that the options specify.
 
     Parameters
     ----------
@@ -115,7 +117,7 @@ def requested_inspection(
     Raises
     ------
     IcechunkError
-        An option cannot be used, or what it names does not exist.
+        An option is invalid, or names something that does not exist.
     """
     repository = RepositoryReader.open(location_of(options))
     older, _, newer = versions.rpartition(_TO)
@@ -153,7 +155,7 @@ def resolve_change(
 def named_snapshot(repository: RepositoryReader, name: str) -> SnapshotId:
     """Return the snapshot of a branch, a tag or a snapshot id.
 
-    An InvalidInputError if the name means a branch and a tag that differ.
+    Raises InvalidInputError if a branch and a tag of this name point to different snapshots.
     """
     branches, tags = repository.branches(), repository.tags()
     branch, tag = branches.get(name), tags.get(name)
@@ -195,15 +197,15 @@ def plan_inspection(
     Parameters
     ----------
     columns
-        Names of the columns to produce, in order. None is all.
+        Columns to produce, in order. None is all.
     snapshot_id
         The snapshot; None for tables about the repository.
     older_id
         The older snapshot, for ``changes``.
     group
-        Show only nodes at or below this group, in tables about nodes.
+        Limits tables about nodes to those at or below this group.
     refs_per_task
-        Chunk references that a task should read, about. None is 1,000,000.
+        Approximate chunk references of a task. None is 1,000,000.
     """
     needed = {"snapshot_id": snapshot_id, "older_id": older_id}
     if table.scope == "repository":
@@ -252,7 +254,7 @@ def _whole_arrays(
     costs: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]] | None,
     target: int,
 ) -> list[Task]:
-    """Group arrays into tasks; one task makes the row of an array."""
+    """Group arrays into tasks; the row of an array is made by one task."""
     each = np.full(len(arrays), float(_ARRAY_COST))
     if costs is not None:
         each += [float(c.sum()) for c in costs]
@@ -264,7 +266,7 @@ def _whole_arrays(
 
 
 def run_inspection(context: InspectionContext, task: Task | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; None, which Spark runs if a plan has no task, yields nothing."""
+    """Yield the rows of a task. None yields nothing: Spark runs it if a plan has no tasks."""
     if task is None:
         return
     if context.table in OF_MANIFESTS:

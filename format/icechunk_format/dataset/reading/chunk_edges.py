@@ -1,7 +1,7 @@
-"""Picks the variable with the most chunk references; tasks are cut at its chunk boundaries.
+"""Chooses the variable at whose chunk edges tasks and blocks are cut.
 
-The driver cuts tasks and executors cut blocks at these edges. Both get the same edges, since they
-depend on the snapshot and the table alone.
+The driver cuts tasks, and executors cut blocks. Both get the same edges, which depend only on the
+snapshot and the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def leading_variable(
 ) -> Variable | None:
     """Return the variable with the most chunk references; among equals, the most dimensions.
 
-    The references of a manifest that several arrays share count for each of them.
+    References of a manifest shared by several arrays count for each of them.
     """
     if not variables:
         return None
@@ -35,7 +35,7 @@ def chunk_axes(variable: Variable) -> tuple[ChunkAxis, ...]:
 
 
 def chunk_cells(axes: Sequence[ChunkAxis]) -> int:
-    """Return the cells of a chunk; for a rectilinear grid, of an average chunk."""
+    """Return the number of cells of a chunk; for a rectilinear grid, of an average chunk."""
     cells = 1
     for axis in axes:
         cells *= axis.step if axis.edges is None else max(1, axis.size // max(1, axis.count))
@@ -45,8 +45,8 @@ def chunk_cells(axes: Sequence[ChunkAxis]) -> int:
 def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
     """Return the edges at which boxes of a table may be cut, along each of its dimensions.
 
-    Edges are those of the leading variable. A dimension that it lacks takes the edges of the first
-    variable that has it; a dimension that no variable has may be cut anywhere.
+    These are the chunk edges of the leading variable. A dimension that it lacks has the edges of
+    the first variable with this dimension, or may be cut anywhere.
     """
     found: dict[str, ChunkAxis] = {}
     for variable in ([lead] if lead is not None else []) + list(variables):

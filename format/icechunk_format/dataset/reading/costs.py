@@ -2,12 +2,11 @@
 
 Rules of this file
 ------------------
-1. A task is walked as `run_scan` does: the same blocks, the same chunks kept between them, and the
-   same requests. So the counts are those of the job, with two exceptions: a process of the job may
-   know the index of a shard from an earlier task, and blocks that share chunks of more than half
-   of ``readAheadBytes`` join other ranges, depending on which block is first.
-2. Snapshots, manifests and the labels of dimensions are not counted: each process reads them once
-   and keeps them.
+1. A count follows `run_scan`: the same blocks, kept chunks and requests. It equals the reads of the
+job, with two exceptions: a process of the job may have cached the index of a shard in an earlier
+task, and blocks that share chunks of more than half of ``readAheadBytes`` may join other ranges,
+depending on which block is fetched first.
+2. Snapshots, manifests and labels of dimensions are not counted: each process reads them once.
 3. Executors import this module; it needs neither sqlglot nor Spark.
 """
 
@@ -31,13 +30,13 @@ from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.layouts import Layout
 from icechunk_format.dataset.table.table import Column
 
-# Chunks of a block in which a refused one is looked for.
+# Chunks of each block that are checked for unauthorized ones.
 _LOOKED_AT: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadCost:
-    """Counts of what tasks read; see ``Estimate``."""
+    """Counts of the reads of tasks; fields as in ``Estimate``."""
 
     chunks: int = 0
     stored_bytes: int = 0
@@ -71,14 +70,14 @@ class CostCounter:
         return positions
 
     def block(self, reader: ArrayReader, request: BlockRequest) -> None:
-        """Count the reads of a block, and remember the chunks that the next blocks need too."""
+        """Count the reads of a block, and keep the chunks that later blocks share."""
         positions = self.chunks(reader, request.coords[request.wanted])
         lost = reader.assume_decoded(request, request.wanted[positions])
         if len(lost):
             self.chunks(reader, request.coords[lost])
 
     def looked_up(self, reader: ArrayReader, coords: NDArray[np.int64]) -> None:
-        """Count the reads that find out which chunks exist."""
+        """Count the reads that look up which chunks exist."""
         if reader.shards is not None:
             self._add(reader.shards.planned_index_reads(coords, self._indexes))
 
@@ -88,12 +87,9 @@ class CostCounter:
 
 
 def task_cost(context: ScanContext, task: ScanTask, counter: CostCounter | None = None) -> ReadCost:
-    """Return what one task of a scan reads, added to a counter of the task if there is one.
+    """Return the cost of one task of a scan, added to that of ``counter`` if given.
 
-    Raises
-    ------
-    IcechunkError
-        As when the task runs: a virtual chunk is not authorized, or a manifest cannot be read.
+    Raises the errors of running the task: an unauthorized virtual chunk, an unreadable manifest.
     """
     counter = counter or CostCounter()
     _COUNT_BY_LAYOUT[context.table.layout](context, task, counter)
@@ -101,7 +97,7 @@ def task_cost(context: ScanContext, task: ScanTask, counter: CostCounter | None 
 
 
 def check_access(context: ScanContext, tasks: Sequence[ScanTask]) -> None:
-    """Look up the first chunks of some tasks, to find a refused virtual chunk before they run.
+    """Look up the first chunks of tasks, so that unauthorized virtual chunks fail early.
 
     Raises
     ------
@@ -132,7 +128,7 @@ def summed(costs: Iterable[ReadCost]) -> ReadCost:
 
 
 def columns_read(context: ScanContext) -> list[Column]:
-    """Return the columns of values that ``cells`` and ``summary`` read."""
+    """Return the value columns that ``cells`` and ``summary`` read."""
     table = context.table
     if table.layout == "cells":
         columns = needed_columns(table, context.residual)
@@ -194,7 +190,7 @@ _COUNT_BY_LAYOUT: Final[dict[Layout, Callable[[ScanContext, ScanTask, CostCounte
 
 
 def _cells(reader: ArrayReader, coords: NDArray[np.int64], *, clipped: bool = False) -> int:
-    """Return the cells of chunks as they are stored, or only those inside of the array."""
+    """Return the number of cells of stored chunks; ``clipped`` counts only those in the array."""
     cells = np.ones(len(coords), dtype=np.int64)
     for number, axis in enumerate(reader.axes):
         if axis.edges is None and not clipped:

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. The driver opens no manifest of a data variable. The snapshot suffices: it records the extents
-   of each manifest, and the number of its references.
+1. The driver opens no manifest of a data variable: the snapshot records the extents of each
+manifest and its number of references.
 2. The variable with the most references leads. Tasks follow its manifests and are cut at its
    (inner) chunks; the other variables of the table are read in the same boxes.
 3. Every selected cell, chunk or reference is in exactly one task.
@@ -117,7 +117,7 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
         selections = chunk_selections(variable, request.selections, axes)
         item = max(1, variable.metadata.data_type.numpy.itemsize)
         target = max(1, CHUNKS_TASK_BYTES // (item * chunk_cells(axes)))
-        # The smallest target that keeps a plan below the default limit of tasks.
+        # The smallest target for which a plan stays below the default limit of tasks.
         least = -(-selected_rows(selections) * 4 // MAX_DEFAULT_TASKS)
         if request.rows_per_partition is not None:
             target = least = request.rows_per_partition
@@ -143,7 +143,7 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         extents = variable.array.manifests.extents.astype(np.int64)
         if request.only is not None:
             extents = request.only[variable.path]
-        # Extents of sparse arrays cover far more chunks than have references: count references.
+        # Extents of sparse arrays cover far more chunks than exist, so count references.
         covered = float(np.prod(extents[:, :, 1] - extents[:, :, 0], axis=1).sum())
         counts = request.manifest_files.counts_of(variable.array.manifests.ids)
         references = float(counts.sum())
@@ -211,7 +211,7 @@ def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
         ]
         if not chosen:
             continue
-        # Rows of all arrays are scaled to one target, so that a group is full at that number.
+        # Rows of all arrays are scaled to one target, at which a task is full.
         common = max(target for _, _, target in chosen)
         scaled = [np.maximum(1, cuts.rows * (common / target)) for _, cuts, target in chosen]
         rows = np.concatenate([cuts.rows for _, cuts, _ in chosen])

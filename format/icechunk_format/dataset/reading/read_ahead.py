@@ -1,15 +1,15 @@
 """Reads blocks ahead of the consumer, within a budget of bytes.
 
 While the consumer turns one block into rows, one thread decodes the next block, and a few threads
-fetch the blocks after it.
+fetch the following blocks.
 
 Rules of this file
 ------------------
 1. Blocks are yielded in order.
-2. The estimated bytes of all blocks that were started and not yet consumed stay within the
-   budget. A block larger than the budget is read alone.
-3. The consumer's thread starts the work: reading stops when it takes no further block. Closing the
-   generator cancels what has not begun.
+2. The estimated bytes of all blocks that are started and not consumed stay within the budget. A
+block larger than the budget is read alone.
+3. The consumer's thread starts blocks, so reading stops when it takes no further block. Closing the
+generator cancels fetches that have not begun.
 4. An error of a fetch or a decode is raised where its block would have been yielded.
 """
 
@@ -25,8 +25,8 @@ B = TypeVar("B")
 F = TypeVar("F")
 D = TypeVar("D")
 
-# The requests of one block run concurrently. Several blocks at a time hide the latency of looking
-# chunks up, and of small blocks.
+# The requests of one block run concurrently. Fetching several blocks hides the latency of chunk
+# look-ups and of small blocks.
 _FETCHING_THREADS = 4
 _MOST_BLOCKS_AHEAD = 32
 
@@ -55,7 +55,7 @@ def read_ahead(
     source = iter(blocks)
     first = list(islice(source, 2))
     if len(first) < 2:
-        # A single block leaves nothing to read ahead.
+        # A single block is not read ahead.
         for block in first:
             yield decode(block, fetch(block))
         return
@@ -91,7 +91,7 @@ def read_ahead(
             future, needed = started[0]
             yield future.result()
             del future
-            # The consumer requested the next block, so it has released this one.
+            # The consumer has requested the next block, so it has released this one.
             started.popleft()
             in_flight -= needed
     finally:

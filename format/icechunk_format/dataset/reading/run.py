@@ -30,7 +30,7 @@ RUN_BY_LAYOUT: Final[Mapping[Layout, RunOfLayout]] = {
 def run_scan(context: ScanContext, task: ScanTask | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task; closing the generator stops reading ahead.
 
-    A task of None yields nothing: Spark runs one such task if a plan has none.
+    None yields nothing: Spark runs it if a plan has no tasks.
     """
     if task is not None:
         yield from RUN_BY_LAYOUT[context.table.layout](context, task)

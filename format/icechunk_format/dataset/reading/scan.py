@@ -1,9 +1,9 @@
-"""The values of a planned scan: the context that all tasks share, and the tasks.
+"""Defines a planned scan: the context that all tasks share, and the tasks.
 
 Rules of this file
 ------------------
-1. Contexts and tasks are picklable numbers, names and settings. Executors open their own storage.
-2. A task is tuples of integers, since a driver may hold a hundred thousand of them.
+1. Contexts and tasks hold picklable numbers, names and settings. Executors open their own storage.
+2. A task consists of tuples of integers, since a driver may hold a hundred thousand tasks.
 3. This module and its imports need neither sqlglot nor Spark.
 """
 
@@ -33,10 +33,9 @@ class ScanTask:
     Parameters
     ----------
     parts
-        Boxes, each ``(array, start_0, stop_0, start_1, stop_1, ...)``. ``array`` counts in
-        ``Table.arrays`` and is 0 where boxes belong to the whole table. Bounds are elements of
-        the table's dimensions (``cells``, ``summary``) or chunks of the array (``chunks``,
-        ``refs``).
+        Boxes, each ``(array, start_0, stop_0, start_1, stop_1, ...)``. ``array`` is an index into
+        ``Table.arrays``, 0 if boxes belong to the whole table. Bounds are elements of the table's
+        dimensions (``cells``, ``summary``) or chunks of the array (``chunks``, ``refs``).
     rows
         Rows of the task before any condition on values; for ``refs`` an upper bound, for
         ``summary`` the cells that are summarized.

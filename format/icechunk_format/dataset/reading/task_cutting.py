@@ -1,14 +1,15 @@
-"""Cuts a selection along manifest extents and chunk edges into tasks of about one size.
+"""Cuts a selection along manifest extents and chunk edges into tasks of similar size.
 
 Steps
 -----
-1. ``cover`` divides the hull of the selection into the extents and the space between them, so
-   every selected cell is in exactly one box.
+1. ``cover`` divides the hull of the selection into the extents and the space between them, so that
+every selected cell is in exactly one box.
 2. A box with too many selected cells is cut at chunk edges, the first axis first. Boxes without a
    selected cell are dropped.
-3. Boxes with too few are grouped with their neighbours; boxes of a group that touch are merged.
+3. Boxes with few selected cells are grouped with their neighbours; boxes of a group that touch are
+merged.
 
-The cost grows with the extents and the tasks, never with the chunks; nothing is read.
+Time and memory grow with the extents and tasks, not with the chunks; nothing is read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CHUNK_COST_IN_ROWS = 100
 # Spark spends about 60 ms on a task, and the driver keeps a record of each. Without an explicit
 # size, tasks grow rather than exceed about this number.
 MAX_DEFAULT_TASKS = 100_000
-# An explicit size may make more, up to the number that a driver can hold.
+# An explicit size may make more tasks, up to the number that a driver can hold.
 MAX_TASKS = 1_000_000
 
 
@@ -55,11 +56,11 @@ class Cuts:
 def rows_target(
     total_rows: int, rows_per_partition: int | None, *, chunk_rows: int = CHUNK_COST_IN_ROWS
 ) -> int:
-    """Return the wanted number of rows of a task.
+    """Return the target number of rows of a task.
 
-    An explicit number is kept. The default shrinks where chunks are so small that fetching them
-    dominates, and grows with the selection, so that there are at most about ``MAX_DEFAULT_TASKS``
-    tasks. A cut box has between a quarter of the target and the target, hence the factor 4.
+    An explicit number is used as given. The default shrinks if chunks are so small that fetching
+    them dominates, and grows with the selection to limit a plan to about ``MAX_DEFAULT_TASKS``
+    tasks. A cut box has at least a quarter of the target, hence the factor 4.
     """
     if rows_per_partition is not None:
         return rows_per_partition
@@ -90,9 +91,9 @@ def cut(
     axes
         Edges at which boxes may be cut along each dimension.
     target
-        Wanted selected cells of a box.
+        Target number of selected cells of a box.
     skip_uncovered
-        Leave out boxes that neither ``extents`` nor ``also_stored`` reach.
+        Leave out boxes outside of ``extents`` and ``also_stored``.
     also_stored
         Extents of the other arrays of the table, used with ``skip_uncovered``.
     """
@@ -130,7 +131,7 @@ def group(
     *,
     counted: NDArray[np.int64] | None = None,
 ) -> list[ScanTask]:
-    """Put small neighbouring boxes into tasks, and merge boxes of one owner that touch.
+    """Group small neighbouring boxes into tasks, and merge boxes of one owner that touch.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ def group(
         The number of the array that each box belongs to. Boxes of different owners may share a
         task, but are never merged.
     counted
-        Rows to report instead of ``cuts.rows``, which are then only weights.
+        Rows to report instead of ``cuts.rows``, which then only weight the boxes.
     """
     owners = np.zeros(len(cuts.rows), dtype=np.int64) if owner is None else owner
     groups = join_small(cuts.rows, target)
@@ -147,7 +148,7 @@ def group(
     keyed[:, 0, 0], keyed[:, 0, 1] = groups, groups + 1
     keyed[:, 1, 0], keyed[:, 1, 1] = owners, owners + 1
     keyed[:, 2:] = cuts.boxes
-    # The first two axes are labels: boxes of two groups or owners differ in them and stay apart.
+    # The first two axes are group and owner, so that boxes of different ones are not merged.
     merged = merge_adjacent(keyed, first_axis=2)
     merged = merged[_c_order(merged)]
     totals = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.int64)
@@ -179,8 +180,8 @@ def _count_rows(boxes: Boxes, selections: Sequence[DimSelection]) -> NDArray[np.
 class _CutAxis:
     """Numbers the chunks along one dimension at which boxes may be cut.
 
-    Where indices are selected, only chunks that hold one of them get a number, so that cuts
-    divide the selected elements evenly.
+    If single indices are selected, only chunks that hold one get a number, so that cuts divide the
+    selected elements evenly.
     """
 
     def __init__(self, axis: ChunkAxis, selection: DimSelection) -> None:
@@ -190,7 +191,7 @@ class _CutAxis:
             self._chosen = np.unique(axis.chunk_of(selection.indices))
 
     def numbers(self, bounds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the numbers ``[first, last)`` of the chunks that meet each range of elements."""
+        """Return, for each range of elements, the numbers ``[first, last)`` of its chunks."""
         first, last = chunk_ranges(self._axis, bounds).T
         if self._chosen is None:
             return first, last
@@ -211,7 +212,7 @@ def _cut_boxes(
     target: int,
     others: int,
 ) -> Boxes:
-    """Cut all boxes at once; some of the cut boxes may hold no selected cell."""
+    """Cut all boxes together; some of the cut boxes may hold no selected cell."""
     if not len(boxes):
         return boxes
     ndim = len(axes)
@@ -245,7 +246,7 @@ def _cut_boxes(
 
 
 def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-    """Choose the steps of many boxes, each as ``steps_along`` does for one."""
+    """Choose the steps of many boxes: the vectorized ``steps_along``."""
     steps = counts.copy()
     left = rows.astype(np.float64)
     active = left > target

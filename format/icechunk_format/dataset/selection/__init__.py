@@ -1,1 +1,1 @@
-"""Selections of positions along dimensions: ``isel``, ``sel``, and ``where`` in the room below."""
+"""Selects positions along dimensions: ``isel``, ``sel``, and ``where`` (a package of its own)."""

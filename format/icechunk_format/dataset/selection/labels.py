@@ -1,12 +1,13 @@
-"""Reads labels that users give in ``sel``, and finds them among coordinate values.
+"""Parses the labels in ``sel``, and finds them among coordinate values.
 
 Rules of this file
 ------------------
-1. A label is read as the type of its coordinate, so that ``35.1`` finds the ``float32`` 35.1.
-2. A shortened date or time stands for its whole period, as in pandas and xarray: ``2024-07`` is a
-   month.
-3. Dates and ``datetime64`` stand for the period of their unit, other Python values for themselves.
-4. A time without a time zone is taken as the column shows it; one with a zone is converted to UTC.
+1. A label is converted to the type of its coordinate, so that ``35.1`` matches the ``float32``
+35.1.
+2. A partial date or time selects its whole period, as in pandas and xarray: ``2024-07`` is a month.
+3. A date or ``datetime64`` selects the period of its unit; other Python values select one value.
+4. A time without a time zone is compared as the column shows it; a time with a zone is converted to
+UTC first.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ _ISO_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The values that one label stands for: from ``first`` to ``last``, both included."""
+    """The range of values that one label selects, from ``first`` to ``last`` inclusive."""
 
     first: Any
     last: Any
 
 
 class Labels:
-    """The values of one coordinate, ready to be compared with labels; nulls match no label."""
+    """The values of one coordinate, prepared for comparison with labels; nulls match no label."""
 
     def __init__(self, values: pa.Array, name: str) -> None:
         self._name = name
@@ -95,7 +96,7 @@ class Labels:
         )
 
     def read(self, value: Any) -> Period | None:
-        """Return the values that a label stands for, or None if it is not a label here."""
+        """Return the values that a label selects; None if it is not a label of this type."""
         if self.is_string:
             text = value.isoformat() if hasattr(value, "isoformat") else str(value)
             return Period(text, text)
@@ -110,7 +111,7 @@ class Labels:
         return self._read_number(value)
 
     def expected(self) -> str:
-        """Return how a label of this coordinate is written."""
+        """Describe the format of a label of this coordinate, for errors."""
         if self.is_time:
             return "a date or time such as 2024-07, 2024-07-01 or 2024-07-01T06:00"
         if self.is_duration:
@@ -118,27 +119,27 @@ class Labels:
         return "true or false" if self.values.dtype.kind == "b" else "a number"
 
     def between(self, low: Period | None, high: Period | None) -> NDArray[np.bool_]:
-        """Return True where the coordinate is from ``low`` to ``high``, both included."""
+        """Return a mask of the values from ``low`` to ``high``, both included."""
         found = self.valid.copy()
         if low is not None:
             found &= np.asarray(self.values >= low.first, np.bool_)
         if high is not None:
             values = self.values
             if self.is_iso_string:
-                # A cut string compares as its whole period: 2001-02 holds 2001-02-28T18:00:00.
+                # A partial time selects its whole period: 2001-02 includes 2001-02-28T18:00:00.
                 values = np.array([text[: len(high.last)] for text in values], dtype=object)
             found &= np.asarray(values <= high.last, np.bool_)
         return found
 
     @property
     def is_sorted(self) -> bool:
-        """True if the values ascend or descend, equal ones side by side."""
+        """True if the values ascend or descend; equal values may repeat."""
         values = self.values[self.valid]
         up, down = values[1:] >= values[:-1], values[1:] <= values[:-1]
         return bool(np.all(up) or np.all(down))
 
     def nearest(self, period: Period) -> int | None:
-        """Return the position of the nearest value, of two the higher; None if all are NULL."""
+        """Return the position of the nearest value, the higher of two; None if all are NULL."""
         values, wanted = self.values[self.valid], period.first
         around = [
             best.item()
@@ -151,12 +152,12 @@ class Labels:
         ]
         if not around:
             return None
-        # Python's numbers, whose differences neither overflow nor round.
+        # Python integers do not overflow or round.
         best = min(around, key=lambda value: (abs(value - wanted), -value))
         return int(np.flatnonzero(self.valid & (self.values == best))[0])
 
     def show(self, position: int) -> str:
-        """Return a coordinate value as a user would type it."""
+        """Format a coordinate value as a label of ``sel``."""
         value = self.values[position]
         if self.is_time:
             return str(np.datetime64(int(value), "us").item().isoformat())
@@ -172,7 +173,7 @@ class Labels:
             if self._numbers.kind == "f":
                 number: Any = self._numbers.type(value)
                 return None if np.isnan(number) else Period(number, number)
-            # No double is made of a whole number, whose last digits it would lose.
+            # Integers are not converted to doubles, which would lose their last digits.
             number = float(value) if _is_fraction(value) else int(value)
         except ValueError:
             return None
@@ -180,7 +181,7 @@ class Labels:
 
 
 def _is_fraction(value: Any) -> bool:
-    """Return True if a number, or the string of one, is not written as a whole number."""
+    """Return True if a number, or its string, is not written as an integer."""
     if isinstance(value, str):
         return re.fullmatch(r"[+-]?\d[\d_]*", value) is None
     return not isinstance(value, int | np.integer)
@@ -214,7 +215,7 @@ def _read_time(text: str) -> Period | None:
 
 
 def _period_of(value: Any) -> Period | None:
-    """Return the microseconds that a Python time stands for; None if it is not a time."""
+    """Return the period of a Python date or time in microseconds; None if it is neither."""
     if isinstance(value, datetime):  # pandas' as well
         if value.tzinfo is not None:
             value = value.astimezone(UTC).replace(tzinfo=None)
@@ -232,7 +233,7 @@ def _period_of(value: Any) -> Period | None:
 
 
 def _unit_of(value: np.datetime64) -> Period:
-    """Return the microseconds from a time to the end of the unit that it is given in."""
+    """Return the period from a time to the end of its unit, in microseconds."""
     unit: Any = np.datetime_data(value.dtype)
     ends = (value, value + np.timedelta64(1, unit))
     first, after = (int(at.astype("M8[us]").astype(np.int64)) for at in ends)
@@ -240,7 +241,7 @@ def _unit_of(value: np.datetime64) -> Period:
 
 
 def _duration_of(value: Any) -> int | None:
-    """Return a duration in whole microseconds; None if it has no such length."""
+    """Return a duration in microseconds; None if it is not a whole number of them."""
     if isinstance(value, timedelta):
         # pandas has nanoseconds.
         return None if getattr(value, "nanoseconds", 0) else value // _MICROSECOND
@@ -268,7 +269,7 @@ def read_duration(text: str) -> int | None:
 
 
 def nearest_label_error(period: Period, value: Any, labels: Labels, name: str) -> InvalidInputError:
-    """Return the error for a label that names no value of the coordinate."""
+    """Return the error for a label without a match, with the nearest values."""
     hint = ""
     if labels.is_string:
         shown = ", ".join(repr(value) for value in labels.values[:5])

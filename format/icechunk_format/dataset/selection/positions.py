@@ -1,13 +1,13 @@
-"""Holds the selected positions of a dimension as an exact set.
+"""Defines the selected positions of a dimension as an exact set.
 
 Every way to select (``isel``, ``sel``, a condition on a coordinate) gives a ``DimSelection``, so
 that plans can intersect selections and cut them at chunk edges.
 
 Rules of this file
 ------------------
-1. A selection is a set: positions are ascending and distinct, whatever order or step users wrote.
-2. Selections are normalized: positions without a gap are a span, and the empty selection is the
-   span from 0 to 0. Equal sets are therefore equal values.
+1. A selection is a set: positions are ascending and distinct in any order or step of the option.
+2. Selections are normalized, so that equal sets compare equal: positions without a gap are a span,
+and the empty selection is the span from 0 to 0.
 3. Selections are picklable; the size of a span does not depend on the length of the dimension.
 """
 
@@ -57,13 +57,13 @@ class DimSelection:
 
     @classmethod
     def of_indices(cls, size: int, indices: NDArray[Any]) -> Self:
-        """Select positions given in any order and any number of times; all within the dimension."""
+        """Select positions within the dimension, given in any order, with or without repeats."""
         positions = np.unique(np.asarray(indices, dtype=np.int64))
         return cls._of_sorted(size, positions)
 
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Self:
-        """Select the positions where a mask, as long as the dimension, is true."""
+        """Select the positions at which a mask of the dimension is True."""
         return cls._of_sorted(len(mask), np.flatnonzero(mask).astype(np.int64, copy=False))
 
     @classmethod
@@ -94,17 +94,17 @@ class DimSelection:
         return np.arange(self.start, self.stop, dtype=np.int64)
 
     def rank(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of positions that are selected before each of some selected ones."""
+        """Return, for selected positions, their indices among all selected positions."""
         if self.indices is None:
             return positions - self.start
         return np.searchsorted(self.indices, positions)
 
     def within(self, start: int, stop: int) -> DimSelection:
-        """Return the selected positions from ``start`` up to but not including ``stop``."""
+        """Return the selected positions in ``[start, stop)``."""
         return self.intersect(DimSelection.span(self.size, start, stop))
 
     def intersect(self, other: DimSelection) -> DimSelection:
-        """Return the positions that both selections of one dimension hold."""
+        """Return the positions that are in both selections of a dimension."""
         assert self.size == other.size, "selections of two dimensions"
         start, stop = max(self.start, other.start), min(self.stop, other.stop)
         if start >= stop:

@@ -1,28 +1,28 @@
-"""Reads the options ``isel`` and ``sel`` and resolves them to positions of dimensions.
+"""Parses the options ``isel`` and ``sel`` and resolves them to positions of dimensions.
 
-The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas where another
+The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas if another
 ``<dimension>=`` follows):
 
-- ``isel``: a position, a NumPy slice ``start:stop:step``, or positions with commas between.
+- ``isel``: a position, a NumPy slice ``start:stop:step``, or positions separated by commas.
   Negative positions count from the end.
 - ``sel``: a value, a range ``low:high`` or ``low..high`` that includes both ends and may be open,
-  or values with commas between.
+  or values separated by commas.
 
-Both may also be a mapping from dimensions to Python values, as xarray takes them: a value, a slice,
-a list or an array. A string among them is read as a selector of the grammar.
+Both may also be a mapping from dimensions to Python values, as in xarray: a value, a slice, a list
+or an array. A string value is parsed as a selector of the grammar.
 
 Rules of this file
 ------------------
 1. A range selects by value, in ascending, descending and unordered coordinates:
-   - On a descending coordinate the ends may be in either order. On others, reversed ends select
-     nothing, as in xarray.
+   - On a descending coordinate the ends may be in either order. On other coordinates reversed ends
+   select nothing, as in xarray.
    - An open range on a descending coordinate runs to the end of the axis: ``latitude=45:`` is 45
      and everything south of it.
-   - Unsorted strings are names: a range runs from the position of one to that of the other, as in
-     xarray, and both must exist.
+   - In unsorted strings a range runs from the position of one end to that of the other, as in
+   xarray, and both ends must exist.
 2. A range outside of the coordinate selects nothing. A single value or position that does not exist
    is an error.
-3. A range of times is cut at the colon if both sides read as times.
+3. A range of times is split at the colon at which both sides are valid times.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _ISO_START = re.compile(r"\d{4}(-\d{2}(-\d{2}(T\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?
 
 
 def resolve_isel(given: Given, sizes: Mapping[str, int]) -> dict[str, DimSelection]:
-    """Read the option ``isel``: a selection for each dimension that it names.
+    """Resolve the option ``isel`` to a selection for each dimension that it names.
 
-    ``given`` is such as ``"time=0:24; latitude=10; longitude=0:100:2"``, or ``{"time": slice(0,
-    24)}``.
+    ``given`` is a string such as ``"time=0:24; latitude=10; longitude=0:100:2"``, or a mapping such
+    as ``{"time": slice(0, 24)}``.
     """
     return {
         name: _positions(name, selector, sizes[name])
@@ -68,11 +68,12 @@ def resolve_sel(
     *,
     method: str | None = None,
 ) -> dict[str, DimSelection]:
-    """Read the option ``sel``: a selection for each dimension that it names.
+    """Resolve the option ``sel`` to a selection for each dimension that it names.
 
-    ``given`` is such as ``"time=2024-07-01:2024-07-07; latitude=35:45"``, or ``{"latitude": [35,
-    45]}``. ``coordinate`` returns the decoded values of a named dimension. ``method`` is the option
-    ``sel.method``: None for exact values, ``"nearest"`` for the closest ones.
+    ``given`` is a string such as ``"time=2024-07-01:2024-07-07; latitude=35:45"``, or a mapping
+    such as ``{"latitude": [35, 45]}``. ``coordinate`` returns the decoded values of a named
+    dimension. ``method`` is the option ``sel.method``: None for exact matches, ``"nearest"`` for
+    the nearest values.
     """
     if method not in (None, "nearest"):
         raise InvalidInputError(
@@ -85,7 +86,7 @@ def resolve_sel(
 
 
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:
-    """Yield each dimension with its selector: its string, or its Python value."""
+    """Yield each named dimension with its selector: a string or a Python value."""
     seen: set[str] = set()
     folded = {name.casefold(): name for name in sizes}
     pairs = given.items() if isinstance(given, Mapping) else _parts(option, given, sizes)
@@ -305,7 +306,7 @@ def _range_mask(labels: Labels, low: Period | None, high: Period | None) -> NDAr
 def _name_range(
     name: str, labels: Labels, low: Period | None, high: Period | None
 ) -> NDArray[np.bool_]:
-    """Return the positions from one string to another, of strings in no order."""
+    """Return a mask of the positions from one unsorted string to another."""
     ends = [0, len(labels.values) - 1]
     for number, period in enumerate((low, high)):
         if period is None:

@@ -1,4 +1,4 @@
-"""Builds the table of a layout from the arrays of a group; refuses options that do not fit."""
+"""Builds the table of a layout from the arrays of a group; refuses options of other layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableBuilder:
     Parameters
     ----------
     data_variables
-        The arrays of a table for which the user names none.
+        The arrays of a table without named variables.
     label
         The group, for messages.
     """
@@ -44,7 +44,7 @@ class TableBuilder:
         block: Mapping[str, int] | None,
         decoded: bool,
     ) -> Table:
-        """Build the table of a layout; arguments and errors are those of ``Dataset.table``."""
+        """Build the table of a layout, with the arguments and errors of ``Dataset.table``."""
         rules = LAYOUTS[choose("layout", layout, LAYOUTS)]
         given = {"block": block is not None, "decoded": not decoded, "coords": bool(coords)}
         for option in given:
@@ -143,7 +143,7 @@ class TableBuilder:
 
 
 def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | None, ...]:
-    """Return the elements of a block along each dimension; None where none are given."""
+    """Return the elements of a block along each dimension; None if not given."""
     for name, size in block.items():
         if name not in dims:
             raise InvalidInputError(
@@ -155,7 +155,7 @@ def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | N
 
 
 def _check_decoded(variable: Variable) -> None:
-    """Refuse an array whose decoded chunks cannot be values of bytes."""
+    """Raise UnsupportedError if decoded chunks of an array cannot be BINARY values."""
     data_type, codecs = variable.metadata.data_type, variable.codecs
     if data_type.numpy.hasobject:
         raise UnsupportedError(

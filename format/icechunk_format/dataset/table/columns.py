@@ -11,9 +11,8 @@ layout       columns
 ===========  ==========================================================================
 
 ``count`` and ``nulls`` add up to the cells of the block that were selected; ``m2`` is the sum of
-squared differences from ``mean``, so that blocks can be merged into exact variances. Values that
-are not numbers have no ``sum``, ``mean`` and ``m2``; of these, only times and durations have
-extremes.
+squared differences from ``mean``, so that blocks can be merged into exact variances. ``sum``,
+``mean`` and ``m2`` exist for numbers only; ``min`` and ``max`` also for times and durations.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class ColumnFactory:
     decode_cf
         Whether CF attributes are applied.
     named
-        Whether the user named the arrays; otherwise an error about one explains how to do so.
+        Whether the user named the arrays; if not, errors explain how to name the others.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class ColumnFactory:
     def of_conditions(
         self, chosen: DimensionSet, coords: Sequence[Variable], shown: Sequence[Column]
     ) -> list[Column]:
-        """Make the columns of coordinates that a condition may name but rows do not show."""
+        """Make the columns of coordinates that only a condition may name; rows do not hold them."""
         columns: list[Column] = []
         names = {column.name for column in shown}
         for variable in coords:
@@ -161,7 +160,7 @@ class ColumnFactory:
             try:
                 columns.append(self.of_variable(variable, "coordinate"))
             except UnsupportedError:
-                # The user did not name it, so it need not be readable.
+                # Not requested by the user: skip it if it cannot be read.
                 continue
         return columns
 
@@ -221,6 +220,6 @@ def summary_columns(cells: Sequence[Column]) -> tuple[Column, ...]:
 
 
 def sums_to_integer(arrow_type: pa.DataType) -> bool:
-    """Return True if sums of a type stay exact in 64 bits, whatever the size of a block."""
+    """Return True if sums of a type are exact in 64 bits for any size of a block."""
     narrow = pa.types.is_integer(arrow_type) and arrow_type.bit_width <= 32
     return bool(narrow or pa.types.is_boolean(arrow_type))

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Sizes belong to a set of dimensions: ``dim_0`` of 10 and ``dim_0`` of 20 are not the same.
-2. If the user names no variables, the table has those on the largest set. If some set is not a
-   subset of the largest, the error lists the sets and how to name the variables of each.
+1. Dimensions of one name and different sizes are different: ``dim_0`` of 10 and ``dim_0`` of 20.
+2. Without named variables, the table has those on the largest set. If another set is not a subset
+of the largest, the error lists the sets and how to name the variables of each.
 3. All named variables must be on the largest set among them or on a subset of it; the latter are
    broadcast. Scalars and variables on subsets must be named.
 """
@@ -79,7 +79,7 @@ def group_by_dimensions(variables: Iterable[Variable]) -> list[DimensionSet]:
 def named_variables(
     names: Sequence[str], variables: Mapping[str, Variable], label: str
 ) -> list[Variable]:
-    """Return the variables of some names, each once, in the order of the names."""
+    """Return the named variables without repeats, in the order of the names."""
     found: dict[str, Variable] = {}
     for name in names:
         variable = variables.get(name)
@@ -158,6 +158,6 @@ def _no_single_set(sets: Sequence[DimensionSet], label: str, *, named: bool) -> 
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return names for the last line of a message, which stays one line."""
+    """Join names, shortened so that the last line of a message stays one line."""
     shown = ",".join(names[:_MOST_NAMES_IN_LINE])
     return shown if len(names) <= _MOST_NAMES_IN_LINE else f"{shown},..."

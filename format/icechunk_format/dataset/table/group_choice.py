@@ -1,4 +1,4 @@
-"""Finds the group to read: the one that the user names, or the only one with arrays."""
+"""Finds the group to read: the named group, or the only one with arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from icechunk_format.spec.snapshot.file import Snapshot
 def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath:
     """Return the path of the group to read; ``label`` is the repository, for messages.
 
-    ``group`` may lack the leading ``/``. None chooses the root if it has arrays, or else the only
-    group that has.
+    ``group`` may lack the leading ``/``. None chooses the root if it has arrays, else the only
+    group with arrays.
     """
     if group is None:
         with_arrays = sorted(

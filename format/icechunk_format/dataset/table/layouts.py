@@ -1,7 +1,7 @@
 """Defines the layouts of a table: their columns, and the options of each.
 
-Two more tables have an entry for each layout: ``reading.plan`` (planning on the driver) and
-``reading.run`` (reading on executors). They are separate because executors import no planning.
+``reading.plan`` (planning on the driver) and ``reading.run`` (reading on executors) also have a
+table with an entry for each layout; they are separate because executors import no planning.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LayoutRules:
     Parameters
     ----------
     fields
-        Its columns; empty if they follow from the dimensions and variables of a group.
+        Columns of the layout; empty if they depend on the dimensions and variables of a group.
     options
-        Those of ``coords``, ``block`` and ``decoded`` that it takes.
+        The options among ``coords``, ``block`` and ``decoded`` that the layout takes.
     takes_coordinates
         Whether a table without named variables also holds the coordinate arrays.
     """

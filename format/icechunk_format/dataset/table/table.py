@@ -7,7 +7,7 @@ Rules of this file
    Spark 4.2 and later refuse a batch that differs.
 3. Two columns may not differ in case alone: Spark compares names without case by default and
    would refuse both.
-4. A table is plain values: it is pickled into every task, and holds no connection.
+4. A table holds plain values and no connection, since it is pickled into every task.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Column:
         ``dimension``, ``variable``, ``coordinate``, or ``layout`` for columns that describe
         chunks rather than values.
     source
-        Its dimension or variable; for ``layout`` its name in the layout. Scans name columns by
-        their source, since users may spell ``name`` otherwise.
+        The dimension or variable of the column; for ``layout`` the name in the layout. Scans
+        identify columns by source, since users may spell ``name`` in another case.
     path
-        The array that holds it; None for a dimension without labels and for ``layout``.
+        The array that holds the values; None for a dimension without labels and for ``layout``.
     dims
         The dimensions of that array, in array order.
     decoder
@@ -59,7 +59,7 @@ class Column:
     statistic
         In the layout ``summary``: ``first``, ``last``, ``count``, ``min``, ...
     metadata
-        JSON values that describe the column: see ``describe``.
+        JSON values that describe the column, made by ``describe``.
     """
 
     name: str
@@ -123,14 +123,14 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def selections(self, chosen: Mapping[str, DimSelection]) -> list[DimSelection]:
-        """Return what is selected along each dimension; one that is absent is selected whole."""
+        """Return the selection along each dimension; whole if it is not in ``chosen``."""
         return [
             chosen.get(dim) or DimSelection.whole(size)
             for dim, size in zip(self.dims, self.sizes, strict=True)
         ]
 
     def column(self, name: str) -> Column:
-        """Return a column by its name; case matters between names that differ in case alone."""
+        """Return the column of a name, or else the only one that differs from it in case alone."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -161,7 +161,7 @@ def describe(
     dimension: tuple[str, int],
     decoder: VariableDecoder | None,
 ) -> dict[str, Any]:
-    """Return the metadata of a column: enough to write the column back without options.
+    """Return the metadata of a column, sufficient to write it back without options.
 
     ``dimension`` is the name and size of a dimension without an array. The metadata are ``role``,
     ``dimensions``, ``shape``; for an array also ``stored_dtype``, ``chunks``, ``shards`` (under
@@ -197,7 +197,7 @@ def describe(
 
 
 def check_names(columns: Sequence[Column]) -> None:
-    """Refuse columns that have one name, or names that differ in case alone."""
+    """Raise InvalidInputError if two columns have one name, or differ in case alone."""
     seen: dict[str, Column] = {}
     for column in columns:
         other = seen.setdefault(column.name.casefold(), column)
@@ -228,8 +228,8 @@ def direction(labels: NDArray[Any]) -> int:
 def described_order(labels: NDArray[Any]) -> str | list[Any] | None:
     """Return ``ascending``, ``descending``, or the stored labels themselves if they are few.
 
-    None is any other order, or labels that JSON cannot hold. Rows of a table have no order: without
-    this, a latitude that descends from 90 would be written back ascending.
+    None stands for any other order, or labels that JSON cannot hold. Rows of a table have no order:
+    without this, a descending latitude would be written back ascending.
     """
     if labels.dtype.names is not None or labels.dtype.kind in "cV":
         return None

@@ -1,4 +1,4 @@
-"""Presents an array as xarray does: a name, dimensions and attributes.
+"""Describes an array as xarray does: a name, dimensions and attributes.
 
 Rules of this file
 ------------------
@@ -66,21 +66,21 @@ class Variable:
 
     @property
     def metadata(self) -> ArrayMetadata:
-        """The array's ``zarr.json``, parsed; a FormatError if it is damaged."""
+        """The parsed ``zarr.json`` of the array; raises FormatError if it is damaged."""
         if self._metadata is None:
             self._metadata = parse_array_metadata(self.node.user_data, node_path=self.node.path)
         return self._metadata
 
     @property
     def codecs(self) -> ChunkCodecs:
-        """Codecs of the array's chunks; an UnsupportedError if one is not available here."""
+        """The codecs of chunks; raises UnsupportedError if one is not available."""
         if self._codecs is None:
             self._codecs = self.metadata.chunk_codecs()
         return self._codecs
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The user attributes; empty if the document is damaged, which ``metadata`` reports."""
+        """The user attributes; empty if the document is damaged (``metadata`` raises the error)."""
         try:
             return self.metadata.attributes
         except FormatError:
@@ -95,7 +95,7 @@ class Variable:
 def coordinate_names(
     variables: Iterable[Variable], group_attributes: Mapping[str, Any]
 ) -> frozenset[str]:
-    """Return the names of arrays that are coordinates of others, without dimension coordinates."""
+    """Return the names of coordinate arrays other than dimension coordinates."""
     found: set[str] = set()
     for attributes in (group_attributes, *(v.attributes for v in variables)):
         for key, text in attributes.items():

@@ -1,1 +1,1 @@
-"""Plans of writes, the tasks that run them, and the commit of their receipts."""
+"""Plans writes, runs their tasks, and commits the receipts."""

@@ -1,16 +1,15 @@
 """Numbers the cells of a write so that integer division gives the unit (task) and the block.
 
 The number is a sum of one term for each dimension, so Spark computes it from small tables. Rows
-sorted by this one integer come unit by unit, block by block and cell by cell, and two rows for the
-same cell are adjacent.
+sorted by this integer are in order of units, blocks and cells, and rows of the same cell are
+adjacent.
 
-Numbers follow C order: units, then blocks of a unit, then cells of a block. Every block takes as
-many numbers as the largest one, so numbers of cells beyond the edge of the grid stay unused.
+Numbers follow C order: units, then blocks of a unit, then cells of a block. Every block has as many
+numbers as the largest block, so numbers of cells beyond the edge of the grid are unused.
 
 Rules of this file
 ------------------
-1. Only blocks that rows touch are numbered, so the numbers grow with the write and not with the
-   array.
+1. Only blocks with rows are numbered, so numbers grow with the size of the write, not of the array.
 2. A ``CellNumbers`` holds no labels, since every task receives it.
 """
 
@@ -44,9 +43,9 @@ class CellNumbers:
     axes
         By dimension: the extents of the blocks.
     touched
-        By dimension: the numbers along the axis of the blocks that rows touch, ascending.
+        By dimension: the block indices along the axis that have rows, ascending.
     blocks_per_unit
-        By dimension: the touched blocks of a unit.
+        By dimension: the number of touched blocks in a unit.
     """
 
     axes: tuple[ChunkAxis, ...]
@@ -73,7 +72,7 @@ class CellNumbers:
 
     @property
     def cells_per_unit(self) -> int:
-        """Number of cells of a unit: the number of a cell, divided by this, is its unit."""
+        """Number of cells of a unit; a cell's number divided by it is the unit's number."""
         return math.prod(self.blocks_per_unit) * self.cells_per_block
 
     @property
@@ -90,7 +89,7 @@ class CellNumbers:
         return math.prod(self.unit_counts)
 
     def terms(self, axis: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the terms that indices along a dimension, in touched blocks, add to the number."""
+        """Return the terms of indices along a dimension; the indices are in touched blocks."""
         lines = self.axes[axis]
         blocks = lines.chunk_of(indices)
         ranks = np.searchsorted(np.asarray(self.touched[axis], np.int64), blocks)
@@ -105,9 +104,9 @@ class CellNumbers:
         return terms
 
     def block_bounds(self, block: int) -> tuple[list[int], list[int]] | None:
-        """Return where a block begins and ends, by the number of a cell // ``cells_per_block``.
+        """Return start and end of a block, whose number is that of a cell // ``cells_per_block``.
 
-        None if no block has the number.
+        None if no block has this number.
         """
         per_unit = math.prod(self.blocks_per_unit)
         if not 0 <= block < self.units * per_unit:
@@ -135,7 +134,7 @@ def number_cells(
 ) -> CellNumbers:
     """Return the numbering of the cells of a part, from its indices along each dimension.
 
-    If ``row_count`` is not known, the grid is assumed to be full.
+    If ``row_count`` is None, the grid is assumed to be full.
     """
     touched = [np.unique(axis.chunk_of(own)) for axis, own in zip(axes, indices, strict=True)]
     counts = [max(1, len(found)) for found in touched]
@@ -151,7 +150,7 @@ def number_cells(
 
 
 def _compact(numbers: NDArray[np.int64]) -> range | NDArray[np.int64]:
-    """Return ascending numbers without gaps as a range, which is small."""
+    """Return ascending numbers as a small ``range`` if they have no gaps."""
     if len(numbers) and int(numbers[-1]) - int(numbers[0]) + 1 == len(numbers):
         return range(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers

@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 1. One session makes one commit, so no reader sees half a write.
 2. The driver uses manifests of tasks unchanged; its work grows with the number of manifests, not
-   of chunks.
-3. Nothing is deleted here. After a failed commit, objects of tasks are garbage; after one with
-   unknown outcome, they may be data.
+with that of chunks.
+3. Nothing is deleted here. After a failed commit, objects of tasks are garbage; after a commit with
+unknown outcome, they may be data.
 4. A new repository is created directly before the commit, after the receipts have been checked.
 5. If other writers committed first, the commit is rebased on top of their commits. If they changed
    arrays of this write, it is planned again (``replanning``).
@@ -68,7 +68,7 @@ def finish_write(
     receipts: Iterable[TaskReceipt],
     cleared: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> WriteResult:
-    """Commit the chunks of a plan's tasks, from one receipt of each task.
+    """Commit the chunks of a plan's tasks, given the receipt of each task.
 
     ``cleared`` are chunks to delete, ``int64 (n, ndim)`` by path of the array.
 
@@ -102,7 +102,7 @@ def finish_write(
         )
         seen = repository
     session = seen.writable_session(options.branch, base=base)
-    # Not by ``repository``, which does not list a base that expired during the write.
+    # Not read through ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
     deleted = {path: coords.astype(np.uint32) for path, coords in (cleared or {}).items()}
     planned = PlannedCommit(plan=plan, base=first, manifests=manifests, deleted=deleted)
@@ -131,7 +131,7 @@ def planned_result(plan: WritePlan, rows: int) -> WriteResult:
 
 
 def _selected_chunks(plan: WritePlan, array: ArrayTarget) -> int:
-    """Return how many chunks of an array the labels of the rows select."""
+    """Return the number of chunks of an array that the labels of the rows select."""
     return math.prod(
         len(np.unique(axis.chunk_of(plan.indices(dim))))
         for dim, axis in zip(array.dims, array.metadata.grid.axes, strict=True)
@@ -141,7 +141,7 @@ def _selected_chunks(plan: WritePlan, array: ArrayTarget) -> int:
 def find_destination(
     destination: Destination, options: WriteOptions
 ) -> tuple[Repository | None, WriteResult | None]:
-    """Return the repository if it exists, and the result if the write is committed already."""
+    """Return the repository, or None, and the result if the write is already committed."""
     search = Repository.find if destination.base is None else Repository.open
     repository = search(destination.location)
     done = None if repository is None else find_committed(repository.as_read(), options)
@@ -151,7 +151,7 @@ def find_destination(
 def made_destination(
     repository: Repository | None, destination: Destination, options: WriteOptions
 ) -> tuple[Repository, SnapshotId]:
-    """Create the repository and the branch if they do not exist; return it and the base."""
+    """Create the repository and the branch if they do not exist; return repository and base."""
     if repository is None or destination.base is None:
         repository = _new_repository(destination.location, options)
     base = destination.base or _first_snapshot(repository)
@@ -209,7 +209,7 @@ def _committed(
 
 
 def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
-    """Change a session as planned."""
+    """Apply the planned changes to a session."""
     _change_nodes(session, planned.plan)
     for labels in planned.plan.labels:
         _write_labels(session, labels)
@@ -259,7 +259,7 @@ def _collected(
         ChunkChanges(len(found[0].extents)).add_receipts(found)
     for part in plan.parts:
         count = rows_of_part[part.number]
-        # The number of distinct rows of other parts is not known.
+        # In parts with distinct rows, their number is unknown before the tasks run.
         if plan.row_count is not None and not part.is_distinct and count != plan.row_count:
             raise InvalidInputError(
                 f"the DataFrame had {plan.row_count:,} rows when its coordinates were read, and "
@@ -272,7 +272,7 @@ def _collected(
 
 
 def _new_repository(location: Location, options: WriteOptions) -> Repository:
-    """Create the repository, or open the one that another writer has just created."""
+    """Create the repository, or open it if another writer has created it meanwhile."""
     wanted = options.spec_version
     try:
         return Repository.create(location, spec_version=wanted, check_clean_root=False)
@@ -289,7 +289,7 @@ def _new_repository(location: Location, options: WriteOptions) -> Repository:
 
 
 def with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
-    """Return the commit with the files of tasks in its counts."""
+    """Add the files of tasks to the counts of a commit."""
     written = Written(dict(commit.files_written), dict(commit.bytes_written))
     for receipt in receipts:
         written.add("chunks", receipt.files, receipt.nbytes)
@@ -342,7 +342,7 @@ def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
 
 
 def _describe_group(session: WriteSession, plan: WritePlan) -> None:
-    """Set the attributes of a group without arrays and attributes to those of the rows."""
+    """Copy the group attributes of the rows to a group that has no arrays and no attributes."""
     path, attributes = plan.group, plan.group_attributes
     node = session.node(path)
     if node is None or not attributes:

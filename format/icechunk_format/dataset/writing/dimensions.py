@@ -1,4 +1,4 @@
-"""Finds and checks the indices of the values of the dimension columns of a write."""
+"""Maps the values of dimension columns to indices, and checks them."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class DimensionIndices:
     Parameters
     ----------
     stay
-        By dimension: the number of labels that keep their indices; all keep them in a dimension
-        that is left out. Other labels are sorted among the new ones if possible.
+        By dimension: the number of labels that keep their indices (all, if the dimension is
+        absent). Later labels are sorted together with new ones if possible.
 
     Attributes
     ----------
     values
         By dimension: the distinct values as one array.
     indexed
-        By dimension: their indices.
+        By dimension: the indices of these values.
     old_labels
-        By dimension: the stored labels before ``old_size``, as they are after the write.
+        By dimension: the stored labels before ``old_size``, in their order after the write.
     disordered
-        Dimensions whose labels were sorted, and are not after this write.
+        Dimensions whose sorted labels become unsorted by this write.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class DimensionIndices:
         return sizes.pop() if sizes else 0
 
     def _order_of(self, dim: str, target: NewArray) -> tuple[NDArray[Any] | None, bool]:
-        """Return the order of new labels: by options, by field metadata, or of replaced labels."""
+        """Return the order of new labels, from options, field metadata or the replaced labels."""
         options = self._prepared.options
         wishes = (
             options.encoding.get(dim, {}).get("order"),
@@ -146,7 +146,7 @@ class DimensionIndices:
         )
 
     def check_density(self, rows: int | None) -> None:
-        """Refuse rows that cover less than ``min_density`` of the grid of their labels."""
+        """Raise InvalidInputError if rows cover less than ``min_density`` of their grid."""
         if rows is None or not self._prepared.dims:
             return
         counts = {dim: indexed.distinct for dim, indexed in self.indexed.items()}
@@ -163,7 +163,7 @@ class DimensionIndices:
             )
 
     def labels_for_messages(self, dims: tuple[str, ...]) -> dict[str, pa.Array]:
-        """Return the labels after the write of all but very long dimensions."""
+        """Return the labels of dimensions after the write, without very long dimensions."""
         found: dict[str, pa.Array] = {}
         budget = _MOST_LABELS_IN_CONTEXT
         for dim in dims:
@@ -179,7 +179,7 @@ class DimensionIndices:
 
 
 def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | None:
-    """Refuse an order that the existing labels do not have."""
+    """Return the order of new labels; raise InvalidInputError if existing labels differ."""
     if wish == "unsorted":
         return None
     found = direction(old) if len(old) > 1 else 0
@@ -194,7 +194,7 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
 
 
 def is_disordered(old: NDArray[Any], indexed: IndexedLabels) -> bool:
-    """Return True if new labels, at the end, make sorted numbers or times unsorted."""
+    """Return True if appended labels make sorted numbers or times unsorted."""
     new = indexed.new_labels
     if new is None or not len(new) or old.dtype.kind not in "iufMm" or not direction(old):
         return False

@@ -32,12 +32,9 @@ def write_table(
     options: WriteOptions,
     access: VirtualAccess = NO_ACCESS,
 ) -> WriteResult:
-    """Write a table, in any layout, in one commit.
+    """Write a table of any layout in one commit.
 
-    Raises
-    ------
-    IcechunkError
-        As ``prepare_write``, ``plan_write``, ``write_batches`` and ``finish_write``.
+    Raises the errors of ``prepare_write``, ``plan_write``, ``write_batches`` and ``finish_write``.
     """
     prepared = prepare_write(location, table.schema, options, access)
     if isinstance(prepared, WriteResult):
@@ -46,7 +43,7 @@ def write_table(
 
 
 def write_prepared_table(prepared: PreparedWrite, table: pa.Table) -> WriteResult:
-    """Write a table for which ``prepare_write`` has been called."""
+    """Write a table with the result of ``prepare_write``."""
     if prepared.options.layout != "cells":
         plan = plan_layout_write(prepared)
         return finish_write(plan, [write_layout_table(plan, table)])
@@ -64,7 +61,7 @@ def write_part(plan: WritePlan, part: WritePart, table: pa.Table) -> TaskReceipt
 
 
 def numbered_batches(plan: WritePlan, part: WritePart, table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part with the numbers of their cells, sorted by them."""
+    """Yield the rows of a part with their cell numbers, in ascending order."""
     if part.is_distinct:
         table = _distinct(table.select([*part.dims, *part.variables]))
     cells = np.zeros(table.num_rows, np.int64)
@@ -87,6 +84,6 @@ def _distinct(table: pa.Table) -> pa.Table:
     if not table.num_columns or not table.num_rows:
         return table
     numbered = table.append_column("_row", pa.array(np.arange(table.num_rows)))
-    # A group treats NULL and NaN as values, like DISTINCT in SQL.
+    # Grouping treats NULL and NaN as values, like DISTINCT in SQL.
     groups = numbered.group_by(table.column_names, use_threads=False).aggregate([("_row", "min")])
     return table.take(groups.column("_row_min"))

@@ -1,4 +1,4 @@
-"""Checks the options of a write that depend on the format: encodings, and values of metadata."""
+"""Checks the encodings and the commit metadata in the options of a write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CF_KEYS: Final = (
     "units",
     "calendar",
 )
-"""Keys of the option ``encoding`` that become attributes of the CF conventions."""
+"""Keys of the option ``encoding`` that become CF attributes."""
 
 ENCODING_KEYS: Final = (
     "dtype",
@@ -37,7 +37,7 @@ ENCODING_KEYS: Final = (
 
 
 def check_options(options: WriteOptions) -> None:
-    """Refuse metadata and encodings that the end of the write could not store."""
+    """Raise InvalidInputError before the write for metadata and encodings that cannot be stored."""
     MetadataItems.of(options.metadata)
     for name, encoding in options.encoding.items():
         for key in encoding:

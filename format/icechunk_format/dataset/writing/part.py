@@ -1,6 +1,7 @@
-"""``WritePart``, which every task of a write receives, and ``TaskReceipt``, which it returns.
+"""Defines ``WritePart``, the context of a write's tasks, and ``TaskReceipt``, their result.
 
-Both are pickled, so they hold no connection and nothing that grows with the number of chunks.
+Both are pickled, so they hold no connection, and their size does not grow with the number of
+chunks.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 
 UNIT = "_unit"
 BLOCK = "_block"
-"""Columns of the layouts of chunks with the numbers of the unit and the block of a row."""
+"""Columns with the unit number and the block number of a row, in the layouts of chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """The repository that a write changes, and the snapshot that it starts from."""
+    """The repository that a write changes, and the snapshot on which it is based."""
 
     location: Location
     base: SnapshotId | None
@@ -54,7 +55,7 @@ class Destination:
 
     @property
     def inline_threshold(self) -> int:
-        """The largest size in bytes of an inline chunk."""
+        """The largest size of an inline chunk in bytes."""
         return self.manifest_format.config.inline_chunk_threshold_bytes
 
 
@@ -67,13 +68,14 @@ class ArrayTarget:
     node_id: NodeId
     dims: tuple[str, ...]
     metadata: ArrayMetadata
-    """After the write."""
+    """The document of the array after the write."""
     encoder: VariableEncoder | None = None
-    """Turns the column into stored values; None in the layouts of chunks."""
+    """Encodes the column; None in the layouts of chunks."""
     old_shape: tuple[int, ...] | None = None
     """None for a new array."""
     region: tuple[DimSelection, ...] | None = None
-    """Old positions along each axis whose cells are replaced: without a row they become missing."""
+    """Old positions along each axis that ``replaceWhere`` selects; cells without a row become
+    missing."""
 
     @classmethod
     def of_existing(
@@ -93,7 +95,7 @@ class ArrayTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePart:
-    """Arrays that are written together: the context of their tasks."""
+    """The context of the tasks of arrays that are written together."""
 
     destination: Destination
     number: int
@@ -102,13 +104,13 @@ class WritePart:
     units: int
     """Number of units; one task writes all rows of a unit."""
     input_schema: pa.Schema
-    """Of the batches that tasks take."""
+    """The schema of the batches that tasks take."""
     numbers: CellNumbers | None = None
     """None in the layouts of chunks."""
     table_dims: tuple[str, ...] = ()
     """All dimensions of the write."""
     labels: Mapping[str, pa.Array] = field(default_factory=dict)
-    """By dimension, for messages; labels of very long dimensions are left out."""
+    """Labels by dimension for messages, without very long dimensions."""
     decoded: bool = True
     """In the layout ``chunks``: True if data are values."""
 
@@ -136,7 +138,7 @@ class WritePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReceipt:
-    """The files that a task has stored, for ``finish_write`` to commit."""
+    """The files that a task has stored, and that ``finish_write`` commits."""
 
     part: int
     """Number of the part."""
@@ -145,13 +147,13 @@ class TaskReceipt:
     """By path of the array."""
     files: int = 0
     nbytes: int = 0
-    """Chunk objects, and their bytes; inline chunks are not counted."""
+    """Number and bytes of chunk objects, without inline chunks."""
     prefixes: tuple[str, ...] = ()
     """URL prefixes of virtual references that need a container."""
 
     @property
     def chunks(self) -> int:
-        """Number of chunks that the task has written."""
+        """Number of chunks written by the task."""
         return sum(receipt.num_chunk_refs for found in self.manifests.values() for receipt in found)
 
 

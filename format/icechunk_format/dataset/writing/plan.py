@@ -2,7 +2,7 @@
 
 Steps
 -----
-1. Find the index of each label: old labels keep their index, new ones follow.
+1. Find the index of each label: old labels keep their index, new labels follow.
 2. Make the ``zarr.json`` of every array, with its shape after the write. If a dimension grows,
    arrays of the group without a column grow as well, so that the group remains one dataset.
 3. Group variables that share blocks of chunks into parts, and number their cells.
@@ -38,14 +38,14 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
 
-# Smaller units are not worth a separate task and manifest.
+# The overhead of a task and a manifest dominates smaller units.
 _LEAST_ROWS_PER_UNIT: Final = 250_000
 _UNITS_PER_CORE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChunks:
-    """Labels that the driver writes, from ``start`` on, the first index of a chunk."""
+    """Labels that the driver writes from index ``start``, the beginning of a chunk."""
 
     path: str
     metadata: ArrayMetadata
@@ -60,20 +60,20 @@ class WritePlan(PreparedWrite):
 
     parts: tuple[WritePart, ...]
     dimension_tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    """By dimension: each ``value``, its ``index``, and its term in the numbers of each part.
+    """By dimension: each ``value``, its ``index``, and its term of the cell number in each part.
 
-    The sum of the terms over the dimensions of a part is the number of a cell.
+    The number of a cell is the sum of its terms over the dimensions of a part.
     """
     row_count: int | None = None
-    """Rows of the DataFrame when the coordinates were found; None if not known."""
+    """Rows of the DataFrame when its coordinates were collected; None if unknown."""
     created: tuple[ArrayTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
-    """Existing arrays that grow: path and document."""
+    """Existing arrays that grow: path and new document."""
     labels: tuple[LabelChunks, ...] = ()
     moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """By dimension, if labels of the base move: the new index of each."""
     disordered: tuple[str, ...] = ()
-    """Dimensions whose new labels, at the end, are out of order; the commit inserts them."""
+    """Dimensions whose new labels are planned at the end, out of order; the commit inserts them."""
     array_table: pa.Table | None = None
     """In the layouts of chunks: the numbers of units and blocks, by array."""
 
@@ -102,7 +102,7 @@ def plan_write(
     Parameters
     ----------
     prepared
-        From ``prepare_write``.
+        The result of ``prepare_write``.
     coordinates
         The distinct values of each dimension column, NULL included, in any order.
     row_count
@@ -112,19 +112,19 @@ def plan_write(
     time_zone
         Zone of times in the option ``replaceWhere``.
     cores
-        Tasks that run at once, which units are small enough to keep busy.
+        Number of parallel tasks; units are made small enough for all of them.
 
     Raises
     ------
     InvalidInputError
-        Coordinates are NULL, NaN or nearly those of the array; rows cover too little of the grid,
-        or leave cells empty of an array without a missing value.
+        Coordinates are NULL, NaN or nearly equal to those of the array; rows cover too little of
+        the grid, or not every cell of an array without a missing value.
     """
     return _Planner(prepared, coordinates, row_count, stay, time_zone, cores).plan()
 
 
 def new_node_id() -> NodeId:
-    """Return the id of a new array."""
+    """Generate the id of a new array."""
     return NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
 
 
@@ -227,7 +227,7 @@ class _Planner:
             return
         cells = math.prod(self._indexed[dim].size for dim in target.dims)
         if rows > math.prod(self._indexed[dim].size for dim in self._prepared.dims):
-            # Two rows have one cell; the error of their task names it.
+            # Two rows have one cell; the task raises an error that names it.
             return
         name = target.column.name
         raise InvalidInputError(
@@ -240,7 +240,7 @@ class _Planner:
         )
 
     def _labels(self, array: ArrayTarget) -> LabelChunks | None:
-        """Return the chunks of labels from the first that changes; None if there is none."""
+        """Return the chunks of labels from the first changed one on; None if none changes."""
         indexed = self._indexed[array.name]
         assert indexed.new_labels is not None
         if not len(indexed.new_labels):

@@ -57,7 +57,7 @@ from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingArray:
-    """A column that is written to an array of the repository."""
+    """A column that is written to an existing array."""
 
     column: SourceColumn
     variable: Variable
@@ -76,22 +76,23 @@ class ExistingArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """A checked write, with the array of each column; see ``prepare_write``."""
+    """A checked write, with the array of each column."""
 
     destination: Destination
     options: WriteOptions
     group: NodePath
     dims: tuple[str, ...]
-    """The dimension columns, in order; none in the layouts of chunks."""
+    """The dimension columns, in order; empty in the layouts of chunks."""
     columns: Mapping[str, SourceColumn]
     targets: Mapping[str, ExistingArray | NewArray]
-    """By column: its array; none for dimensions without labels, and in the layouts of chunks."""
+    """The array of each column, except dimensions without labels; empty in the layouts of
+    chunks."""
     kept: Mapping[str, Variable]
-    """The arrays of the group that stay, by name."""
+    """The arrays of the group that the write keeps, by name."""
     replaced: Mapping[str, Variable]
     """The arrays of the group that the write replaces, by name."""
     missing_groups: tuple[str, ...]
-    """Groups that have to be created, outermost first."""
+    """Groups to create, outermost first."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ class PreparedWrite:
         return f"branch {self.options.branch!r} of {self.destination.location}"
 
     def stage(self) -> dict[str, Any]:
-        """Return the fields of a prepared write, for the plan made of it."""
+        """Return the fields that the plan of this write takes over."""
         return {field.name: getattr(self, field.name) for field in fields(PreparedWrite)}
 
     def array_path(self, name: str) -> str:
@@ -124,18 +125,20 @@ def prepare_write(
     options: WriteOptions,
     access: VirtualAccess = NO_ACCESS,
 ) -> PreparedWrite | WriteResult:
-    """Check a write and find the arrays of its columns; return a result if it can be skipped.
+    """Check a write and find the arrays of its columns.
+
+    Returns a ``WriteResult`` if the write is skipped.
 
     Parameters
     ----------
     location
-        The repository; it need not exist.
+        The repository, which may not exist.
     schema
-        Of the DataFrame; fields may carry the metadata of a read.
+        Schema of the DataFrame; fields may have the metadata of a read.
     options
-        Of the write.
+        The options of the write.
     access
-        To virtual chunks, which a write may have to patch.
+        Access to virtual chunks, which a write may patch.
 
     Raises
     ------
@@ -145,7 +148,7 @@ def prepare_write(
     NotFoundError
         The branch does not exist.
     InvalidInputError
-        Dimensions are not known, a column does not fit its array, or an option cannot be used.
+        Dimensions are unknown, a column does not fit its array, or an option is invalid.
     UnsupportedError
         An existing array has an unsupported data type or codec.
     """
@@ -167,9 +170,9 @@ def prepare_write(
 
 
 def warn_of_rounding(targets: Iterable[ExistingArray | NewArray]) -> None:
-    """Warn of columns of doubles whose arrays store shorter floats, once for each set of columns.
+    """Warn that arrays round columns of doubles to shorter floats, once for each set of columns.
 
-    Packed arrays give no warning: their values are rounded on purpose.
+    Packed arrays give no warning, since they always round.
     """
     rounded = [
         f"{target.variable.name!r} ({data_type.name})"
@@ -192,9 +195,9 @@ def warn_of_rounding(targets: Iterable[ExistingArray | NewArray]) -> None:
 def open_destination(
     location: Place, options: WriteOptions, access: VirtualAccess = NO_ACCESS
 ) -> tuple[Destination, Snapshot | None] | WriteResult:
-    """Return the repository of a write and its base; a result if the write is committed already.
+    """Return the repository of a write and its base; a result if it is already committed.
 
-    The errors are those of ``prepare_write`` about the location and the branch.
+    Raises the errors of ``prepare_write`` about the location and the branch.
     """
     root = Location.of(location)
     found = Repository.find(root)
@@ -225,7 +228,7 @@ def open_destination(
 def prepare_again(
     before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
 ) -> PreparedWrite | WriteResult:
-    """Prepare a write again for a later snapshot of its branch."""
+    """Repeat the preparation of a write on a later snapshot of its branch."""
     destination = replace(before.destination, base=snapshot.id)
     group = _group(snapshot, options, destination.location, before.columns)
     return _prepared(destination, options, group, snapshot, before.columns)
@@ -238,7 +241,7 @@ def _prepared(
     snapshot: Snapshot | None,
     columns: Mapping[str, SourceColumn],
 ) -> PreparedWrite | WriteResult:
-    """Return the write of columns, or its result if ``mode=ignore`` skips it."""
+    """Prepare a write of columns; return its result if ``mode=ignore`` skips it."""
     children = [] if snapshot is None else snapshot.children(group)
     found = [Variable(node) for node in children if node.array is not None]
     arrays = {variable.name: variable for variable in found}
@@ -285,7 +288,7 @@ def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
         return branches[options.branch]
     if options.create_branch:
         return repository.resolve(branch="main")
-    # The message of resolve lists the branches, nearest first.
+    # The error of ``resolve`` lists the branches, the most similar first.
     return repository.resolve(branch=options.branch)
 
 
@@ -296,7 +299,7 @@ def _group(
         found = find_group(snapshot, None, label=str(location))
         held = [Variable(node) for node in snapshot.children(found) if node.array is not None]
         names = {name for variable in held for name in (variable.name, *dict(variable.dimensions))}
-        # The only group with arrays is not that of another table.
+        # Do not choose the only group with arrays if it is that of another table.
         is_other_table = options.layout == "cells" and names.isdisjoint(columns)
         return ROOT if is_other_table else found
     path = parse_node_path("/" + options.group.strip("/"))
@@ -325,7 +328,7 @@ def _targets(
     dims: tuple[str, ...],
     kept: Mapping[str, Variable],
 ) -> dict[str, ExistingArray | NewArray]:
-    """Return the existing or new array of each column, but not of dimensions without labels."""
+    """Return the existing or new array of each column, except dimensions without labels."""
     if columns.keys() <= set(dims):
         raise InvalidInputError(
             f"all columns ({', '.join(columns)}) are dimensions, so there are no values to write; "
@@ -370,7 +373,7 @@ def _targets(
 
 
 def _check_new_variable(name: str, options: WriteOptions, kept: Mapping[str, Variable]) -> None:
-    """Refuse a variable that the group does not have, unless the options allow it."""
+    """Raise InvalidInputError for a new variable in an existing group without ``mergeSchema``."""
     if options.merge_schema or name in options.encoding:
         return
     variables = [other for other, variable in kept.items() if variable.dims != (other,)]
@@ -389,7 +392,7 @@ def _check_new_variable(name: str, options: WriteOptions, kept: Mapping[str, Var
 def _is_index(
     column: SourceColumn, variable: Variable | None, kept: Mapping[str, Variable]
 ) -> bool:
-    """Return True if a dimension has no labels, so that its column holds indices."""
+    """Return True if a dimension has no labels; its column then holds indices."""
     if variable is not None:
         if not variable.is_dimension_coordinate:
             raise InvalidInputError(
@@ -404,7 +407,7 @@ def _is_index(
 
 
 def branch_missing(repository: Repository, options: WriteOptions) -> bool:
-    """Return True if the branch must be created; refuse a missing one without createBranch."""
+    """Return True if the branch must be created; raise NotFoundError without createBranch."""
     if options.branch in repository.branches():
         return False
     if not options.create_branch:

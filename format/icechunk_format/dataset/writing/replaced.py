@@ -2,9 +2,10 @@
 
 Rules of this file
 ------------------
-1. The condition is one on dimensions, joined by AND, so that it is a set of positions along each.
-2. Every label of the rows satisfies it; otherwise nothing is written.
-3. Tasks replace the region in chunks that have rows; ``regions`` makes the rest of it missing.
+1. The condition consists of conditions on single dimensions, joined by AND, so it selects positions
+along each.
+2. Every label of the rows must satisfy the condition; otherwise nothing is written.
+3. Tasks replace the region in chunks with rows; ``regions`` makes its other cells missing.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def replaced_region(
 ) -> dict[str, DimSelection] | None:
     """Return the old positions that the write replaces, by restricted dimension.
 
-    None without the option ``replaceWhere``.
+    Returns None without the option ``replaceWhere``.
 
     Raises
     ------
     InvalidInputError
-        The condition is not only on dimensions, or a row does not satisfy it.
+        The condition is not on dimensions only, or a row does not satisfy it.
     """
     where = prepared.options.replace_where
     if where is None:
@@ -66,7 +67,7 @@ def replaced_region(
 def _conditions(
     where: str, kinds: Mapping[str, pa.DataType], time_zone: str
 ) -> dict[str, Residual]:
-    # Heavy (sqlglot), and most writes have no condition.
+    # Imported here since sqlglot is slow to import and most writes have no condition.
     from icechunk_format.dataset.selection.where.split import plan_where
 
     planned = plan_where(where, kinds, kinds.keys(), time_zone)

@@ -1,4 +1,4 @@
-"""``WriteResult``, and the txnAppId/txnVersion check that skips a repeated write."""
+"""Defines ``WriteResult``, and finds a write that is already committed by its transaction id."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ TXN_VERSION: Final = "txnVersion"
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """Result of a write.
+    """The result of a write.
 
     Parameters
     ----------
     branch
-        The branch that was written.
+        The written branch.
     snapshot_id
-        The branch's snapshot after the write, or the one of before if the write was skipped.
+        The tip of the branch after the write; unchanged if the write was skipped.
     is_skipped
         True if nothing was committed.
     reason
-        Why it was skipped.
+        Why the write was skipped; None otherwise.
     message
         The message of the commit; None if the write was skipped.
     dry_run
         True if the write was only planned.
     rows
-        Rows that were written.
+        Number of written rows.
     chunks
-        Chunks of variables that were written, those of labels not counted. Small chunks are stored
-        in manifests, so there may be fewer objects. A dry run counts all chunks that the labels
-        of the rows select: rows may be missing from some. Chunks of ``replaceWhere`` that no
-        row is in are not counted.
+        Number of written chunks of variables, without those of labels. Small chunks are stored in
+        manifests, so there may be fewer objects. A dry run counts all chunks that the labels of the
+        rows select, even if some have no row. Chunks of the ``replaceWhere`` region without rows
+        are not counted.
     manifests
-        Manifests that tasks have stored.
+        Number of manifests that tasks have stored.
     commit
         The commit, and the files that it and the tasks have stored; None if the write was skipped.
     totals
-        What Spark's tasks have read, written and encoded; None for a write in this process.
+        Requests, bytes, chunks and codec times of Spark's tasks; None for a write in this process.
     """
 
     branch: str
@@ -67,7 +67,7 @@ class WriteResult:
 
 
 def txn_metadata(options: WriteOptions) -> dict[str, Any]:
-    """Return the metadata of the commit: the user's, and txnAppId and txnVersion."""
+    """Return the metadata of the commit: the user's, txnAppId and txnVersion."""
     found = dict(options.metadata or {})
     if options.txn_app_id is not None:
         found[TXN_APP_ID] = options.txn_app_id
@@ -76,7 +76,7 @@ def txn_metadata(options: WriteOptions) -> dict[str, Any]:
 
 
 def find_committed(repository: RepositoryReader, options: WriteOptions) -> WriteResult | None:
-    """Return the result of a write whose txnVersion, or a later one, is committed; else None."""
+    """Return the result if this txnVersion or a later one is already committed, else None."""
     version = options.txn_version
     info = None if version is None else last_committed(repository, options)
     if version is None or info is None or info.metadata[TXN_VERSION] < version:
@@ -91,7 +91,7 @@ def find_committed(repository: RepositoryReader, options: WriteOptions) -> Write
 
 
 def last_committed(repository: RepositoryReader, options: WriteOptions) -> SnapshotInfo | None:
-    """Return the newest commit of the writer on its branch; None if it has not committed."""
+    """Return the newest commit of the writer (txnAppId) on its branch, or None."""
     if options.txn_app_id is None or options.branch not in repository.branches():
         return None
     for info in repository.ancestry(branch=options.branch):

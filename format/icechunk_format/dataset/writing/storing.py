@@ -1,4 +1,4 @@
-"""Stores encoded chunks in batches, and the references of each unit of a task as manifests."""
+"""Stores encoded chunks in batches, and the references of each unit as manifests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH_CHUNKS: Final = 1024
 def store_in_batches(
     destination: Destination, ndim: int, chunks: Iterable[tuple[Sequence[int], bytes]]
 ) -> Iterator[ChunkRefs]:
-    """Store encoded chunks by their coordinates; yield their references batch by batch."""
+    """Store encoded chunks with their coordinates; yield their references batch by batch."""
     storage = destination.open_storage()
     threshold = destination.inline_threshold
     sized = ((chunk, len(chunk[1])) for chunk in chunks)
@@ -33,7 +33,7 @@ def store_in_batches(
 
 
 def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int]) -> NDArray[Any]:
-    """Return the values of a chunk with fill values beyond the edge of the array."""
+    """Pad a chunk at the edge of the array with fill values."""
     shape = metadata.grid.full_chunk_shape(coords)
     if values.shape == shape:
         return values
@@ -43,7 +43,7 @@ def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int])
 
 
 class UnitFiles:
-    """Stores the references of a task's units as manifests; holds those of one unit."""
+    """Stores the references of a task's units as manifests; holds those of one unit in memory."""
 
     def __init__(self, destination: Destination, part: int = 0) -> None:
         self._destination = destination
@@ -63,7 +63,7 @@ class UnitFiles:
             self._nbytes += int(batch.length[is_native].sum())
 
     def end_unit(self) -> None:
-        """Store the references of the unit: one manifest for each array, or more if it is huge."""
+        """Store the references of the unit: one manifest for each array, or several if large."""
         arrays = [self._arrays[path] for path in self._refs]
         parts = ((array.node_id, [ChunkRefs.concat(self._refs[array.path])]) for array in arrays)
         destination = self._destination
@@ -73,7 +73,7 @@ class UnitFiles:
         self._refs = {}
 
     def receipt(self, rows: int = 0, prefixes: Iterable[str] = ()) -> TaskReceipt:
-        """Store the last unit and return the receipt of the task."""
+        """Store the last unit; return the receipt of the task."""
         self.end_unit()
         return TaskReceipt(
             part=self._part,

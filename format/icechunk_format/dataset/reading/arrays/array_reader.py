@@ -5,11 +5,11 @@ a scan can fetch ahead of decoding.
 
 Rules of this file
 ------------------
-1. A block is a product of selections, one for each axis. Only chunks that hold a selected element
-   are fetched. Under sharding only such inner chunks are, unless most of a shard is needed: then
-   one request for the whole shard is cheaper.
+1. A block is a product of selections, one for each axis. Only chunks (under sharding, inner chunks)
+that hold a selected element are fetched. If most of a shard is needed, one request for the whole
+shard is cheaper.
 2. A missing chunk, or a missing inner chunk of a shard, holds the fill value.
-3. A chunk that a block uses in part is kept for the next block (``decoded_chunks``).
+3. A chunk of which a block uses only a part is kept for the next block (``decoded_chunks``).
 4. Shard indexes are kept in the metadata cache of the process under the identity of the stored
    chunk, whose bytes never change.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockRequest:
-    """The chunks that a block needs.
+    """Lists the chunks that a block needs.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class BlockRequest:
     wanted
         Positions in ``coords`` of the chunks to fetch.
     awaited
-        Positions in ``coords`` of chunks that an earlier block fetches and decodes.
+        Positions in ``coords`` of chunks that an earlier block has requested.
     """
 
     picks: list[AxisPick]
@@ -68,7 +68,7 @@ FetchedBlock = tuple[NDArray[np.int64], list[bytes]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DecodedBlock:
-    """A block of values, C-contiguous and of the array's own dtype.
+    """A block of values, C-contiguous, of the array's dtype.
 
     ``present`` is ``bool (m,)``: the chunks of the block that exist, in C order.
     """
@@ -81,7 +81,7 @@ class DecodedBlock:
 class ArrayReader:
     """Reads one array of one snapshot.
 
-    ``kept`` are decoded chunks to share between neighbouring blocks, or None.
+    ``kept`` holds decoded chunks that neighbouring blocks share; None keeps none.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ArrayReader:
         self._kept = kept
         grid = self.metadata.grid
         self._grid = grid
-        # None where chunks differ in size. Looked up once, since there may be thousands of chunks.
+        # None if chunks differ in size. Looked up once: an array may have thousands of chunks.
         self._chunk_shape = grid.chunk_shape
         self._codecs: ChunkCodecs = variable.codecs
         self.axes: tuple[ChunkAxis, ...] = self._codecs.chunk_axes(grid)
@@ -125,13 +125,13 @@ class ArrayReader:
     def read(self, selections: Sequence[DimSelection]) -> NDArray[Any]:
         """Read the product of one selection for each axis.
 
-        A FormatError of damaged bytes names the chunk.
+        Raises FormatError, which names the chunk, if its bytes are damaged.
         """
         request = self.request(selections)
         return self.decode(request, self.fetch(request)).values
 
     def read_box(self, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
-        """Read the elements ``[lower, upper)``; the errors are those of ``read``."""
+        """Read the elements ``[lower, upper)``; raises the errors of ``read``."""
         return self.read(
             [
                 DimSelection.span(size, low, high)
@@ -142,8 +142,8 @@ class ArrayReader:
     def request(self, selections: Sequence[DimSelection]) -> BlockRequest:
         """Return the chunks that hold the product of one selection for each axis.
 
-        Call it in the order in which blocks will be decoded: a chunk that two blocks share is
-        fetched by the first.
+        Must be called in the order in which blocks are decoded: the first of two blocks that share
+        a chunk fetches it.
         """
         picks = [
             pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
@@ -169,7 +169,7 @@ class ArrayReader:
     def present(
         self, selections: Sequence[DimSelection]
     ) -> tuple[list[AxisPick], NDArray[np.bool_]]:
-        """Return the picks of each axis, and True for each chunk of a block that exists.
+        """Return the picks of each axis, and a mask of the chunks of a block that exist.
 
         Nothing is fetched; chunks are in C order.
         """
@@ -217,9 +217,9 @@ class ArrayReader:
     def assume_decoded(
         self, request: BlockRequest, positions: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Keep the chunks of a block as ``decode`` does, but without their values.
+        """Simulate ``decode`` for cost counts: keep the chunks of a block without their values.
 
-        Returns the positions of chunks that an earlier block fetched and that are lost since.
+        Returns the positions of chunks that an earlier block fetched and that were evicted since.
         """
         if self._kept is None:
             return request.awaited
@@ -246,7 +246,7 @@ class ArrayReader:
         present: NDArray[np.bool_],
         counts: list[int],
     ) -> None:
-        """Copy from chunks that earlier blocks fetched, and remember those that do not exist."""
+        """Copy from chunks that earlier blocks fetched, and mark those that do not exist."""
         assert self._kept is not None
         awaited = set(request.awaited.tolist())
         lost = []
@@ -275,9 +275,9 @@ class ArrayReader:
             _copy(values, chunk, request.picks, index)
 
     def payloads(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
-        """Fetch (inner) chunks: positions of those that exist, ascending, and their stored bytes.
+        """Fetch (inner) chunks; return the positions of existing ones, ascending, and their bytes.
 
-        ``coords`` is ``int64 (m, ndim)``, no row twice.
+        ``coords`` is ``int64 (m, ndim)`` without repeated rows.
         """
         if self.shards is not None:
             return self.shards.fetch(coords)
@@ -285,7 +285,10 @@ class ArrayReader:
         return found.positions, fetch_found(self.chunk_source, found)
 
     def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:
-        """Decode one (inner) chunk to its full shape; a FormatError names array and coordinates."""
+        """Decode one (inner) chunk to its full shape.
+
+        Raises FormatError, with the array and the coordinates, if its bytes are damaged.
+        """
         try:
             return timed("decode", self._codecs.decode, payload, self._full_shape(coords))
         except FormatError as error:
@@ -301,7 +304,7 @@ class ArrayReader:
 
 
 def fetch_found(chunk_source: ChunkSource, found: FoundChunks) -> list[bytes]:
-    """Fetch the whole payloads of found chunks, in their order."""
+    """Fetch the complete stored bytes of found chunks, in their order."""
     return [] if found.refs is None else chunk_source.fetch(found.refs, found.rows)
 
 

@@ -1,4 +1,4 @@
-"""Keeps decoded chunks that the next block of a task needs too, within a budget of bytes.
+"""Keeps decoded chunks for later blocks of a task, within a budget of bytes.
 
 Arrays of a table may be chunked differently: a block cut at the chunks of one array uses part of a
 chunk of another, and the next block uses the rest. Fetching runs ahead of decoding, so the block
@@ -19,7 +19,7 @@ _ENTRY_COST = 200
 
 
 class DecodedChunks:
-    """Least-recently-used decoded chunks; None stands for a chunk that does not exist.
+    """A least-recently-used cache of decoded chunks; None stands for a missing chunk.
 
     A chunk larger than the budget of ``max_bytes`` is not kept.
     """
@@ -40,7 +40,7 @@ class DecodedChunks:
             return True
 
     def keep(self, key: Hashable, chunk: NDArray[Any] | None) -> None:
-        """Keep a decoded chunk, or the fact that it does not exist."""
+        """Keep a decoded chunk, or None for a missing chunk."""
         cost = self._cost(chunk)
         with self._lock:
             self._announced.discard(key)
@@ -53,7 +53,7 @@ class DecodedChunks:
                 self._used -= self._cost(dropped)
 
     def find(self, key: Hashable) -> tuple[bool, NDArray[Any] | None]:
-        """Return whether a chunk is kept, and the chunk; None stands for a missing one."""
+        """Return whether a chunk is in the cache, and the chunk; None if it is missing."""
         with self._lock:
             if key not in self._kept:
                 return False, None

@@ -1,4 +1,4 @@
-"""``SnapshotSource``, which travels to tasks, and the arrays that they open of it."""
+"""Opens arrays of a snapshot in the process of a task, from a picklable ``SnapshotSource``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
 
-# Labels of a dimension up to this length are read whole, once per process; of a longer one, only
-# the range that a task covers.
+# Labels of a dimension up to this length are read whole, once per process; of a longer dimension, a
+# task reads only the range that it covers.
 WHOLE_LABELS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource:
-    """A snapshot of a repository, with the right to fetch its chunks; picklable."""
+    """A snapshot of a repository and the access to its chunks; picklable."""
 
     chunk_source: ChunkSource
     snapshot_id: SnapshotId
@@ -43,9 +43,9 @@ class SnapshotSource:
 
 
 class SnapshotArrays:
-    """Opens the arrays of a snapshot, and keeps them for one task.
+    """Opens the arrays of a snapshot, each once for one task.
 
-    ``kept_bytes`` are for decoded chunks that neighbouring blocks share.
+    ``kept_bytes`` limits the decoded chunks kept for neighbouring blocks.
     """
 
     def __init__(self, chunk_source: ChunkSource, snapshot: Snapshot, kept_bytes: int = 0) -> None:
@@ -76,7 +76,7 @@ class SnapshotArrays:
         return self._readers[path]
 
     def reader_of(self, variable: Variable) -> ArrayReader:
-        """Return the reader of an array that the snapshot need not list."""
+        """Return the reader of an array, which may be absent from the snapshot."""
         return ArrayReader(
             lookup=ChunkLookup(self._storage, self.snapshot, variable.node),
             variable=variable,
@@ -85,11 +85,11 @@ class SnapshotArrays:
         )
 
     def lookup(self, path: str) -> ChunkLookup:
-        """Return the chunk lookup of an array, which works without its codecs."""
+        """Return the chunk lookup of an array; it does not need the codecs."""
         return ChunkLookup(self._storage, self.snapshot, self.variable(path).node)
 
     def labels(self, column: Column, size: int, selection: DimSelection | None = None) -> pa.Array:
-        """Return the values of a dimension column at the selected positions, or at all."""
+        """Return the values of a dimension column at the selected positions; None is all."""
         selection = selection or DimSelection.whole(size)
         if column.path is None or column.decoder is None:
             return pa.array(selection.positions(), type=column.arrow_type)
@@ -114,8 +114,8 @@ class SnapshotArrays:
 def pinned_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     """Load a snapshot once per process.
 
-    ``load_snapshot`` reads a snapshot of spec version 1 again each time, since expiration rewrites
-    its parent id. A scan only needs the arrays, which never change.
+    ``load_snapshot`` reads a snapshot of spec version 1 each time, since expiration rewrites its
+    parent id. A scan needs only the arrays, which never change.
     """
 
     def load(_: list[int]) -> list[Loaded[Snapshot]]:

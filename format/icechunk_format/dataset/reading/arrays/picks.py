@@ -1,7 +1,7 @@
 """Splits the selected elements of an axis at chunk edges.
 
-A block of cells is a product of picks, one for each axis; it needs the product of their chunks. A
-pick lists only chunks that hold a picked element, so no other chunk is fetched.
+A block of cells is the product of one pick for each axis, and its chunks are the product of their
+chunks. A pick lists only chunks that hold a picked element, so no other chunk is fetched.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class AxisPick:
     chunks
         ``int64 (k,)``: the chunks that hold them, ascending.
     sources
-        For each chunk, the picked elements counted from the chunk's first one.
+        For each chunk, the offsets of the picked elements in the chunk.
     targets
         For each chunk, the positions of its elements among the picked ones.
     partial
-        ``bool (k,)``: not all elements of the chunk are picked.
+        ``bool (k,)``: True if some elements of the chunk are not picked.
     """
 
     length: int
@@ -42,7 +42,7 @@ class AxisPick:
     partial: NDArray[np.bool_]
 
     def spread(self) -> NDArray[np.int64]:
-        """Return for each picked element the number of its chunk among ``chunks``."""
+        """Return, for each picked element, the index of its chunk in ``chunks``."""
         lengths = [target.stop - target.start for target in self.targets]
         return np.repeat(np.arange(len(lengths)), lengths)
 
@@ -101,7 +101,7 @@ def product_coords(picks: Sequence[AxisPick]) -> NDArray[np.int64]:
 
 
 def any_partial(picks: Sequence[AxisPick]) -> NDArray[np.bool_]:
-    """Return for each chunk of a block, in C order, True if some of its cells are not picked."""
+    """Return a mask of the chunks of a block, in C order, of which some cells are not picked."""
     partial = np.zeros((), dtype=bool)
     for p in picks:
         partial = partial[..., None] | p.partial

@@ -46,7 +46,7 @@ class ShardReads:
     path: str
 
     def shard_of(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Split coordinates of inner chunks into those of their shards and those within them."""
+        """Return the coordinates of each inner chunk's shard, and its coordinates in the shard."""
         shards, local = np.empty_like(coords), np.empty_like(coords)
         for number, (axis, step) in enumerate(
             zip(self.grid.axes, self.sharding.inner_shape, strict=True)
@@ -56,7 +56,7 @@ class ShardReads:
         return shards, local
 
     def fetch(self, coords: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[bytes]]:
-        """Fetch inner chunks: the positions of those that exist, ascending, and their bytes.
+        """Fetch inner chunks; return the positions of existing ones, ascending, and their bytes.
 
         ``coords`` is ``int64 (m, ndim)``, in the grid of all inner chunks of the array.
         """
@@ -89,10 +89,10 @@ class ShardReads:
     def planned_reads(
         self, coords: NDArray[np.int64], known: set[Hashable]
     ) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-        """Return the positions of inner chunks that exist, and what ``fetch`` would read.
+        """Return the positions of existing inner chunks, and the reads of ``fetch``.
 
-        Reads are pairs of requests and bytes. Indexes of the shards in ``known`` are not counted;
-        those of the others are added to it. Only indexes are fetched.
+        Reads are pairs of requests and bytes. Shards in ``known`` do not count their index; other
+        shards do, and are added to ``known``. Only indexes are fetched.
         """
         request = _ShardRequest(self, coords)
         if request.refs is None:
@@ -110,12 +110,12 @@ class ShardReads:
     def planned_index_reads(
         self, coords: NDArray[np.int64], known: set[Hashable]
     ) -> tuple[int, int]:
-        """Return the requests and bytes of the indexes that ``stored`` reads."""
+        """Return the number of requests and bytes with which ``stored`` reads indexes."""
         request = _ShardRequest(self, coords)
         return self._planned_index_reads(request, np.arange(len(request.rows)), known)
 
     def stored(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions of the inner chunks that exist; only indexes are fetched."""
+        """Return the positions of existing inner chunks; only indexes are fetched."""
         request = _ShardRequest(self, coords)
         found = np.zeros(len(coords), dtype=bool)
         numbers = np.arange(len(request.rows))
@@ -128,7 +128,7 @@ class ShardReads:
     def _stored_ranges(
         self, request: _ShardRequest, numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return positions, rows and byte ranges of the inner chunks that some shards hold."""
+        """Return positions, rows and byte ranges of the existing inner chunks of some shards."""
         entries = np.full((len(request.local), 2), _NOT_STORED, dtype=np.uint64)
         rows = np.empty(len(request.local), dtype=np.int64)
         for number, index in zip(numbers.tolist(), self._indexes(request, numbers), strict=True):
@@ -165,7 +165,7 @@ class ShardReads:
     def _indexes(
         self, request: _ShardRequest, numbers: NDArray[np.int64]
     ) -> list[NDArray[np.uint64]]:
-        """Return the indexes of some shards of a request, fetching those not known yet."""
+        """Return the indexes of some shards of a request; fetch those that are not cached."""
         refs = request.refs
         if refs is None or not len(numbers):
             return []
@@ -202,7 +202,7 @@ class ShardReads:
 
 
 class _ShardRequest:
-    """Inner chunks sorted by the existing shards that hold them."""
+    """Requested inner chunks, grouped by existing shard."""
 
     def __init__(self, reads: ShardReads, coords: NDArray[np.int64]) -> None:
         shards, self.local = reads.shard_of(coords)
@@ -235,7 +235,7 @@ class _ShardRequest:
 
 
 def _identity(refs: ChunkRefs, row: int) -> Hashable:
-    """Return the key of a shard among those of one array."""
+    """Return the key of a shard, unique within its array."""
     start, length = int(refs.offset[row]), int(refs.length[row])
     kind = int(refs.kind[row])
     stored: Hashable

@@ -1,1 +1,1 @@
-"""The layouts of rows: cells, summary, chunks, refs."""
+"""Yields the rows of each layout: cells, summary, chunks, refs."""

@@ -1,8 +1,8 @@
 """Cuts blocks of cells into batches of rows, and builds each column of labels once.
 
-The rows of a block are in C order. A batch is a whole number of steps along one axis. The labels
-of later axes are therefore the same in all batches of a block (and often of the next block): they
-are built once and sliced. The labels of earlier axes are one value repeated.
+The rows of a block are in C order. A batch is a whole number of steps along one axis. Labels of
+later axes are therefore the same in all batches of a block (and often in the next block): they are
+built once and sliced. Labels of earlier axes are one repeated value.
 
 Values are sliced from the block's columns; they are copied only if rows are dropped.
 """
@@ -24,14 +24,14 @@ _MOST_KEPT_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
-    """A block, ready to be cut into batches.
+    """The columns of a block, before they are cut into batches.
 
     Parameters
     ----------
     labels
-        For each axis whose column is wanted, its name and its values along the axis.
+        Name and values of each requested label column, by axis.
     keys
-        For each axis, a value that is equal exactly if the labels are.
+        For each axis, a key; blocks with equal keys have equal labels along it.
     values
         Columns of the whole block in C order, by name.
     keep
@@ -52,7 +52,7 @@ class BatchBuilder:
         self._kept: dict[Hashable, pa.Array] = {}
 
     def batches(self, block: BlockRows) -> Iterator[dict[str, pa.Array]]:
-        """Yield the columns of one batch after another, all of the same length, by name."""
+        """Yield the columns of each batch by name."""
         shape = block.shape
         axis, inner = len(shape) - 1, 1
         while axis >= 0 and inner * shape[axis] <= BATCH_ROWS:
@@ -99,7 +99,7 @@ class BatchBuilder:
     def _columns(
         self, block: BlockRows, axis: int, inner: int, steps: int, outer: tuple[int, ...]
     ) -> dict[str, pa.Array]:
-        """Return the columns of all axes but ``axis``, as long as the longest batch."""
+        """Return the label columns of all other axes, with the length of the longest batch."""
         rows = steps * inner
         columns = {}
         for number, (name, labels) in block.labels.items():
@@ -137,7 +137,7 @@ class BatchBuilder:
 
     def _keep(self, key: Hashable, column: pa.Array) -> pa.Array:
         if len(self._kept) >= _MOST_KEPT_COLUMNS:
-            # Dictionaries keep the order of insertion: this drops the oldest.
+            # Drop the oldest entry: dictionaries keep the order of insertion.
             del self._kept[next(iter(self._kept))]
         self._kept[key] = column
         return column
@@ -148,7 +148,7 @@ def join_thin(
 ) -> Iterator[pa.RecordBatch]:
     """Join neighbouring batches of few rows, since Spark spends a fixed time on each batch.
 
-    Batches of half of ``rows`` or more pass as they are.
+    Batches of at least half of ``rows`` are passed on unchanged.
     """
     waiting: list[pa.RecordBatch] = []
     filled = 0

@@ -1,7 +1,7 @@
 """Reads blocks of several arrays of a table together, for the layouts ``cells`` and ``summary``.
 
-An array may have fewer dimensions than the table, or another order of them; its column still has
-one value for each cell of the block, in C order.
+An array may have fewer dimensions than the table, or another order; its values are broadcast to one
+for each cell of the block, in C order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
     from icechunk_format.dataset.reading.arrays.picks import AxisPick
 
-# Rows of the layout ``summary`` that a task may hold, at about 60 bytes for each variable.
+# Most rows of the layout ``summary`` that a task holds, at about 60 bytes for each variable.
 _MOST_BLOCKS = 1 << 16
 
 
@@ -47,7 +47,7 @@ _MOST_BLOCKS = 1 << 16
 class Slab:
     """The unit of reading: a block, or a slab of a block that is too large to be read at once.
 
-    ``whole`` is that block; ``completes`` is True for its last slab.
+    ``whole`` is the whole block; ``completes`` is True for its last slab.
     """
 
     block: Block
@@ -65,8 +65,8 @@ class BlockColumns:
     values
         The result of ``convert`` for each array column, by the column's source.
     stored
-        ``bool`` of the shape of the slab: cells for which some variable has a chunk. None if all
-        have, or if missing chunks are not skipped.
+        ``bool`` of the shape of the slab: True for cells in a chunk of at least one variable. None
+        if this holds for all, or if missing chunks are not skipped.
     """
 
     slab: Slab
@@ -75,7 +75,7 @@ class BlockColumns:
 
     @property
     def block(self) -> Block:
-        """The positions of the cells."""
+        """The selected positions of the slab."""
         return self.slab.block
 
 
@@ -92,7 +92,7 @@ class BlockReads:
         The array columns to read; no dimension columns.
     convert
         Called on the decoding thread with a column, its stored values and the shape of the block.
-        The values have the axes of the table; their length is 1 along axes that the array lacks.
+        The values have the table's axes, with length 1 along axes that the array lacks.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class BlockReads:
         self._convert = convert
         self._context = context
         self._dims = context.table.dims
-        # What the scan selects along each dimension of the table.
+        # The selection along each dimension of the table.
         self.selections = context.table.selections(context.selections)
         self._columns = [column for column in columns if column.path is not None]
         self._readers: dict[str, ArrayReader] = {
@@ -115,8 +115,8 @@ class BlockReads:
             str(column.path): tuple(self._dims.index(dim) for dim in column.dims)
             for column in self._columns
         }
-        # Whether a cell is stored depends on all variables of the table, not only on the selected
-        # columns, so that every projection has the same rows.
+        # All variables of the table decide whether a cell is stored, not only the selected columns,
+        # so that every projection has the same rows.
         self._counted: dict[str, tuple[int, ...]] = {}
         variables = [arrays.variable(path) for path in context.table.arrays]
         if context.skip_missing:
@@ -150,7 +150,7 @@ class BlockReads:
             )
 
     def slabs(self, task: ScanTask) -> Iterator[Slab]:
-        """Yield all blocks of the task in order, the largest of them in slabs."""
+        """Yield the blocks of the task in order; those that are too large, in slabs."""
         budget = self._context.read_ahead_bytes
         for box in self.boxes(task):
             for block in cut_blocks(
@@ -165,7 +165,7 @@ class BlockReads:
 
     def requested_slabs(self, task: ScanTask) -> Iterator[Slab]:
         """Yield the slabs of a task with the chunks that each array needs, in order."""
-        # The consumer's thread runs this, so chunks are announced in the order of decoding.
+        # Runs on the consumer's thread, so chunks are announced in the order of decoding.
         for slab in self.slabs(task):
             for path, dims in self._dims_of.items():
                 selections = [slab.block[dim] for dim in dims]
@@ -173,7 +173,7 @@ class BlockReads:
             yield slab
 
     def read(self, task: ScanTask) -> Generator[BlockColumns, None, None]:
-        """Read all blocks of the task ahead of the caller; closing the generator stops this."""
+        """Read all blocks of the task ahead of the caller, until the generator is closed."""
         return read_ahead(
             self.requested_slabs(task),
             fetch=self._fetch,
@@ -187,7 +187,7 @@ class BlockReads:
         return self._readers[path]
 
     def looked_up(self, slab: Slab) -> Iterator[tuple[ArrayReader, NDArray[np.int64]]]:
-        """Yield the chunks of a slab of which only the existence matters, array by array."""
+        """Yield, array by array, the chunks of a slab that are only checked for existence."""
         for path, dims in self._counted.items():
             if path not in slab.requests:
                 reader = self._readers[path]
@@ -197,7 +197,7 @@ class BlockReads:
                 yield reader, product_coords(picks)
 
     def stored_cells(self, slab: Slab) -> int:
-        """Return how many cells of a slab have rows; no data are fetched."""
+        """Return the number of cells of a slab that have rows; no data are fetched."""
         shape = block_shape(slab.block)
         if not self._counted:
             return math.prod(shape)
@@ -240,7 +240,7 @@ class BlockReads:
 
 
 class TaskLabels:
-    """Labels of the dimensions that a task covers, for the given dimension columns."""
+    """Labels of dimension columns, in the range that a task covers."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class TaskLabels:
             self._labels[dim] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
-        """Return dimension name and values along a block, by the number of the dimension."""
+        """Return the names and labels of dimensions along a block, by dimension number."""
         found = {}
         for dim, (name, chosen, values) in self._labels.items():
             [first] = chosen.rank(np.array([block[dim].start])).tolist()
@@ -296,7 +296,7 @@ def _mark_stored(
     present: NDArray[np.bool_],
     dims: tuple[int, ...],
 ) -> None:
-    """Mark the cells of a block whose chunks of one array exist."""
+    """Mark the cells of a block that are in existing chunks of one array."""
     if present.all():
         stored[...] = True
         return

@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. A block is whole chunks of the leading variable, clipped to the box and the selection.
-2. Small chunks are joined until a block has about a million cells or 16 MiB, so that ten thousand
-   tiny chunks need few batches of requests. A larger chunk is one block.
-3. Where another variable has longer chunks along the axis that is cut, blocks grow to that length
-   if they fit in half of the budget, so that its chunks are decoded once.
+2. Small chunks are joined up to about a million cells or 16 MiB, so that ten thousand tiny chunks
+need few batches of requests. A larger chunk is a block by itself.
+3. If another variable has longer chunks along the axis that is cut, blocks grow to their length,
+within half of the budget, so that these chunks are decoded once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOST_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockArray:
-    """The chunks of an array that blocks are read from.
+    """The chunks of one array that is read by blocks.
 
-    ``dims`` gives for each of its axes the number of the table's dimension.
+    ``dims`` maps each axis of the array to the number of a dimension of the table.
     """
 
     dims: tuple[int, ...]
@@ -60,15 +60,15 @@ def cut_blocks(
     Parameters
     ----------
     box
-        The selection of the task along each dimension; none of them empty.
+        The selection of the task along each dimension, not empty.
     axes
         Edges along which blocks may be cut.
     arrays
-        The arrays that each block is read from.
+        The arrays that are read for each block.
     budget
         Bytes that the task may hold.
     most_grown
-        Cells to which a block may grow beyond the budget, because it is then read in slabs.
+        Cells to which a block may grow beyond the budget if it is read in slabs.
     """
     per_cell = sum(array.item_bytes for array in arrays) + 8
     cells = max(1, min(MOST_CELLS, MOST_BYTES // per_cell, budget // 4 // per_cell))
@@ -87,7 +87,7 @@ def cut_blocks(
 
 
 def block_bytes(block: Block, arrays: Sequence[BlockArray]) -> int:
-    """Estimate the bytes that reading a block takes: its cells, and the chunks that hold them."""
+    """Estimate the memory of reading a block: its cells, and the chunks that hold them."""
     cells = math.prod(block_shape(block))
     total = 0
     for array in arrays:
@@ -98,7 +98,7 @@ def block_bytes(block: Block, arrays: Sequence[BlockArray]) -> int:
                 elements = (last - first) * axis.step
             else:
                 elements = int(axis.edges[last] - axis.edges[first])
-            # Chunks without a selected index are skipped; each index costs at most one chunk.
+            # Chunks without a selected index are skipped, so each index costs at most one chunk.
             decoded *= min(elements, block[dim].count * max(axis.step, 1) or elements)
         total += (decoded + cells) * array.item_bytes
     return total
@@ -135,8 +135,8 @@ def _grow(
 def _pieces(
     selection: DimSelection, axis: ChunkAxis, first: int, last: int, step: int
 ) -> list[DimSelection]:
-    # Edges are multiples of the step from the start of the array, where chunks of other arrays
-    # begin, too.
+    # Edges are multiples of the step from the start of the array, as are the chunk edges of other
+    # arrays.
     starts = np.arange(first - first % step, last, step, dtype=np.int64)
     edges = axis.start_of(np.append(starts, min(int(starts[-1]) + step, axis.count)))
     parts = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``cells``; the errors are those of ``run_scan``."""
+    """Yield the rows of a task of the layout ``cells``; raises the errors of ``run_scan``."""
     table = context.table
     needed = needed_columns(table, context.residual)
     arrays = context.open_arrays()
@@ -45,7 +45,7 @@ def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 def needed_columns(table: Table, residual: Residual | None) -> list[Column]:
     """Return the columns that rows or the condition need, one for each source.
 
-    Scans name columns by their source; only the rows have the names that the user chose.
+    Scans identify columns by their source; only rows use the user's spelling of names.
     """
     needed = {column.source: column for column in table.columns}
     for column in table.value_columns:

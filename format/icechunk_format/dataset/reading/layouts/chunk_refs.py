@@ -1,7 +1,7 @@
 """Yields the layout ``refs``: one row for each chunk reference, from the manifests alone.
 
-No chunk is fetched, so virtual references can be listed without authorization. All work is on whole
-columns, except for the strings of virtual references.
+No chunk is fetched, so virtual references can be listed without authorization. Everything is
+computed on whole columns, except for the strings of virtual references.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 
 
 def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``refs``; the errors are those of ``run_scan``."""
+    """Yield the rows of a task of the layout ``refs``; raises the errors of ``run_scan``."""
     yield from join_thin(_batches(context, task), context.arrow_schema)
 
 
@@ -50,7 +50,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 def refs_of_part(
     context: ScanContext, arrays: SnapshotArrays, part: tuple[int, ...]
 ) -> Iterator[tuple[str, ChunkRefs, NDArray[np.int64]]]:
-    """Yield the array, references of a manifest, and the rows among them that are selected."""
+    """Yield the array, the references of a manifest, and the selected rows among them."""
     path = context.table.arrays[part[0]]
     variable = arrays.variable(path)
     bounds = np.array(part[1:], dtype=np.int64).reshape(-1, 2)
@@ -77,7 +77,7 @@ def _selected(
 class RefColumns:
     """Builds the columns of one batch of references on demand.
 
-    ``rows`` are the rows of ``refs`` to show; ``path`` is the array.
+    ``rows`` selects rows of ``refs``; ``path`` is the array.
     """
 
     def __init__(self, path: str, refs: ChunkRefs, rows: NDArray[np.int64]) -> None:

@@ -5,13 +5,13 @@ mapInPandas can work on whole chunks at array speed.
 
 Rules of this file
 ------------------
-1. Every chunk that holds a selected element is one row with all of its elements; ``start`` and
-   ``shape`` are their position and extent, clipped to the array.
+1. Each chunk that holds a selected element is one row with all elements of the chunk; ``start`` and
+``shape`` are its position and extent, clipped to the array.
 2. Decoded data are C order, little endian. A missing chunk holds the fill value, or has no row
    when missing chunks are skipped.
 3. With ``decoded=false`` a row holds the stored bytes, and a missing chunk has no row. ``shape`` is
    still clipped, although the bytes decode to the full chunk.
-4. Data are not fetched when the column ``data`` is not selected.
+4. Data are not fetched if the column ``data`` is not selected.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.layouts import data_type_name
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
-# Bytes of a row beside its data; limits blocks of tiny chunks.
+# Bytes of a row without its data; limits blocks of tiny chunks.
 _ROW_BYTES = 256
 
 
 def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``chunks``; the errors are those of ``run_scan``."""
+    """Yield the rows of a task of the layout ``chunks``; raises the errors of ``run_scan``."""
     yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
 
 
@@ -108,7 +108,7 @@ def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
 def blocks_of_chunks(
     context: ScanContext, arrays: SnapshotArrays, task: ScanTask
 ) -> Iterator[ChunkBlock]:
-    """Yield the chunks that a task selects, a few of one array at a time."""
+    """Yield the selected chunks of a task in blocks, each of one array."""
     for part in task.parts:
         reader = arrays.reader(context.table.arrays[part[0]])
         variable = arrays.variable(reader.path)

@@ -1,15 +1,15 @@
-"""Computes statistics of many blocks at once, and merges those of blocks read in pieces.
+"""Computes statistics of many blocks together, and merges those of blocks read in slabs.
 
-Edges along each axis divide an array of values into segments; a segment is one row of the layout
-``summary``. Small segments are reduced together, axis by axis, so ten thousand of them cost as
-much as one large segment. Large segments are reduced one by one, in pieces that fit into the
+Edges along each axis divide an array of values into segments; a segment becomes one row of the
+layout ``summary``. Small segments are reduced together, axis by axis, so ten thousand of them cost
+as much as one large segment. Large segments are reduced one by one, in pieces that fit into the
 processor's cache.
 
 Rules of this file
 ------------------
 1. ``m2`` is computed from the differences to the mean, never as a difference of squares.
 2. Pieces are merged by the formula of Chan, Golub and LeVeque.
-3. A NaN that counts as a value is larger than all numbers, as in Spark.
+3. A NaN that is not a missing value is larger than all numbers, as in Spark.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# A piece, its copy as float64 and its differences fit into the second-level cache together.
+# A piece, its float64 copy and its differences together fit into the L2 cache.
 _PIECE_CELLS = 32_768
 
-# From this size on, passes over memory cost more than a few calls of NumPy for each segment.
+# From this size on, passes over memory cost more than a few NumPy calls for each segment.
 _LARGE_SEGMENT_CELLS = 2_048
 
 
@@ -35,7 +35,7 @@ class Statistics:
     Parameters
     ----------
     count, nulls
-        ``int64``: values, and cells without one.
+        ``int64``: number of values, and of cells without a value.
     low, high
         Smallest and largest value; undefined if ``count`` is 0.
     total, mean, m2
@@ -51,12 +51,12 @@ class Statistics:
     m2: NDArray[np.float64]
 
     def merge(self, other: Statistics) -> Statistics:
-        """Return the statistics of both together."""
+        """Return the statistics of the values of both."""
         count = self.count + other.count
         share = np.divide(
             other.count, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0
         )
-        # The mean of no values is undefined and must not turn the result into NaN.
+        # The mean without values is undefined and must not turn the result into NaN.
         first = np.where(self.count > 0, self.mean, other.mean)
         second = np.where(other.count > 0, other.mean, self.mean)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -75,12 +75,12 @@ class Statistics:
 
     @classmethod
     def none(cls, shape: Sequence[int], like: Statistics) -> Statistics:
-        """Return statistics of segments without a cell, of the same types as others."""
+        """Return statistics of empty segments, with the types of ``like``."""
         names = cls.__dataclass_fields__
         return cls(**{name: np.zeros(shape, getattr(like, name).dtype) for name in names})
 
     def add(self, at: tuple[slice, ...], other: Statistics) -> None:
-        """Merge the statistics of more cells into those of some segments, in place."""
+        """Merge statistics of more cells into the segments ``at``, in place."""
         names = self.__dataclass_fields__
         merged = Statistics(**{name: getattr(self, name)[at] for name in names}).merge(other)
         for name in names:
@@ -110,7 +110,7 @@ def summarize(
     valid
         Cells that have a value, or None for all.
     keep
-        Cells that count at all, or None for all.
+        Cells to count, or None for all.
     starts
         For each axis, the first position of each segment, ascending from 0.
     exact_sum
@@ -182,7 +182,7 @@ def _summarize_large(
 
 
 def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the smallest, the largest, the sum, the mean and m2 of at least one number."""
+    """Return minimum, maximum, sum, mean and m2 of at least one number."""
     firsts = range(0, len(flat), _PIECE_CELLS)
     lows, highs = np.empty(len(firsts), flat.dtype), np.empty(len(firsts), flat.dtype)
     sums, m2s = np.empty(len(firsts), sum_type), np.empty(len(firsts))
@@ -238,7 +238,7 @@ def _both(one: NDArray[np.bool_] | None, two: NDArray[np.bool_] | None) -> NDArr
 def _reduce(
     operation: np.ufunc, values: NDArray[Any], starts: Sequence[NDArray[np.int64]]
 ) -> NDArray[Any]:
-    # The last axis is contiguous; reducing it first leaves little for the others.
+    # The last axis is contiguous; reducing it first leaves little to reduce along the others.
     for axis in reversed(range(values.ndim)):
         if len(starts[axis]) == 1:
             values = operation.reduce(values, axis=axis, keepdims=True)

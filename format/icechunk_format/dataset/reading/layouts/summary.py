@@ -1,17 +1,18 @@
 """Yields the layout ``summary``: one row of statistics for each block of the table.
 
-Moving rows to Spark limits the layout ``cells``. Averages and quick-look maps need only a few
-numbers of each block, so executors compute those where they read the data.
+The speed of the layout ``cells`` is limited by moving rows to Spark. Averages and quick-look maps
+need only a few numbers of each block, which executors compute where they read the data.
 
 Rules of this file
 ------------------
 1. Blocks are the chunks of the leading variable, or ``block`` elements along each dimension,
    counted from the first element of the array. A selection removes cells from blocks; a block
-   without cells has no row.
+   without selected cells has no row.
 2. ``<d>_first`` and ``<d>_last`` are the first and last selected label of the block along a
-   dimension. Cells that a condition on values drops are not counted, but do not change the labels.
-3. A read holds many small blocks, one block, or a slab of blocks that exceed the budget of the
-   task. A slab may hold parts of many blocks, so its statistics are merged block by block.
+   dimension. Cells dropped by a condition on values are not counted, but do not change these
+   labels.
+3. One read covers many small blocks, one block, or a slab of blocks that exceed the budget of the
+task. A slab may contain parts of many blocks, so its statistics are merged block by block.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from icechunk_format.grid.axes import ChunkAxis
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Converted:
-    """A variable of a block: numbers for statistics, Arrow for a condition."""
+    """The values of a variable: numbers for statistics, Arrow for a condition."""
 
     values: NDArray[Any] | None = None
     valid: NDArray[np.bool_] | None = None
@@ -56,10 +57,9 @@ class _Converted:
 
 
 class _Segments:
-    """The statistics of the blocks that are read together: a segment, later a row, for each.
+    """The statistics of blocks that are read together: one segment, later one row, for each.
 
-    ``axes`` are the edges of blocks along each dimension; ``whole`` is what is read together, at
-    once or in slabs.
+    ``axes`` holds the edges of blocks along each dimension; ``whole`` is the union of the blocks.
     """
 
     def __init__(self, axes: Sequence[ChunkAxis], whole: Block) -> None:
@@ -73,7 +73,7 @@ class _Segments:
         self.statistics: dict[str, Statistics] = {}
 
     def located(self, slab: Block) -> tuple[tuple[slice, ...], list[NDArray[np.int64]]]:
-        """Return the segments that a slab has cells of, and their starts along its axes."""
+        """Return the segments with cells in a slab, and their starts along its axes."""
         at, starts = [], []
         for axis, selection, known in zip(self._axes, slab, self._numbers, strict=True):
             found = axis.chunk_of(selection.positions())
@@ -83,7 +83,7 @@ class _Segments:
         return tuple(at), starts
 
     def add(self, source: str, at: tuple[slice, ...], found: Statistics, *, last: bool) -> None:
-        """Merge the statistics of a variable over one slab, which may be the last."""
+        """Merge the statistics of a variable over one slab; ``last`` for the last slab."""
         known = self.statistics.get(source)
         if known is None and last:
             # The only slab: nothing to merge.
@@ -105,7 +105,7 @@ class _Segments:
 
 
 def run_summary(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``summary``; the errors are those of ``run_scan``."""
+    """Yield the rows of a task of the layout ``summary``; raises the errors of ``run_scan``."""
     yield from join_thin(_SummaryRun(context, task).batches(), context.arrow_schema)
 
 
@@ -156,7 +156,7 @@ class _SummaryRun:
             numbers, valid = decoder.decode_numeric(values)
             converted.values = np.broadcast_to(numbers, shape)
         else:
-            # Only counts are shown, so any number will do.
+            # Only counts are shown, so the numbers are arbitrary.
             converted.values = np.broadcast_to(np.zeros((), dtype=np.int64), shape)
             decoded = decoder.decode(values.reshape(-1))
             valid = decoded.is_valid().to_numpy(zero_copy_only=False)
@@ -186,7 +186,7 @@ class _SummaryRun:
             segments.add(source, at, found, last=block.slab.completes)
 
     def _keep(self, block: BlockColumns, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
-        """Return the cells that count, or None for all."""
+        """Return a mask of the cells to count, or None for all."""
         residual = self._context.residual
         if residual is None:
             return block.stored

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. The tables of ``syntax`` declare the allowed constructs. Errors about other constructs name them
-   and the allowed ones.
-2. The table of handlers names the parts of a node that each one reads; other parts are refused.
+1. The tables of ``syntax`` declare the allowed constructs. Errors about other constructs list the
+allowed ones.
+2. The table of handlers lists the parts of a node that each handler reads; other parts are refused.
 3. Types are resolved here, by the rules of ``types``.
 """
 
@@ -67,8 +67,8 @@ from icechunk_format.names import unknown
 class Compiler:
     """Compiles syntax trees against the columns of one table.
 
-    ``columns`` are the types of the columns that an expression may name, ``lists`` the items of the
-    lists that stand for placeholders; see ``long_lists``.
+    ``columns`` are the types of the columns that an expression may name. ``lists`` are the items of
+    the lists that ``long_lists`` replaced by placeholders.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Compiler:
     def compile(self, node: exp.Expression) -> Typed:
         """Return the typed expression of a node.
 
-        An InvalidInputError if the node, or anything below it, is not supported, or has types that
-        are incompatible.
+        Raises InvalidInputError if the node, or a node below it, is not supported or combines
+        incompatible types.
         """
         try:
             return self._dispatch(node)
@@ -134,7 +134,7 @@ class Compiler:
         return constant(node.name, STRING) if node.is_string else number_literal(node.name)
 
     def _adjacent_strings(self, node: exp.Expression) -> Typed:
-        """Join strings that are side by side, as SQL does."""
+        """Join adjacent string literals, as SQL does."""
         return constant("".join(self._word(part, node) for part in node.expressions), STRING)
 
     def _connector(self, node: exp.Expression) -> Typed:
@@ -304,7 +304,7 @@ class Compiler:
         return call("abs", value.type, value)
 
     def _whole(self, node: exp.Expression) -> Typed:
-        """FLOOR, CEIL and ROUND without a number of digits."""
+        """Compile FLOOR, CEIL and ROUND without a number of digits."""
         value = self.compile(node.this)
         if pa.types.is_integer(value.type):
             return value if isinstance(node, exp.Round) else cast(value, BIGINT)
@@ -367,7 +367,7 @@ class Compiler:
         return value
 
     def _word(self, argument: exp.Expression, node: exp.Expression) -> str:
-        """Return the string of a node that must be a literal, such as a pattern."""
+        """Return the value of a node that must be a string literal, such as a pattern."""
         if not isinstance(argument, exp.Literal) or not argument.is_string:
             raise refused(node)
         return str(argument.name)
@@ -382,7 +382,7 @@ class Compiler:
 
 _Handler = Callable[[Compiler, exp.Expression], Typed]
 
-# Each construct with its handler, and the parts that a node of it may have.
+# The handler of each construct, and the parts that its node may have.
 _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] = {
     exp.Column: (Compiler._column, "this"),
     exp.Literal: (Compiler._literal, "this", "is_string"),
@@ -402,8 +402,8 @@ _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] 
     exp.RegexpLike: (Compiler._regexp, "this", "expression"),
     exp.Neg: (Compiler._negation, "this"),
     exp.Cast: (Compiler._cast, "this", "to"),
-    # What sqlglot makes of CAST in Spark SQL, whose errors depend on a setting. TRY_CAST is the
-    # same node with a separate part, which is refused.
+    # sqlglot's node of CAST in Spark SQL. TRY_CAST is the same node with one more part, which is
+    # refused.
     exp.TryCast: (Compiler._cast, "this", "to"),
     exp.TsOrDsToDate: (
         lambda compiler, node: cast(compiler.compile(node.this), DATE),

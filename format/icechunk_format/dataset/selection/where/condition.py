@@ -1,15 +1,16 @@
 """Evaluates conditions on Arrow batches: a picklable expression tree.
 
-The driver parses a ``where`` once with sqlglot. Executors get this tree, which needs only pyarrow,
-and evaluate it on every batch.
+The driver parses a ``where`` once with sqlglot. Executors evaluate this tree, which needs only
+pyarrow, on every batch.
 
 Rules of this file
 ------------------
 1. The planner resolves all types, so evaluation never coerces.
-2. A row is kept where the condition is TRUE; FALSE and NULL drop it.
+2. A row is kept if the condition is TRUE; FALSE and NULL drop it.
 3. A failure on the data (overflow, division by zero) is an ``InvalidInputError`` that shows the
    condition.
-4. An operation between clock readings and instants has None as its zone until ``in_zone`` sets it.
+4. Operations between TIMESTAMP_NTZ and TIMESTAMP values have None as time zone until ``in_zone``
+sets it.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from icechunk_format.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class ColumnRef:
-    """The values of a column, by its name as the table spells it."""
+    """The values of a column, by its exact name in the table."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value for all rows, or the values of a list."""
+    """One value for all rows, or the values of an IN list."""
 
     value: Any
 
@@ -45,7 +46,7 @@ class Constant:
 class Call:
     """An operation of ``where.kernels.KERNELS`` on sub-expressions.
 
-    ``options`` are plain values that follow the arguments.
+    ``options`` are plain values, passed after the arguments.
     """
 
     operation: str
@@ -63,7 +64,7 @@ class Residual:
     Attributes
     ----------
     columns
-        The columns that it needs, in order of first use.
+        Names of the columns in the condition, in order of first use.
     sql
         The condition as a string, for errors.
     """
@@ -78,7 +79,7 @@ class Residual:
         return needs_zone(self.expression)
 
     def in_zone(self, zone: str) -> Residual:
-        """Return the condition for readers of the clocks of a time zone."""
+        """Return the condition with the session time zone set."""
         try:
             return replace(self, expression=in_zone(self.expression, zone))
         except (EvaluationError, pa.ArrowException) as error:
@@ -87,9 +88,9 @@ class Residual:
     def evaluate(self, columns: Mapping[str, pa.Array | pa.Scalar], length: int) -> pa.BooleanArray:
         """Return True for each row to keep, without nulls.
 
-        ``columns`` are values of (at least) :attr:`columns`; a scalar stands for all of the
-        ``length`` rows. An InvalidInputError if the condition cannot be computed for a row:
-        overflow, division by zero, a bad cast.
+        ``columns`` are values of (at least) :attr:`columns`; a scalar is the value of all
+        ``length`` rows. Raises InvalidInputError if the condition cannot be computed for a row:
+        overflow, division by zero, a failed cast.
         """
         try:
             kept = evaluate(self.expression, columns)
@@ -106,7 +107,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selected positions of dimensions, and the condition that executors evaluate on the rest.
+    """Selected positions of dimensions, and the condition that executors evaluate on rows.
 
     A dimension that is absent from ``dims`` is selected whole.
     """
@@ -116,7 +117,7 @@ class Selection:
 
 
 def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]) -> Datum:
-    """Return the value of an expression: an array, or a scalar that stands for all rows."""
+    """Evaluate an expression to an array, or to a scalar for all rows."""
     if isinstance(expression, Constant):
         return expression.value
     if isinstance(expression, ColumnRef):
@@ -126,7 +127,7 @@ def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]
 
 
 def needs_zone(expression: Expression) -> bool:
-    """Return True if the value of an expression depends on a time zone that is not set yet."""
+    """Return True if an expression depends on a time zone that is not set."""
     if not isinstance(expression, Call):
         return False
     if expression.operation in ZONED and expression.options == (None,):
@@ -135,7 +136,7 @@ def needs_zone(expression: Expression) -> bool:
 
 
 def in_zone(expression: Expression, zone: str) -> Expression:
-    """Return an expression with the time zone set, and its constants then computed."""
+    """Set the time zone of an expression, and fold its constants."""
     if not isinstance(expression, Call) or not needs_zone(expression):
         return expression
     time_zone(zone)

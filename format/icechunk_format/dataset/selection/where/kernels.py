@@ -10,8 +10,8 @@ Rules of this file
 2. NaN equals NaN and is greater than every other number, as in Spark.
 3. Overflow and division by zero are errors, as under spark.sql.ansi.enabled, Spark's default.
 4. The planner makes the types of the arguments agree; no kernel coerces.
-5. A timestamp is a clock reading, or an instant if its type has the zone UTC. Operations between
-   the two take the name of a time zone.
+5. An Arrow timestamp without a zone is a TIMESTAMP_NTZ (wall time); with the zone UTC it is a
+TIMESTAMP (instant). Operations between the two take the name of a time zone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from icechunk_format.dataset.cf.arrow_values import numpy_dtype, timestamp_type
 from icechunk_format.dataset.selection.where import time_zones
 
-# An array, or a scalar that stands for all rows.
+# An array, or a scalar for all rows.
 Datum = Any
 
 
@@ -40,7 +40,7 @@ def _is_float(value: Datum) -> bool:
 
 
 def _is_plain_scalar(value: Datum) -> bool:
-    """Return True if a value is one number but not NaN: IEEE comparisons nearly suffice."""
+    """Return True if a value is a scalar other than NaN, which simplifies comparisons."""
     return isinstance(value, pa.Scalar) and not (value.is_valid and value.as_py() != value.as_py())
 
 
@@ -64,7 +64,7 @@ def _less_equal(left: Datum, right: Datum) -> Datum:
         return pc.less_equal(left, right)
     if _is_plain_scalar(left):
         return pc.invert(pc.greater(left, right))
-    # A NULL on the left has to stay NULL, which pc.is_nan(left) carries over.
+    # NULL on the left must stay NULL: pc.is_nan(left) is NULL there.
     known = pc.or_(pc.is_nan(left), pc.invert(pc.is_nan(left)))
     return pc.or_(pc.less_equal(left, right), pc.and_(pc.is_nan(right), known))
 
@@ -81,7 +81,7 @@ def _in(value: Datum, choices: pa.Array) -> Datum:
         value, choices = pc.add(value, zero), pc.add(choices, zero)
     found = pc.is_in(value, value_set=choices)
     if choices.null_count:
-        # SQL: a value that is not among them might equal the NULL.
+        # SQL: a value that is not in the list may equal the NULL in it.
         found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
     return pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))
 
@@ -92,7 +92,7 @@ def _divide(left: Datum, right: Datum) -> Datum:
 
 
 def _remainder(left: Datum, right: Datum) -> Datum:
-    """Return the remainder with the sign of the dividend, as Java has it."""
+    """Return the remainder with the sign of the dividend, as in Java."""
     _refuse_zero(left, right)
     return _by_numpy(np.fmod)(left, right)
 
@@ -112,7 +112,7 @@ def _numpy(value: Datum) -> Any:
 
 
 def _by_numpy(function: Callable[..., Any], target: pa.DataType | None = None) -> Any:
-    """Lift a NumPy function of numbers of one type to NULLs and scalars."""
+    """Extend a NumPy function on numbers to NULLs and scalars."""
 
     def lifted(*values: Datum) -> Datum:
         kind = target or values[0].type
@@ -126,7 +126,7 @@ def _by_numpy(function: Callable[..., Any], target: pa.DataType | None = None) -
 
 
 def _in_zone(function: Callable[..., Any], target: pa.DataType) -> Any:
-    """Lift a function of microseconds and a time zone, which is the last option of the call."""
+    """Extend a function of microseconds and a time zone, the last option of a call, to columns."""
 
     def lifted(*arguments: Any) -> Datum:
         *values, zone = arguments
@@ -158,13 +158,13 @@ def _round_half_up(numbers: Any) -> Any:
 
 
 def _natural_log(value: Datum) -> Datum:
-    """Return the logarithm; NULL for numbers without one, as in Spark."""
+    """Return the natural logarithm; NULL for zero and negative numbers, as in Spark."""
     positive = pc.invert(pc.less_equal(value, pa.scalar(0.0)))
     return pc.if_else(positive, _by_numpy(np.log)(value), pa.scalar(None, pa.float64()))
 
 
 def _cast(value: Datum, target: pa.DataType) -> Datum:
-    """Cast between the types that the planner lets through, refusing what does not fit."""
+    """Cast between allowed types; raise EvaluationError if a value does not fit."""
     source = value.type
     if source.equals(target):
         return value
@@ -215,7 +215,7 @@ ZONED: Final[dict[str, Callable[..., Datum]]] = {
     "shift": _in_zone(time_zones.shifted, timestamp_type("utc")),
 }
 
-# Operation -> function of the arguments and, behind them, the options of the call.
+# Operation -> function of the arguments, followed by the options of the call.
 KERNELS: Final[dict[str, Callable[..., Datum]]] = {
     **ZONED,
     "and": lambda *values: reduce(pc.and_kleene, values),

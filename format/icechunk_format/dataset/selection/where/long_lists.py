@@ -1,10 +1,11 @@
-"""Reads long lists of IN as columns, beside the parser, which takes seconds for them.
+"""Extracts long IN lists as columns before parsing: sqlglot would take seconds for them.
 
 Rules of this file
 ------------------
-1. Only lists of plain numbers, or of strings in single quotes without a backslash, are cut out. The
-   parser reads all others.
-2. A list becomes one column if the type of the value determines how; other lists become literals.
+1. Only lists of plain numbers, or of strings in single quotes without a backslash, are extracted.
+The parser reads all other lists.
+2. A list becomes one column if the type of the compared value determines the column's type; other
+lists become literals.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LENGTH: Final = 200
 _NAME: Final = "icechunk_list_"
 _NUMBER: Final = r"(?>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 _TEXT: Final = r"(?>'(?:[^'\\]|'')*+')"
-# Quoted strings are matched first, so that no list is found within quotes.
+# Quoted strings are matched first, so that lists within quotes are skipped.
 _LISTS: Final = re.compile(
     r"\b[rR](?:'[^']*'|\"[^\"]*\")|"
     + "|".join(
@@ -49,7 +50,7 @@ _TIMES: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?$"
 
 
 def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
-    """Return SQL with a placeholder for each long list, and the items by the placeholder."""
+    """Replace each long list in SQL by a placeholder; return the SQL, and items by placeholder."""
     lists: dict[str, list[str]] = {}
     if _NAME in sql or "--" in sql or "/*" in sql:
         return sql, lists
@@ -66,14 +67,14 @@ def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def as_literals(items: list[str]) -> list[Typed]:
-    """Return the items as the parser's literals."""
+    """Return the items as literals, as the parser would."""
     if items[0].startswith("'"):
         return [constant(text, STRING) for text in _texts(items)]
     return [number_literal(item) for item in items]
 
 
 def as_set(value: Typed, items: list[str]) -> tuple[Typed, Typed] | None:
-    """Return a value and the items as a column of its type; None if they have to be literals."""
+    """Return a value, and the items as a column of its type; None if they must be literals."""
     try:
         if not items[0].startswith("'"):
             return _as_numbers(value, pa.array(items))

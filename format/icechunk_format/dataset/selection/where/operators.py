@@ -1,4 +1,4 @@
-"""Builds comparisons and arithmetic by Spark's type rules, of numbers, times and intervals."""
+"""Builds comparisons and arithmetic of numbers, times and intervals by Spark's type rules."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def compare(operation: str, left: Typed, right: Typed) -> Typed:
 
 
 def _float_bound(left: Typed, right: Typed) -> Typed | None:
-    """Return the largest FLOAT below a number that no FLOAT equals, to compare a column with.
+    """Return the largest FLOAT below a number that is not exactly a FLOAT.
 
-    Spark would widen the column to DOUBLE. No FLOAT is between the number and this bound, so a
-    comparison with the bound has the same result at a tenth of the cost.
+    Spark would widen a FLOAT column to DOUBLE. A comparison with this bound has the same result at
+    a tenth of the cost, since no FLOAT is between the number and the bound.
     """
     value = None if right.literal is None else right.literal.as_py()
     if left.type != pa.float32() or not isinstance(value, (int, float, Decimal)):
@@ -72,7 +72,7 @@ def _float_bound(left: Typed, right: Typed) -> Typed | None:
 
 
 def combine(operation: str, left: Typed, right: Typed) -> Typed:
-    """Return arithmetic on numbers, or on times and intervals."""
+    """Build arithmetic on numbers, or on times and intervals."""
     temporal = {DATE, TIMESTAMP, INSTANT, INTERVAL}
     if left.type in temporal or right.type in temporal:
         return _combine_times(operation, left, right)
@@ -84,7 +84,7 @@ def combine(operation: str, left: Typed, right: Typed) -> Typed:
 
 
 def _as_number(value: Typed, other: Typed) -> Typed:
-    """Read a string next to a number as one, and give an untyped NULL a type."""
+    """Convert a string operand of a number to a number, and give an untyped NULL a type."""
     if pa.types.is_null(value.type):
         return cast(value, other.type if is_number(other.type) else DOUBLE)
     if value.type == STRING:
@@ -119,7 +119,7 @@ def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
 
 
 def truncated(unit: str, value: Typed) -> Typed:
-    """Return an instant cut to the beginning of a unit of the calendar or the clock."""
+    """Truncate a TIMESTAMP to a unit of the calendar or of time."""
     instant = cast(value, INSTANT)
     reading = call("truncate", TIMESTAMP, cast(instant, TIMESTAMP), options=(unit,))
     if unit in ("day", "hour", "minute", "second"):
@@ -128,7 +128,7 @@ def truncated(unit: str, value: Typed) -> Typed:
 
 
 def time_part(name: str, value: Typed) -> Typed:
-    """Return a function such as ``year`` or ``hour`` of a date or a timestamp."""
+    """Build a function such as ``year`` or ``hour`` of a date or a timestamp."""
     kernel, needs_clock = TIME_PARTS[name]
     if value.type not in (DATE, TIMESTAMP, INSTANT):
         raise TypeMismatchError(f"{name} needs a date or a timestamp, not {sql_name(value.type)}")

@@ -8,7 +8,8 @@ Algorithm
 ---------
 1. sqlglot parses the string as Spark SQL. Every construct is compiled to the expressions of
    ``condition``; constructs that are not in the tables of ``syntax`` are refused by name.
-2. NOT is pushed inward and the conjunction is split. A conjunct without columns is decided at once.
+2. NOT is pushed inward and the conjunction is split. A conjunct without columns is evaluated
+immediately.
 3. A conjunct on one dimension alone becomes an exact selection.
 4. Every other conjunct stays in the residual. If it implies a condition on a single dimension (each
    branch of an OR restricts it), that also becomes a selection: fewer chunks, same rows.
@@ -44,7 +45,7 @@ from icechunk_format.dataset.selection.where.types import BIGINT, BOOLEAN, TIMES
 from icechunk_format.errors import InvalidInputError
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
-# The bounds that a comparison implies, by more than the time zones of both sides and a day apart.
+# The comparisons that each comparison implies; used with bounds widened for any time zone.
 _BOUNDED_BY = {"eq": ("ge", "le"), "lt": ("le",), "le": ("le",), "gt": ("ge",), "ge": ("ge",)}
 _CONVERSIONS = ("to_clock", "to_instant", "day_to_instant", "cast")
 _MOST_OFFSETS = 3 * 86_400_000_000
@@ -57,7 +58,7 @@ class PlannedWhere:
     Attributes
     ----------
     never
-        Whether no row can satisfy it, whatever the values.
+        True if no row can satisfy the condition.
     dimension_conditions
         For each restricted dimension, the condition on it alone.
     residual
@@ -77,10 +78,10 @@ def plan_where(
 ) -> PlannedWhere:
     """Parse a boolean expression in Spark SQL and split it.
 
-    ``columns`` are the types of all columns that it may name (without case, as in Spark);
-    ``dimensions`` are those that are dimensions of the table. ``time_zone`` is the zone of clock
-    readings, as ``spark.sql.session.timeZone``; if it is None, terms that depend on it stay in the
-    residual, for :meth:`Residual.in_zone`.
+    ``columns`` are the types of all columns that it may name (case-insensitive, as in Spark);
+    ``dimensions`` lists those that are dimensions of the table. ``time_zone`` is the zone of
+    timestamps without a time zone, as ``spark.sql.session.timeZone``; if it is None, terms that
+    depend on it stay in the residual, for :meth:`Residual.in_zone`.
     """
     parts = None
     try:
@@ -91,7 +92,7 @@ def plan_where(
     except (EvaluationError, pa.ArrowException) as error:
         raise InvalidInputError(f"where: {sql!r}: {error}", option="where") from error
     except RecursionError:
-        pass  # Its thousand frames are released before the error is raised.
+        pass  # Release the many frames of the traceback before the error is raised.
     if parts is None:
         raise InvalidInputError(
             "where: the expression is nested too deeply; split it, or use df.where(...)",
@@ -120,7 +121,7 @@ def plan_where(
 
 
 class Selecting(TypedDict, total=False):
-    """The ways to select that ``select`` takes, by keyword."""
+    """The keywords of ``select`` that select by labels, positions and conditions."""
 
     where: str | None
     sel: Given | None
@@ -140,7 +141,7 @@ def select(
     sel_method: str | None = None,
     time_zone: str | None = "UTC",
 ) -> Selection:
-    """Resolve the three ways to select into one selection.
+    """Resolve ``where``, ``sel`` and ``isel`` into one selection.
 
     Parameters
     ----------
@@ -187,7 +188,7 @@ def select(
 
 
 def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
-    # Heavy, and most reads have no condition.
+    # Imported here because it is slow to import and most reads have no condition.
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -255,7 +256,7 @@ def _conjuncts(expression: Expression) -> list[Expression]:
 
 
 def _implied(expression: Expression, dimension: str) -> Expression | None:
-    """Return a condition on one dimension that holds wherever ``expression`` is TRUE."""
+    """Return a condition on one dimension that is implied by an expression."""
     if columns_of(expression) == (dimension,):
         return _widened(expression) if needs_zone(expression) else expression
     if not isinstance(expression, Call) or expression.operation not in ("and", "or"):
@@ -270,7 +271,7 @@ def _implied(expression: Expression, dimension: str) -> Expression | None:
 
 
 def _widened(comparison: Expression) -> Expression | None:
-    """Return a condition that holds wherever a comparison of times does, in every time zone."""
+    """Return a condition that a comparison of times implies in every time zone."""
     if not isinstance(comparison, Call) or comparison.operation not in _BOUNDED_BY:
         return None
     left, right = map(_unzoned, comparison.arguments)
@@ -293,7 +294,7 @@ def _widened(comparison: Expression) -> Expression | None:
 
 
 def _unzoned(expression: Expression) -> Expression:
-    """Return the times that an expression converts."""
+    """Remove the time zone conversion of an expression."""
     while isinstance(expression, Call) and expression.operation in _CONVERSIONS:
         expression = expression.arguments[0]
     return expression

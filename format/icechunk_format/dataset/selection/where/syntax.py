@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. A construct that is not in a table is refused by name, with the list of the allowed ones.
-2. Nodes have optional parts (ESCAPE, IGNORE NULLS, a second argument). Parts that a handler
-   does not name are refused rather than ignored, so that a newer parser cannot change the meaning
-   of a condition.
+1. A construct that is not in a table is refused by name, with a list of the allowed constructs.
+2. Nodes have optional parts (ESCAPE, IGNORE NULLS, a second argument). Parts that a handler does
+not declare are refused rather than ignored, so that a newer parser cannot change the meaning of a
+condition.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from icechunk_format.errors import InvalidInputError
 
 
 class WhereDialect(Spark):
-    """Spark SQL since 4.0, in which a doubled quote in a string stands for one quote."""
+    """Spark SQL since 4.0, in which a doubled quote in a string is one quote."""
 
     class Tokenizer(Spark.Tokenizer):
-        """Reads a doubled quote as one quote; sqlglot would read two strings side by side."""
+        """Reads a doubled quote as one quote, not as two adjacent strings."""
 
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, *("'", '"')]
 
@@ -56,7 +56,7 @@ ARITHMETIC: Final[dict[type[exp.Expression], str]] = {
     exp.Div: "divide",
     exp.Mod: "remainder",
 }
-# Functions of a date or a timestamp that give an integer: name -> (kernel, needs a time of day).
+# Integer functions of a date or a timestamp: name -> (kernel, whether it needs a time of day).
 TIME_PARTS: Final = {
     "year": ("year", False),
     "quarter": ("quarter", False),
@@ -94,7 +94,7 @@ TEXT_SEARCHES: Final = {
 }
 TRUNCATIONS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
-# sqlglot's class for each function of these tables; ``weekday`` has none.
+# sqlglot's class of each function in these tables, except ``weekday``.
 FUNCTION_NODES: Final[dict[type, str]] = {
     exp.FUNCTION_BY_NAME[name.upper()]: name
     for name in (*TIME_PARTS, *DOUBLE_FUNCTIONS, *TEXT_FUNCTIONS, *TEXT_SEARCHES)
@@ -161,7 +161,7 @@ def like_pattern(text: str, escape: str, node: exp.Expression) -> str:
 
 
 def allow_parts(node: exp.Expression, *allowed: str) -> None:
-    """Refuse a node with a part that the caller does not handle."""
+    """Raise InvalidInputError if a node has a part that the caller does not handle."""
     for part, value in node.args.items():
         if value and part not in allowed:
             raise refused(node)
@@ -184,6 +184,6 @@ def refused(node: exp.Expression) -> InvalidInputError:
 
 
 def sql_text(node: Any) -> str:
-    """Return a node as SQL, quoted and cut to a length that fits an error."""
+    """Return a node as SQL, quoted and shortened for an error."""
     text = node.sql(dialect="spark", comments=False)
     return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -1,13 +1,14 @@
-"""Converts clock readings to instants and back, for whole columns, by the rules of a time zone.
+"""Converts wall times to instants and back, for whole columns, by the rules of a time zone.
 
-The rules are those of ``zoneinfo``: Arrow's conversions lack changes of an offset after 2037.
+Uses the rules of ``zoneinfo``, since Arrow's conversions have no offset changes after 2037.
 
 Rules of this file
 ------------------
-1. Times are ``int64`` microseconds since 1970: of UTC for an instant, of the clock for a reading.
-2. A reading that the clock skips means the instant as long after the change as the reading is after
-   the last one before it; of a reading that occurs twice, the first instant counts. So does Spark.
-3. Within a day an offset changes at most once.
+1. Times are ``int64`` microseconds since 1970: in UTC for an instant, in local time for a wall
+time.
+2. As in Spark, a wall time in a gap (skipped when clocks are set forward) is moved forward by the
+length of the gap, and a wall time that occurs twice is the first of both instants.
+3. An offset is assumed to change at most once within a day.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Micros = NDArray[np.int64]
 _DAY: Final = 86_400_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1)
-# Python's calendar ends here; rules of zones do not differ beyond.
+# The range of Python's calendar; beyond it, the rules of a zone are constant.
 _FIRST: Final = (datetime(1, 1, 3) - _EPOCH) // _MICROSECOND
 _LAST: Final = (datetime(9999, 12, 29) - _EPOCH) // _MICROSECOND
 _OFFSET: Final = re.compile(
@@ -38,7 +39,7 @@ _OFFSET: Final = re.compile(
 
 @lru_cache(maxsize=64)
 def time_zone(name: str) -> tzinfo:
-    """Return a zone by the name of a region or by an offset, as ``spark.sql.session.timeZone``."""
+    """Return a zone from a region or an offset, in the format of ``spark.sql.session.timeZone``."""
     match = _OFFSET.fullmatch(name)
     try:
         if match is None:
@@ -57,12 +58,12 @@ def time_zone(name: str) -> tzinfo:
 
 
 def to_clock(instants: Micros, zone: str) -> Micros:
-    """Return the readings of a zone's clock at some instants."""
+    """Convert instants to wall times of a zone."""
     return instants + _offsets(instants, zone, of_clock=False)
 
 
 def to_instants(readings: Micros, zone: str, near: Micros | None = None) -> Micros:
-    """Return the instants of clock readings; of two instants, that with the offset of ``near``."""
+    """Convert wall times to instants; ``near`` chooses between two by its offset."""
     found = readings - _offsets(readings, zone, of_clock=True)
     if near is None:
         return found
@@ -71,7 +72,7 @@ def to_instants(readings: Micros, zone: str, near: Micros | None = None) -> Micr
 
 
 def shifted(instants: Micros, intervals: Micros, zone: str) -> Micros:
-    """Add intervals: their whole days by the calendar, the rest of each by the second."""
+    """Add intervals to instants: whole days as calendar days, the rest as elapsed time."""
     rest = np.fmod(intervals, _DAY)
     readings = to_clock(instants, zone) + (intervals - rest)
     return to_instants(readings, zone, near=instants) + rest

@@ -1,4 +1,4 @@
-"""Types conditions by the rules of Spark's ANSI mode: compatible types, and their common type.
+"""Types expressions by the rules of Spark's ANSI mode: compatible types, and their common type.
 
 Whether ``flux = 0.1`` compares floats or doubles, or whether ``'2024-07-01'`` is a string or a
 date, changes which rows are selected.
@@ -7,7 +7,8 @@ Rules of this file
 ------------------
 1. An expression under construction carries its Arrow type (:class:`Typed`); casts are explicit.
 2. A literal takes the type of the column if that does not change the result: a number that
-   ``float32`` holds exactly is compared as ``float32``; a string becomes a timestamp next to one.
+   ``float32`` holds exactly is compared as ``float32``; a string compared with a timestamp becomes
+   a timestamp.
 3. Decimal literals stay exact against integers; against floats both become doubles.
 """
 
@@ -47,7 +48,7 @@ INSTANT: Final = timestamp_type("utc")
 INTERVAL: Final = pa.duration("us")
 
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-# Decimal digits that hold every integer of the width, as Spark counts them.
+# Decimal digits that hold every integer of the type, as in Spark.
 _INTEGER_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _SPARK_DIGITS: Final = 38
 
@@ -74,23 +75,23 @@ class Typed:
 
 
 class TypeMismatchError(Exception):
-    """Spark would not compare or combine these types; the message gives the reason."""
+    """Types that Spark does not compare or combine; the message gives the reason."""
 
 
 def constant(value: Any, kind: pa.DataType) -> Typed:
-    """Return a constant of a type."""
+    """Build a constant of a type."""
     return Typed(Constant(pa.scalar(value, kind)), kind)
 
 
 def column(name: str, kind: pa.DataType) -> Typed:
-    """Return a column."""
+    """Build a reference to a column."""
     return Typed(ColumnRef(name), kind)
 
 
 def call(
     operation: str, kind: pa.DataType, *arguments: Typed, options: tuple[Any, ...] = ()
 ) -> Typed:
-    """Return an operation; one on constants is computed at once, unless it needs a time zone."""
+    """Build an operation; on constants, compute it unless it needs a time zone."""
     expression = Call(operation, tuple(argument.expression for argument in arguments), options)
     if operation in ZONED:
         return Typed(replace(expression, options=(None,)), kind)
@@ -101,7 +102,7 @@ def call(
 
 
 def number_literal(text: str) -> Typed:
-    """Read a number without a suffix: with a point it is a decimal, with ``e`` a double."""
+    """Parse a number without a suffix: with a point it is a decimal, with ``e`` a double."""
     if "e" in text.lower():
         return constant(float(text), DOUBLE)
     value = Decimal(text)
@@ -113,7 +114,7 @@ def number_literal(text: str) -> Typed:
 
 
 def decimal_literal(value: Decimal) -> Typed:
-    """Return a decimal with exactly the digits that were written."""
+    """Build a decimal with exactly the written digits."""
     exponent = value.as_tuple().exponent
     scale = max(-int(exponent), 0)
     digits = max(len(value.as_tuple().digits), scale)
@@ -123,7 +124,7 @@ def decimal_literal(value: Decimal) -> Typed:
 
 
 def cast(value: Typed, target: pa.DataType) -> Typed:
-    """Return an explicit or implied cast, if Spark allows it and it is supported here."""
+    """Build a cast; raise TypeMismatchError if Spark or this library does not support it."""
     source = value.type
     if source.equals(target):
         return value
@@ -141,7 +142,7 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
 
 
 def _instant(value: Typed) -> Typed:
-    """Return a string, a date or a clock reading as an instant."""
+    """Convert a string, a date or a TIMESTAMP_NTZ to a TIMESTAMP."""
     literal = value.literal
     if literal is not None and value.type == STRING and literal.is_valid:
         reading, zone = _read_time(literal.as_py())
@@ -155,7 +156,7 @@ def _instant(value: Typed) -> Typed:
 def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     plain = source in _INTEGERS or pa.types.is_floating(source) or pa.types.is_boolean(source)
     if target in _INTEGERS or pa.types.is_floating(target):
-        # A string that is a time or a decimal needs more rules than a filter is worth.
+        # Strings are not cast to times or decimals: Spark has many special rules for these.
         return (
             plain
             or pa.types.is_string(source)
@@ -175,7 +176,7 @@ def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
 def comparable(left: Typed, right: Typed, *, by_clock: bool = True) -> tuple[Typed, Typed]:
     """Return both sides of a comparison in their common type.
 
-    ``by_clock`` is False for the choices of an IN, which Spark compares as instants.
+    ``by_clock`` is False for the items of an IN list, which Spark compares as instants.
     """
     if by_clock:
         left, right = _by_clock(left, right)
@@ -192,7 +193,7 @@ def comparable(left: Typed, right: Typed, *, by_clock: bool = True) -> tuple[Typ
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the type in which Spark compares two others."""
+    """Return the type in which Spark compares values of two types."""
     if left.equals(right):
         return left
     if pa.types.is_null(left) or pa.types.is_null(right):
@@ -215,7 +216,7 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pa.types.is_floating(left) or pa.types.is_floating(right):
-        # An integer or a decimal may not fit FLOAT, so Spark goes to DOUBLE.
+        # FLOAT may not hold an integer or a decimal exactly, so Spark uses DOUBLE.
         return DOUBLE
     if pa.types.is_decimal(left) or pa.types.is_decimal(right):
         (left_whole, left_scale), (right_whole, right_scale) = _digits(left), _digits(right)
@@ -225,7 +226,7 @@ def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int]:
-    """Return the digits before and after the point."""
+    """Return the number of digits before and after the decimal point."""
     if pa.types.is_decimal(kind):
         return kind.precision - kind.scale, kind.scale
     return _INTEGER_DIGITS[kind], 0
@@ -234,7 +235,7 @@ def _digits(kind: pa.DataType) -> tuple[int, int]:
 def arithmetic_type(operation: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type of ``+``, ``-``, ``*``, ``/`` or ``%`` on numbers; operands are cast to it.
 
-    A TypeMismatchError if the result is a decimal that would have to be rounded.
+    Raises TypeMismatchError if the result is a decimal that would be rounded.
     """
     kind = DOUBLE if operation == "divide" else common_type(left, right)
     either_decimal = pa.types.is_decimal(left) or pa.types.is_decimal(right)
@@ -263,15 +264,15 @@ def _total(kind: pa.DataType) -> int:
 
 
 def decimal_operand(value: Typed) -> Typed:
-    """Return a number as a decimal with exactly its digits, for exact arithmetic."""
+    """Convert a number to a decimal with exactly its digits."""
     whole, scale = _digits(value.type)
     return cast(value, pa.decimal256(whole + scale, scale))
 
 
 def _by_clock(left: Typed, right: Typed) -> tuple[Typed, Typed]:
-    """Return both sides of a comparison; one of readings with a constant instant is by the clock.
+    """Return both sides of a comparison; a TIMESTAMP_NTZ column and a constant as wall times.
 
-    Spark's optimizer makes it so. Readings that the clock skips would differ as instants.
+    Spark's optimizer does the same. Wall times in a gap would compare differently as instants.
     """
     for value, other in ((left, right), (right, left)):
         readings = _readings(value)
@@ -284,7 +285,7 @@ def _by_clock(left: Typed, right: Typed) -> tuple[Typed, Typed]:
 
 
 def _readings(value: Typed) -> Typed | None:
-    """Return the clock readings of a column that a value is, or was cast from."""
+    """Return the TIMESTAMP_NTZ column that a value is, or was cast from."""
     expression = value.expression
     if not columns_of(expression):
         return None
@@ -294,7 +295,7 @@ def _readings(value: Typed) -> Typed | None:
 
 
 def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
-    """Give a number literal the type that it is compared with, if that type holds it exactly."""
+    """Cast a number literal to the type of the other side, if that type holds it exactly."""
     value = None if literal.literal is None else literal.literal.as_py()
     if value is None or isinstance(value, (bool, str)) or not is_number(literal.type):
         return other, literal
@@ -344,7 +345,7 @@ _BOOLEAN_WORDS: Final = {
 
 
 def _read_clock(text: str) -> datetime:
-    """Read a date or a timestamp as a clock reading; of time zones, only UTC can be meant."""
+    """Parse a date or a timestamp as a wall time; a time zone must have the offset 0."""
     reading, zone = _read_time(text)
     if zone is not None and reading.replace(tzinfo=time_zone(zone)).utcoffset():
         raise TypeMismatchError(
@@ -355,7 +356,7 @@ def _read_clock(text: str) -> datetime:
 
 
 def _read_time(text: str) -> tuple[datetime, str | None]:
-    """Read a date or a timestamp as Spark casts strings, and the time zone behind it."""
+    """Parse a date or a timestamp, as Spark casts strings, with its time zone."""
     match = _TIMESTAMP_TEXT.fullmatch(text.strip())
     if match is None:
         raise TypeMismatchError(f"{text!r} is not a timestamp such as 2024-07-01 06:00:00")

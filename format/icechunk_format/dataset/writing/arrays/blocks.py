@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. A block has stored values, and begins and ends at edges of (outer) chunks, or at the end of the
-   array. Tasks write different chunks.
-2. A chunk that contains only the fill value, compared bit by bit, is not stored.
+1. A block holds stored values, and begins and ends at edges of (outer) chunks, or at the end of the
+array. No two tasks write the same chunk.
+2. A chunk with only the fill value, compared bit by bit, is not stored.
 3. Memory is the block, one encoded batch, and the references of the task.
 """
 
@@ -26,7 +26,7 @@ from icechunk_format.storage.measures import timed
 
 
 class ArrayBlocks:
-    """The blocks that one task writes; each array gets one manifest, or more if it is huge.
+    """Writes the blocks of one task, with one manifest for each array, or several if large.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class ArrayBlocks:
     def write(
         self, array: ArrayTarget, start: Sequence[int], values: NDArray[Any]
     ) -> list[ChunkRefs]:
-        """Store the values of the block that begins at the elements `start`.
+        """Store the values of the block that begins at the index `start`.
 
         Returns the references of the chunks that were stored.
 
@@ -67,7 +67,7 @@ class ArrayBlocks:
         return stored
 
     def add(self, array: ArrayTarget, refs: Iterable[ChunkRefs]) -> None:
-        """Add references to chunks that are stored already."""
+        """Add references to stored chunks."""
         self._files.add(array, refs)
 
     def receipt(self) -> TaskReceipt:
@@ -78,7 +78,7 @@ class ArrayBlocks:
 def _chunks(
     array: ArrayTarget, start: Sequence[int], values: NDArray[Any]
 ) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
-    """Yield the chunks of a block with their coordinates, but not those of fill values."""
+    """Yield the chunks of a block with their coordinates, except chunks of fill values."""
     metadata, grid = array.metadata, array.metadata.grid
     stop = [low + size for low, size in zip(start, values.shape, strict=True)]
     first, last = grid.chunks_of_box(start, stop)

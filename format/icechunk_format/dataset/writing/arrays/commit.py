@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. One session makes one commit. A new repository and a new branch are created directly before it,
    after the receipts have been checked.
-2. The commit is rebased on commits of other writers, unless they changed the same arrays: then it
-   is a ConflictError, and nothing is committed.
+2. The commit is rebased on commits of other writers. If they changed the same arrays, a
+ConflictError is raised and nothing is committed.
 3. Nothing is deleted after a failure: objects of tasks are garbage, or data if the outcome is
    unknown.
 """
@@ -39,21 +39,21 @@ class ArraysCommit:
     Parameters
     ----------
     destination
-        From ``open_destination``; the commit is based on its snapshot.
+        The result of ``open_destination``; the commit is based on its snapshot.
     options
-        The branch, message, metadata, transaction of the application, and what to do on conflicts.
+        Branch, message, metadata, txnAppId and txnVersion, and the handling of conflicts.
     arrays
-        An array without ``old_shape`` is created, in place of an array at its path; another one
-        gets its new document, and keeps the chunks that no receipt replaces.
+        An array without ``old_shape`` is created, and replaces an array at its path. Other arrays
+        get their new document, and keep the chunks that no receipt replaces.
     groups
-        Attributes by path: groups are created if missing, as are all above the arrays. Attributes
-        replace those of an existing group; None leaves them.
+        Attributes by path. Missing groups, also those above the arrays, are created. Attributes
+        replace those of an existing group; None keeps them.
     cleared
         By path of an array, coordinates of chunks to delete, ``int64 (n, ndim)``.
     deleted
-        Paths of arrays to delete; those that are missing are ignored.
+        Paths of arrays to delete; paths that do not exist are ignored.
     message
-        Used if the options have none.
+        The default message.
     """
 
     destination: Destination
@@ -66,7 +66,7 @@ class ArraysCommit:
 
 
 def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> WriteResult:
-    """Commit arrays, given the receipt of each task once.
+    """Commit arrays, given the receipt of each task.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     AlreadyExistsError
         A group is at the path of an array, or another writer created the repository.
     ConflictError
-        Other writers changed the same arrays, or any with ``on_conflict="fail"``; nothing was
+        Other writers changed the same arrays, or any array with ``on_conflict="fail"``; nothing was
         committed.
     CommitOutcomeUnknownError
         The commit may or may not have landed.
@@ -120,7 +120,7 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
 def _manifests(
     change: ArraysCommit, receipts: Sequence[TaskReceipt]
 ) -> dict[str, list[ManifestReceipt]]:
-    """Return the manifests by path of their array; refuse chunks that two tasks wrote."""
+    """Return the manifests by path of the array; raise if two tasks wrote the same chunk."""
     paths = {array.path for array in change.arrays}
     manifests: dict[str, list[ManifestReceipt]] = {}
     for receipt in receipts:
@@ -154,7 +154,7 @@ def _make_groups(session: WriteSession, change: ArraysCommit) -> None:
 
 
 def _put_array(session: WriteSession, array: ArrayTarget) -> None:
-    """Create or replace an array, or give an existing one its new document."""
+    """Create or replace an array, or update the document of an existing one."""
     metadata, node = array.metadata, session.node(array.path)
     document, shape, counts = metadata.to_bytes(), metadata.shape, metadata.grid.num_chunks
     if array.old_shape is not None:

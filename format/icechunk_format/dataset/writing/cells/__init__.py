@@ -1,1 +1,1 @@
-"""Writes rows that are cells; runs on executors."""
+"""Writes rows of the layout ``cells``; runs on executors."""

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. In a chunk with rows for some cells, the other cells keep their old values, and those that were
-   outside of the array or are replaced get the missing value. A chunk without rows is not stored.
+1. In a chunk with rows for some cells, the other cells keep their old values; if they are new or in
+a replaced region, they get the missing value. A chunk without rows is not stored.
 2. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class OldArrays:
-    """The arrays of the base, opened when a chunk has to be patched."""
+    """The arrays of the base, opened when the first chunk is patched."""
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
@@ -43,7 +43,7 @@ class OldArrays:
         return None if base is None else load_snapshot(self._destination.open_storage(), base)
 
     def reader(self, path: str) -> ArrayReader:
-        """Return the reader of an array of the base, or raise NotFoundError."""
+        """Return the reader of an array of the base; raise NotFoundError if it does not exist."""
         if path not in self._readers:
             node = None if self._snapshot is None else self._snapshot.node(path)
             if node is None or self._snapshot is None:
@@ -62,7 +62,7 @@ class OldArrays:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> None:
-        """Copy the old values of a box of an array into ``values``, which has its shape."""
+        """Copy the old values of a box of an array into ``values`` of the same shape."""
         end = _old_end(array, lower, upper)
         if end is not None:
             values[_box(lower, end)] = self.reader(array.path).read_box(lower, end)
@@ -79,7 +79,7 @@ def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> 
 def _region(
     array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]
 ) -> tuple[NDArray[np.int64], ...]:
-    """Return the index of the cells of a box that the write replaces."""
+    """Return the indices, along each axis of a box, of the cells that the write replaces."""
     assert array.region is not None
     bounds = zip(array.region, lower, upper, strict=True)
     return np.ix_(*[chosen.within(low, high).positions() - low for chosen, low, high in bounds])
@@ -100,9 +100,10 @@ class BlockWriter:
     def store(
         self, array: ArrayTarget, values: NDArray[Any], seen: NDArray[np.bool_], start: list[int]
     ) -> Iterator[ChunkRefs]:
-        """Store the chunks of a block that have rows; ``values`` are in the array's order.
+        """Store the chunks of a block that have rows.
 
-        ``seen`` marks cells with a row; it and ``start`` are in the order of the part.
+        ``values`` has the array's order of dimensions. ``seen`` marks cells with a row; ``seen``
+        and ``start`` have the part's order.
         """
         order = [self._part.dims.index(dim) for dim in array.dims]
         seen = seen.transpose(order)
@@ -144,7 +145,7 @@ class BlockWriter:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> NDArray[Any]:
-        """Return the cells, with the old or the missing value in those without a row."""
+        """Fill cells without a row with their old value or the missing value."""
         assert array.encoder is not None
         if array.encoder.absent is None:
             covered = has_row.copy()
@@ -167,7 +168,7 @@ class BlockWriter:
 def no_row(
     part: WritePart, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
 ) -> InvalidInputError:
-    """Return the error for the first cell of a chunk that has no row and no earlier value."""
+    """Return the error for the first cell of a chunk without a row and without an old value."""
     gap = np.unravel_index(int(np.argmin(covered)), covered.shape)
     cell = part.cell(
         {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}

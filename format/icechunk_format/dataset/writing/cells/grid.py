@@ -2,12 +2,12 @@
 
 A *block* is the smallest box of cells that consists of whole chunks of every variable; a task holds
 one block at a time. A *unit* is a box of blocks. One task writes a unit, with one manifest per
-array, so manifests of a write are boxes that do not overlap (``cell_numbers``).
+array, so the manifests of a write cover disjoint boxes (``cell_numbers``).
 
 Rules of this file
 ------------------
-1. Variables share blocks as long as the common block stays near the size of their chunks. Other
-   variables form a separate part of the write, with a separate shuffle.
+1. Variables share blocks if the common block is not much larger than their chunks. Other variables
+form a separate part of the write, with a separate shuffle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def common_axes(
 
 def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
     if one.edges is None and other.edges is None:
-        # A block need not be larger than the array.
+        # Limit a block to the size of the array.
         step = min(math.lcm(one.step, other.step), max(one.step, other.step, one.size))
         return RegularAxis(one.size, max(1, step))
     return RunAxis.of_edges(np.intersect1d(listed_edges(one), listed_edges(other)))
@@ -53,7 +53,7 @@ def cells_of_block(axes: Sequence[ChunkAxis]) -> int:
 def group_arrays(
     arrays: Mapping[str, tuple[tuple[str, ...], ArrayMetadata]],
 ) -> list[tuple[str, ...]]:
-    """Group the names of arrays with the same dimensions so that each group shares blocks."""
+    """Group arrays with the same dimensions so that each group shares blocks; return the names."""
     groups: list[list[str]] = []
     for name, (dims, metadata) in arrays.items():
         own = cells_of_block(metadata.grid.axes)

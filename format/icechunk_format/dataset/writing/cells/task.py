@@ -2,16 +2,16 @@
 
 Steps
 -----
-1. Rows are sorted by the number of their cell (``cell_numbers``), so units and blocks follow one
-   another. Rows of a block fill one array for each variable; a mask marks cells with a row.
+1. Rows are sorted by the number of their cell (``cell_numbers``), so units and blocks are
+consecutive. Rows of a block fill one array for each variable; a mask marks cells with a row.
 2. At the end of a block its chunks are stored (``blocks``).
 3. At the end of a unit its references are stored as one manifest for each array.
 
 Rules of this file
 ------------------
-1. Memory is one block of all variables and one batch of rows, whatever the row count.
+1. Memory is one block of all variables and one batch of rows, independent of the row count.
 2. Every step works on whole columns, never on single rows.
-3. A second row for a cell, which directly follows the first, is an error.
+3. A second row for a cell is an error; it directly follows the first.
 4. Objects have random names, so a task that fails or runs twice leaves only garbage.
 """
 
@@ -42,10 +42,10 @@ def write_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskRec
     Raises
     ------
     InvalidInputError
-        Two rows have one cell, a value does not fit, a cell has no row and no missing value, or
+        Two rows have one cell, a value does not fit, a cell without a row has no missing value, or
         the rows are not sorted.
     StorageError, FormatError
-        Storage failed, or a chunk that had to be patched is damaged.
+        Storage failed, or an old chunk to patch is damaged.
     """
     task = _Task(part)
     for batch in batches:
@@ -56,7 +56,7 @@ def write_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskRec
 class _Block:
     """The cells of one block, in the order of the part's dimensions.
 
-    Arrays have the shape of the largest block, whose cells the numbers count.
+    Arrays have the shape of the largest block, which cell numbers are based on.
     """
 
     def __init__(self, part: WritePart, shape: tuple[int, ...], bounds: _Bounds) -> None:
@@ -69,9 +69,9 @@ class _Block:
         ]
 
     def add(self, cells: NDArray[np.int64], batch: pa.RecordBatch) -> None:
-        """Add rows with their cells, ascending numbers within the block."""
+        """Add rows; ``cells`` are ascending numbers within the block."""
         first, last = int(cells[0]), int(cells[-1])
-        # Most rows have no gaps, and a slice is faster.
+        # Rows usually have no gaps; a slice is then faster.
         at = slice(first, last + 1) if last - first + 1 == len(cells) else cells
         self._seen[at] = True
         for array, values in zip(self._part.arrays, self._values, strict=True):
@@ -81,11 +81,11 @@ class _Block:
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """Marks the cells that have a row."""
+        """A mask of the cells that have a row."""
         return self._clipped(self._seen)
 
     def values(self) -> Iterator[tuple[ArrayTarget, NDArray[Any]]]:
-        """Yield each array with its values, in its own order of dimensions."""
+        """Yield each array with its values, in the array's order of dimensions."""
         dims = self._part.dims
         for array, values in zip(self._part.arrays, self._values, strict=True):
             order = [dims.index(dim) for dim in array.dims]
@@ -132,7 +132,7 @@ class _Task:
             start = stop
 
     def _cells(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return the cell numbers of a batch; refuse nulls, unsorted numbers and repeats."""
+        """Return the cell numbers of a batch; raise if they are null, unsorted or repeated."""
         column = batch.column(batch.schema.get_field_index(CELL))
         if column.null_count:
             raise InvalidInputError(

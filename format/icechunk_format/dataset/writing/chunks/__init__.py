@@ -1,1 +1,1 @@
-"""Writes rows that are chunks, or references to chunks."""
+"""Writes rows of the layouts ``chunks`` and ``refs``."""

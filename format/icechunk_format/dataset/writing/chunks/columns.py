@@ -1,4 +1,4 @@
-"""Reads arrays and chunk coordinates from rows that are chunks or references."""
+"""Extracts array names and chunk coordinates from rows of the layouts ``chunks`` and ``refs``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
 
 
 def check_coords(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
-    """Refuse coordinates outside of a chunk grid."""
+    """Raise InvalidInputError if coordinates are outside of the chunk grid."""
     wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
     if wrong.any():
         found = coords[int(np.argmax(wrong))].tolist()

@@ -1,9 +1,9 @@
 """Adds virtual chunk containers to a repository for the references of a write.
 
-Other libraries fetch a virtual chunk only from a container of the configuration, so a write of
-virtual references adds missing containers. If the repository has no container, one is added for
+Other libraries fetch a virtual chunk only if the configuration has a container for its prefix, so a
+write of virtual references adds missing containers. If the repository has none, one is added for
 each bucket or host, and one for the common folder of local files; otherwise, the prefixes that the
-write authorizes are added. A container authorizes nothing: each reader must authorize it.
+write authorizes are added. A container does not authorize access: each reader must authorize it.
 
 Readers compare the location of a local file percent-decoded with the prefixes of containers, as the
 reference library does: the container of ``file:///a%20b/c`` is ``file:///a b/``.
@@ -57,7 +57,7 @@ def outside_of(locations: pa.Array, containers: Iterable[VirtualChunkContainer])
 
 
 def _compared(locations: pa.Array) -> pa.Array:
-    """Return locations as readers compare them: those of local files percent-decoded."""
+    """Return locations in the form that readers compare: local files percent-decoded."""
     is_encoded = pc.match_substring_regex(locations, "^file://.*%")
     if not pc.any(is_encoded).as_py():
         return locations
@@ -70,7 +70,7 @@ def _plain(text: str) -> str:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse the prefix of a local folder whose name has a meaning in URLs."""
+    """Raise InvalidInputError for a local folder whose name has special characters of URLs."""
     if prefix.startswith(_FILE) and f"{_FILE}{parse_url(prefix).path}" != prefix:
         raise InvalidInputError(
             f"readers cannot find files below {prefix!r}, since '#', '?' and '%' with two digits "
@@ -83,7 +83,7 @@ def check_prefix(prefix: str) -> None:
 def authorized_prefixes(
     locations: pa.Array, authorized: Sequence[str]
 ) -> tuple[set[str], pa.Array]:
-    """Return the authorized prefixes that some locations are below, and the other locations."""
+    """Return the authorized prefixes that match locations, and the locations without a match."""
     found: set[str] = set()
     for text in authorized:
         prefix = _plain(text.rstrip("/") + "/")
@@ -107,7 +107,7 @@ def prefixes_of(locations: pa.Array) -> set[str]:
 
 
 def _folder(texts: list[str]) -> str:
-    # By character, since URLs are not paths; the last name is cut off.
+    # Compares characters, since URLs are not paths; the last name is cut off.
     return os.path.commonprefix(texts).rpartition("/")[0] + "/"  # noqa: RUF071
 
 
@@ -121,7 +121,7 @@ def add_containers(
     """Add containers for prefixes that no container of the repository covers."""
     kept = {_plain(text.rstrip("/") + "/") for text in authorized}
     wanted = set(prefixes)
-    # Each task finds the common folder of its own files only.
+    # Join the folders of tasks, which each found the common folder of their own files.
     files = sorted(p for p in wanted if p.startswith(_FILE) and p not in kept)
     if files:
         wanted = (wanted - set(files)) | {_folder([files[0], files[-1]])}
@@ -138,7 +138,7 @@ def add_containers(
 
 
 def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkContainer | None:
-    """Return a container without credentials; None if a configuration cannot name the storage."""
+    """Return a container without credentials; None for storage that a configuration cannot name."""
     check_prefix(prefix)
     try:
         parts = parse_url(prefix)

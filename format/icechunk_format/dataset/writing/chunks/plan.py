@@ -1,12 +1,12 @@
 """Plans a write of whole chunks, or of references to chunks.
 
-Each row names an array and coordinates in its chunk grid, so no labels are matched. Arrays exist,
-or the option ``encoding`` describes them.
+Each row has an array name and coordinates in its chunk grid, so no labels are matched. The arrays
+exist, or the option ``encoding`` describes them.
 
 Rules of this file
 ------------------
-1. Rows of one outer chunk (a shard, if the array has shards) are written by one task, and so are
-   those of one *unit*: a box of chunks whose references make one manifest.
+1. One task writes all rows of an outer chunk (a shard, if the array has shards) and of a *unit*: a
+box of chunks whose references are one manifest.
 2. Spark numbers units by arithmetic on chunk coordinates, with ``WritePlan.array_table``.
 """
 
@@ -120,7 +120,7 @@ def _new(prepared: PreparedWrite, name: str, metadata: ArrayMetadata) -> ArrayTa
 
 
 def _existing(variable: Variable, given: Mapping[str, Any]) -> ArrayMetadata:
-    """Return the document of an existing array, with the given larger shape."""
+    """Return the document of an existing array, enlarged to the given shape."""
     others = sorted(given.keys() - {"shape"})
     if others:
         raise InvalidInputError(
@@ -171,7 +171,7 @@ def _described(path: str, name: str, given: Mapping[str, Any]) -> ArrayMetadata:
     data_type = named_type(given["dtype"], name)
     axes = tuple(dims) if dims is not None else tuple(f"dim_{n}" for n in range(len(shape)))
     attributes = described_attributes(given, data_type, name)
-    # Refuses a CF attribute that readers would refuse.
+    # Raises for a CF attribute that readers would refuse.
     missing = declared_missing(attributes, data_type, name)
     chunks = sizes_of(given.get("chunks"), axes, "chunks", name)
     codecs = given.get("codecs")
@@ -179,7 +179,7 @@ def _described(path: str, name: str, given: Mapping[str, Any]) -> ArrayMetadata:
         codecs = codecs_of(given["compressors"], data_type, name)
     fill_value = encoded_fill(given.get("fill_value"), data_type, name)
     if fill_value is None:
-        # Unwritten chunks read as missing values, if the array has one.
+        # Unwritten chunks are read as missing values, if the array has a missing value.
         fill_value = default_fill_value(data_type) if missing is None else missing
     return build_array_metadata(
         shape=shape,

@@ -1,12 +1,12 @@
-"""Turns rows that are references to chunks into columns of a manifest.
+"""Converts rows of the layout ``refs`` to columns of a manifest.
 
 Rules of this file
 ------------------
-1. Coordinates, offsets and locations go from Arrow to NumPy as whole columns. Each distinct
-   location is checked once.
-2. References to objects in ``chunks/`` are refused: another repository does not have the objects,
-   and this one has the references.
-3. Locations that no reader would fetch are refused: malformed URLs, ``.`` and ``..`` segments, and,
+1. Coordinates, offsets and locations are converted from Arrow to NumPy as whole columns. Each
+distinct location is checked once.
+2. References to objects in ``chunks/`` are refused: the objects do not exist in another repository,
+and this repository already has the references.
+3. Locations that readers do not fetch are refused: malformed URLs, ``.`` and ``..`` segments, and,
    if the repository has virtual chunk containers, locations outside of them and of the prefixes
    that the write authorizes (as in the reference library). Schemes are stored in lower case.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icechunk_format.repository.chunks.source import ChunkSource
 
 _SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"
-# A host or bucket without user or port, and a path of names that begin with no dot.
+# A host or bucket without user or port, and a path of names that do not begin with a dot.
 _PLAIN: Final = (
     r"^([A-Za-z][A-Za-z0-9+-]*://[A-Za-z0-9][A-Za-z0-9._-]*|file://)"
     r"(/[A-Za-z0-9_=+,~-][A-Za-z0-9._=+,~-]*)+$"
@@ -50,7 +50,7 @@ def references(
     rows: pa.Table,
     source: ChunkSource,
 ) -> tuple[ChunkRefs, set[str]]:
-    """Return the references of rows of one array, and the URL prefixes that need a container."""
+    """Return the references of rows of one array, and URL prefixes for new containers."""
     check_coords(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
     parts: list[ChunkRefs] = []
@@ -108,7 +108,7 @@ def _virtual(
 
 
 def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
-    """Return distinct locations with the scheme in lower case; refuse unreadable ones."""
+    """Return distinct locations with the scheme in lower case; raise for unreadable ones."""
     # Plain URLs are not parsed one by one: there may be millions of files.
     plain = pc.match_substring_regex(locations, _PLAIN)
     for text in locations.filter(pc.invert(plain)).to_pylist():
@@ -128,7 +128,7 @@ def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
 
 
 def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource) -> set[str]:
-    """Return the prefixes that need a container; refuse locations outside of existing ones."""
+    """Return prefixes for new containers; raise for locations outside of existing containers."""
     # Containers whose prefix does not end with "/" are ignored by every reader.
     usable = [item for item in source.containers if item.url_prefix.endswith("/")]
     outside = outside_of(locations, usable)

@@ -1,11 +1,11 @@
-"""Writes the rows of one task that are chunks, or references to chunks.
+"""Writes the rows of one task of the layouts ``chunks`` and ``refs``.
 
 Rules of this file
 ------------------
 1. References are handled as whole columns (``references``), chunks one by one.
-2. Inner chunks of one shard overwrite those of the stored shard, and are stored as one object.
+2. Inner chunks replace those of the stored shard, and the shard is stored as one object.
 3. Each row is checked against its array: coordinates, shape, data type, number of bytes. Encoded
-   bytes are decoded once as a check, so that no unreadable chunk is committed.
+bytes are decoded once to check that they are readable.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def write_layout_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> 
     Raises
     ------
     InvalidInputError
-        A row names no array or chunk, repeats a chunk, or has data of another size or type.
+        A row has no valid array or chunk, repeats a chunk, or has data of the wrong size or type.
     StorageError, FormatError
-        Storage failed, or a shard that had to be patched is damaged.
+        Storage failed, or an old shard to patch is damaged.
     """
     task = _LayoutTask(part)
     for unit, table in _tables_of_units(batches):
@@ -55,7 +55,7 @@ def write_layout_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> 
 
 
 def write_layout_table(plan: WritePlan, table: pa.Table) -> TaskReceipt:
-    """Write a table of all rows in this process."""
+    """Write a table with all rows in this process."""
     [part] = plan.parts
     assert plan.array_table is not None
     numbered = number_rows(plan.array_table, table)
@@ -63,7 +63,7 @@ def write_layout_table(plan: WritePlan, table: pa.Table) -> TaskReceipt:
 
 
 def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
-    """Return rows with ``_unit`` and ``_block``, sorted for tasks."""
+    """Add ``_unit`` and ``_block`` to rows, sorted for tasks."""
     units = np.zeros(table.num_rows, np.int64)
     blocks = np.zeros(table.num_rows, np.int64)
     names = array_names(table.column("array").combine_chunks())
@@ -84,7 +84,7 @@ def number_rows(array_table: pa.Table, table: pa.Table) -> pa.Table:
 
 
 def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of each unit in tables of bounded size, each with whole blocks."""
+    """Yield the rows of each unit in tables of bounded size that hold whole blocks."""
     waiting: list[pa.RecordBatch] = []
     unit, size = 0, 0
     for batch in batches:
@@ -99,7 +99,7 @@ def _tables_of_units(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, p
             unit = int(units[start])
             rows = batch.slice(start, stop - start)
             if size + rows.nbytes >= _BATCH_BYTES:
-                # The last block may continue in the next batch; those before it are complete.
+                # The last block may continue in the next batch; earlier blocks are complete.
                 last = _start_of_last_block(_numbers(rows, BLOCK))
                 if last:
                     yield unit, pa.Table.from_batches([*waiting, rows.slice(0, last)])
@@ -264,7 +264,7 @@ def _by_chunk(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArr
 
 
 def _check_dtype(target: ArrayTarget, rows: pa.Table) -> None:
-    """Refuse rows with another data type than the array."""
+    """Raise InvalidInputError if rows have another data type than the array."""
     if "dtype" not in rows.column_names:
         return
     wanted = data_type_name(target.metadata.data_type)

@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. The checks do no I/O, except for one: that the location of a new repository is empty.
+1. The only I/O is the check that the location of a new repository is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_new_location(location: Location, options: WriteOptions) -> None:
-    """Refuse a location or branch with which the commit cannot create the repository."""
+    """Raise if the commit cannot create the repository at this location with this branch."""
     check_new_root(open_storage(location))
     if options.branch != "main" and not options.create_branch:
         raise NotFoundError(
@@ -37,7 +37,7 @@ def check_new_location(location: Location, options: WriteOptions) -> None:
 
 
 def check_index_type(column: SourceColumn) -> None:
-    """Refuse a column of indices that are not integers."""
+    """Raise InvalidInputError if a column of indices is not of integers."""
     text = str(column.arrow_type)
     if not text.startswith(("int", "uint")):
         raise InvalidInputError(
@@ -55,9 +55,9 @@ def check_existing(
     *,
     others: Collection[str],
 ) -> None:
-    """Refuse a column that does not fit its array.
+    """Raise if a column does not fit its array.
 
-    ``others`` are columns without an array; one may be a dimension under another name.
+    ``others`` are columns without an array, of which one may be a renamed dimension.
     """
     name = column.name
     if name in dims:
@@ -107,7 +107,7 @@ def _codec_names(variable: Variable) -> str:
 
 
 def check_case(new: Iterable[str], kept: Mapping[str, Variable]) -> None:
-    """Refuse a new array or dimension whose name differs from another only in case.
+    """Raise if the name of a new array or dimension differs from another in case alone.
 
     Spark does not distinguish such columns, so the group could not be read as a table.
     """
@@ -127,7 +127,7 @@ def check_case(new: Iterable[str], kept: Mapping[str, Variable]) -> None:
 def check_names(
     options: WriteOptions, columns: Mapping[str, SourceColumn], dims: Sequence[str]
 ) -> None:
-    """Refuse options for unknown columns or dimensions."""
+    """Raise InvalidInputError if options name unknown columns or dimensions."""
     for option, names, allowed in (
         ("encoding", options.encoding, tuple(columns)),
         ("chunks", options.chunks or {}, tuple(dims)),
@@ -145,7 +145,7 @@ def check_names(
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:
-    """Refuse columns that are missing, unknown or of another type in a layout of chunks."""
+    """Raise if columns of a layout of chunks are missing, unknown or of the wrong type."""
     is_refs = layout == "refs"
     fields = REFS_FIELDS if is_refs else CHUNKS_FIELDS
     needed = ("array", "chunk", "kind" if is_refs else "data")

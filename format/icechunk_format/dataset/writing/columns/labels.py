@@ -1,13 +1,13 @@
-"""Finds the index of each value along a dimension, among old labels and new ones.
+"""Finds the index of each value of a dimension column among old and new labels.
 
 Rules of this file
 ------------------
-1. Labels are compared as they are stored, after the cast: a ``double`` that the array rounds to
-   ``float32`` is the label that it rounds to.
-2. Old labels keep their indices. New labels follow, sorted as the old labels, or as those of the
-   array that the column was read from.
-3. A new label that is closer to an old one than a thousandth of the distance between neighbours is
-   an error: most likely the same label with other digits.
+1. Labels are compared in their stored form: a ``double`` is first rounded to ``float32`` if the
+array stores ``float32``.
+2. Old labels keep their indices. New labels follow, sorted like the old labels or those of the
+array that the column was read from.
+3. A new label closer to an old label than a thousandth of the distance between neighbours is an
+error: most likely the same label, rounded differently.
 4. NULL and NaN are not labels.
 """
 
@@ -39,7 +39,7 @@ class IndexedLabels:
     size: int
     """Elements of the dimension after the write."""
     old_size: int
-    """Elements before the write; 0 for a new dimension."""
+    """Elements of the dimension before the write; 0 if it is new."""
     new_labels: NDArray[Any] | None
     """Stored labels from ``old_size`` on; None for a dimension without labels."""
     moved: NDArray[np.int64] | None = None
@@ -52,7 +52,7 @@ class IndexedLabels:
 
 
 def check_labels(values: pa.Array, *, dim: str) -> None:
-    """Refuse NULL and NaN."""
+    """Raise InvalidInputError for NULL and NaN."""
     is_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
     if values.null_count or is_nan:
         found, kept = "NULL", f"{dim} IS NOT NULL"
@@ -66,7 +66,7 @@ def check_labels(values: pa.Array, *, dim: str) -> None:
 
 
 def given_indices(values: pa.Array, *, dim: str, old_size: int) -> IndexedLabels:
-    """Return the values of a dimension without labels, which are 0-based indices."""
+    """Return the indices of a dimension without labels: the values themselves, from 0."""
     check_labels(values, dim=dim)
     indices = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
     if len(indices) and int(indices.min()) < 0:
@@ -88,10 +88,10 @@ def index_labels(
     is_descending: bool = False,
     order: NDArray[Any] | None = None,
 ) -> IndexedLabels:
-    """Return the indices of distinct values: those of ``existing`` labels, and new ones behind.
+    """Return the indices of distinct values; new labels follow the ``existing`` ones.
 
-    NumPy values are stored ones, as ``existing`` and ``order``, which sorts the labels of a new
-    array. ``is_descending`` sorts new labels if fewer than two exist.
+    ``existing``, ``order`` and NumPy ``values`` are stored values. ``order`` sorts the labels of a
+    new array; ``is_descending`` sorts new labels if there are fewer than two old ones.
     """
     stored = values
     if isinstance(values, pa.Array):
@@ -132,9 +132,9 @@ def index_labels(
 def in_order(
     indexed: IndexedLabels, old: NDArray[Any], first: int
 ) -> tuple[IndexedLabels, NDArray[Any]]:
-    """Sort new labels among the old ones from ``first`` on, if all labels are in order then.
+    """Sort new labels among the old ones from ``first`` on, if this puts all labels in order.
 
-    Also returns the labels before ``old_size``, as they are after the write.
+    Also returns the labels before ``old_size``, in their order after the write.
     """
     fresh = indexed.new_labels
     if fresh is None or not len(fresh) or first >= len(old) or not _has_order(old):
@@ -170,7 +170,7 @@ def _has_order(labels: NDArray[Any]) -> bool:
 
 
 def _reordered(fresh: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """Return labels in a given order, followed by the labels missing in it, sorted."""
+    """Return labels in a given order, followed by the other labels, sorted."""
     rank = {label: number for number, label in enumerate(order.tolist())}
     last = len(rank)
     keys = [rank.get(label, last) for label in fresh.tolist()]
@@ -203,7 +203,7 @@ def _check_unique(
 def _check_near(
     sorted_old: NDArray[Any], fresh: NDArray[Any], dim: str, encoder: VariableEncoder
 ) -> None:
-    """Refuse new labels that are nearly old ones."""
+    """Raise InvalidInputError if a new label nearly equals an old one."""
     if not len(fresh) or not len(sorted_old):
         return
     is_old = np.concatenate([np.ones(len(sorted_old), np.bool_), np.zeros(len(fresh), np.bool_)])
@@ -217,9 +217,9 @@ def _check_near(
     with np.errstate(invalid="ignore", over="ignore"):
         gaps = np.diff(labels.astype(np.float64) - float(labels[0]))
     if labels.dtype.kind in "iu":
-        # Exact, where a double would round: nanoseconds since 1970 need 61 bits.
+        # Subtract integers: a double would round nanoseconds since 1970, which need 61 bits.
         gaps = np.diff(labels).astype(np.float64)
-    # The smaller of the gaps on either side of each pair.
+    # The smaller of the gaps before and after each pair.
     before = np.concatenate([[np.inf], gaps[:-1]])
     after = np.concatenate([gaps[1:], [np.inf]])
     around = np.minimum(before, after)

@@ -4,10 +4,10 @@ Rules of this file
 ------------------
 1. Three sources, in this order: the options ``encoding``, ``chunks`` and ``shards``; the array that
    the column was read from, by field metadata; and defaults, which are xarray's.
-2. A column that was read and not changed gives the same array again: data type, chunks, codecs,
-   attributes, CF encoding and fill value.
+2. A column that was read and not changed is written to an identical array: data type, chunks,
+codecs, attributes, CF encoding and fill value.
 3. The fill value of the array is its missing value, so that unwritten cells read as NULL, also
-   after the array has grown. Arrays of labels have no such cells.
+after the array has grown. Arrays of labels have no unwritten cells.
 4. Default chunks have about 8 MiB and span the last dimensions, since rows are appended along the
    first.
 """
@@ -66,14 +66,14 @@ class NewArray:
         except (InvalidInputError, UnsupportedError, FormatError):
             if not self._described:
                 raise
-            # The column is no longer what its metadata describes.
+            # The metadata no longer describes the column, so it is ignored.
             self._described = {}
             self.data_type, self.attributes = self._typed()
             self.encoder = self._encoder()
 
     @property
     def is_raw(self) -> bool:
-        """True if the column holds stored numbers, with the CF attributes that decode them."""
+        """True if the column holds undecoded numbers, read with ``decodeCf=false``."""
         return bool(self._described) and self.column.is_raw
 
     @property
@@ -159,7 +159,7 @@ class NewArray:
         own_chunks = asked("chunks", chunks, before or default)
         own_shards = asked("shards", shards, own_chunks or before or default)
         if own_chunks is None and before is None:
-            # Labels are read whole, and grow by a few at a time.
+            # Labels are read whole, and usually grow by a few elements.
             label_chunks = (max(_LEAST_LABELS, min(shape[0], 2**20)),) if is_label else default
             return label_chunks, own_shards, True
         if own_chunks is None and own_shards is None:
@@ -194,9 +194,9 @@ class NewArray:
 
 
 def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]:
-    """Return chunks of about 8 MiB: whole along the last dimensions, cut along the first.
+    """Return chunks of about 8 MiB that span the last dimensions and divide the first.
 
-    A plane of the last two that is too large is cut into squares.
+    A plane of the last two dimensions that is too large is cut into squares.
     """
     item = data_type.itemsize or _VARIABLE_ITEM_BYTES
     target = max(1, CHUNK_BYTES // item)
@@ -223,7 +223,7 @@ def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]
 
 
 def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of the described array, with those of its CF encoding."""
+    """Return the attributes of the described array, including its CF encoding."""
     attributes = dict(described.get("attributes") or {})
     encoding = described.get("encoding") or {}
     data_type = parse_data_type(described["stored_dtype"])
@@ -247,7 +247,7 @@ def described_attributes(
     *,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return attributes with those of the option ``encoding``; None removes a CF attribute."""
+    """Return attributes, updated by the option ``encoding``; None removes a CF attribute."""
     attributes = {**(before or {}), **(given.get("attributes") or {})}
     for key in CF_KEYS:
         if key not in given:
@@ -264,7 +264,7 @@ def described_attributes(
                     variable=name,
                     key=key,
                 )
-            # The one name of it with which xarray opens texts.
+            # xarray opens strings only if the attribute has this name.
             is_text = data_type.kind in ("string", "bytes")
             called = "missing_value" if is_text else key
             attributes[called] = _fill_attribute(value, data_type, called, name)
@@ -274,7 +274,7 @@ def described_attributes(
 
 
 def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
-    """Return the stored missing value by CF attributes; None if they have none."""
+    """Return the stored missing value that CF attributes declare, or None."""
     decoder = attribute_decoder(attributes, data_type, name=name)
     if all(attributes.get(key) is None for key in MISSING_KEYS):
         return None
@@ -314,7 +314,7 @@ def _base64_double(value: float) -> str:
 
 
 def named_type(given: Any, name: str) -> DataType:
-    """Return the data type of the option ``encoding``, by its name in NumPy or Zarr."""
+    """Return the data type in the option ``encoding``, named as in NumPy or Zarr."""
     try:
         if isinstance(given, str):
             words = {"str": "string", "object": "string"}
@@ -349,7 +349,7 @@ def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int,
 
 
 def codecs_of(given: Any, data_type: DataType, name: str) -> list[Any]:
-    """Return the codecs of a chunk: that of its elements, and the given compressors."""
+    """Return the codecs of a chunk: the codec of its elements, and the given compressors."""
     elements = build_array_metadata(shape=(), data_type=data_type, chunk_shape=()).codecs_json[0]
     if given is None:
         return [elements]

@@ -1,15 +1,15 @@
-"""Finds the dimension columns of a DataFrame's schema, and how its columns were stored before.
+"""Finds the dimension columns of a DataFrame, and the arrays that its columns were read from.
 
-A column that was read with this package carries a description of its array in its field metadata.
+The field metadata of a column that this package read describes its array.
 
 Rules of this file
 ------------------
-1. Options override field metadata. Metadata that no longer fits is ignored, since a user may have
-   dropped a dimension or cast a column.
+1. Options override field metadata. Outdated metadata is ignored: a user may have dropped a
+dimension or cast a column.
 2. Dimensions are found in this order: option ``dims``, field metadata, the existing group.
-3. Expressions lose field metadata, so a column without any may be a computed dimension. Then the
-   dimensions of the group and of the other columns count. If one of them has no column, and a
-   column without metadata may be it, the write is refused.
+3. Expressions lose field metadata, so a column without metadata may be a computed dimension. Its
+name is then compared with the dimensions of the group and of the other columns. If one of these
+dimensions has no column, and a column without metadata may be it, the write is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SourceColumn:
     name: str
     arrow_type: pa.DataType
     described: Mapping[str, Any] = field(default_factory=dict)
-    """The description of its array in the field metadata; empty if there is none."""
+    """The description of the array in the field metadata, or empty."""
 
     @property
     def is_dimension(self) -> bool:
@@ -50,12 +50,12 @@ class SourceColumn:
 
     @property
     def dims(self) -> tuple[str, ...] | None:
-        """The dimensions that the array had; None if not known."""
+        """The dimensions of the array; None if unknown."""
         return self._names("dimensions")
 
     @property
     def table_dims(self) -> tuple[str, ...]:
-        """All dimensions of the table that the column was read from, if it was one of them."""
+        """All dimensions of the table that a dimension column was read from."""
         return self._names("table_dimensions") or ()
 
     def _names(self, key: str) -> tuple[str, ...] | None:
@@ -65,13 +65,13 @@ class SourceColumn:
 
     @property
     def group_attributes(self) -> Mapping[str, Any]:
-        """The attributes of the group that the column was read from, if it was a dimension."""
+        """The attributes of the group that a dimension column was read from."""
         found = self.described.get("group_attributes")
         return found if isinstance(found, dict) else {}
 
     @property
     def is_raw(self) -> bool:
-        """True if the column holds stored numbers, read with ``decodeCf=false``."""
+        """True if the column holds undecoded numbers, read with ``decodeCf=false``."""
         attributes = self.described.get("attributes")
         if not isinstance(attributes, dict):
             return False
@@ -109,7 +109,7 @@ def _described(column: pa.Field) -> Mapping[str, Any]:
     try:
         found = json.loads(raw)
     except ValueError:
-        # Other programs may damage the metadata of a field; then it is ignored.
+        # Field metadata that other programs have damaged is ignored.
         return {}
     # Metadata of the statistics of layout=summary describes the source values.
     return found if isinstance(found, dict) and "statistic" not in found else {}
@@ -140,7 +140,7 @@ def find_dims(
 
 
 def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
-    """Return the column of each dimension that was read, which may have been renamed since."""
+    """Return the column of each dimension that was read, by the dimension's original name."""
     return {
         column.dims[0]: name
         for name, column in columns.items()
@@ -151,7 +151,7 @@ def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
 def _described_dims(
     columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
 ) -> tuple[str, ...]:
-    """Return the dimensions by field metadata; the group's arrays complete a partial list."""
+    """Return the dimensions in the field metadata, completed from the group's arrays."""
     columns_of = named_as(columns)
     named = [columns_of.get(dim, dim) for dim in _dims_before(columns.values())]
     found = [
@@ -169,7 +169,7 @@ def _described_dims(
         variable.name in columns and variable.name not in found and variable.dims
         for variable in arrays
     )
-    # Without a value that was read, one of the computed columns has to be the value.
+    # Without a value column that was read, one of the computed columns must be the value.
     values = [c for name, c in columns.items() if c.described and name not in found]
     if missing and not has_array and len(free) > (0 if values else 1):
         shown = ", ".join(map(repr, free))
@@ -186,7 +186,7 @@ def _described_dims(
 
 
 def _dims_before(columns: Iterable[SourceColumn]) -> list[str]:
-    """Return the dimensions of columns that were read, in the order of their largest array."""
+    """Return the dimensions of columns that were read, in the order of the largest array."""
     described = [(column.is_dimension, column) for column in columns if column.described]
     lists = [column.dims or () for is_dimension, column in described if not is_dimension]
     lists.sort(key=len, reverse=True)

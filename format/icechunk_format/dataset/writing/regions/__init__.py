@@ -1,1 +1,1 @@
-"""Makes the cells of a region missing: those that are deleted, or replaced by rows."""
+"""Makes the cells of a deleted or replaced region missing."""

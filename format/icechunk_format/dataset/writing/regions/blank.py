@@ -3,10 +3,10 @@
 Algorithm
 ---------
 1. Chunks that the region touches are joined to boxes of bounded size.
-2. A task reads a box, sets the selected cells to the missing value, and writes the chunks. Chunks
-   that then contain only the fill value are deleted.
+2. A task reads a box, sets the selected cells to the missing value, and writes the chunks, or
+deletes those with only the fill value.
 3. With a condition on values, a task finds the cells by a scan of its box.
-4. Chunks that rows of the same write have replaced are left alone.
+4. Chunks with rows of the same write are skipped.
 
 Rules of this file
 ------------------
@@ -52,16 +52,16 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlankedArray:
-    """An array some of whose cells become missing.
+    """An array in which the selected cells become missing.
 
     Parameters
     ----------
     selections
         Selected positions along each axis.
     absent
-        The stored value that reads as missing; None if the array has none.
+        The stored missing value; None if the array has none.
     written
-        Chunks that rows of the same write have replaced.
+        Chunks with rows of the same write.
     """
 
     target: ArrayTarget
@@ -87,8 +87,8 @@ class CellDeletion:
     Parameters
     ----------
     condition
-        A scan of the dimension columns of the rows that satisfy a condition on values; None if all
-        selected cells are meant.
+        A scan of the dimension columns of the rows that satisfy a condition on values; None to
+        delete all selected cells.
     dry_run
         Only count.
     """
@@ -117,12 +117,9 @@ class CellReceipt:
 
 
 def blanked(variable: Variable, selections: Mapping[str, DimSelection]) -> BlankedArray:
-    """Return an array whose selected cells become missing.
+    """Return the deletion of selected cells of an array.
 
-    Raises
-    ------
-    InvalidInputError
-        It has no missing value.
+    Raises InvalidInputError if the array has no missing value.
     """
     metadata = variable.metadata
     decoder = attribute_decoder(
@@ -149,7 +146,7 @@ def blanked(variable: Variable, selections: Mapping[str, DimSelection]) -> Blank
 
 
 def cell_tasks(array: BlankedArray) -> list[tuple[str, tuple[Box, ...]]]:
-    """Cut the chunks that a region touches into tasks: the path, and boxes of chunks."""
+    """Cut the chunks of a region into tasks, each the path of the array and boxes of chunks."""
     grid = array.target.metadata.grid
     if any(not chosen.count for chosen in array.selections):
         return []
@@ -172,7 +169,7 @@ def cell_tasks(array: BlankedArray) -> list[tuple[str, tuple[Box, ...]]]:
 
 
 def _runs(axis: ChunkAxis, chosen: DimSelection) -> list[tuple[int, int]]:
-    """Return the ranges of chunks along an axis that hold selected positions."""
+    """Return the ranges of chunks with selected positions along an axis."""
     if chosen.indices is None:
         return [axis.chunk_range(chosen.start, chosen.stop)]
     chunks = np.unique(axis.chunk_of(chosen.indices))
@@ -185,7 +182,7 @@ def _runs(axis: ChunkAxis, chosen: DimSelection) -> list[tuple[int, int]]:
 
 
 def _boxes(runs: Sequence[list[tuple[int, int]]], most: int) -> Iterator[Box]:
-    """Yield the products of runs, cut to at most so many chunks."""
+    """Yield the products of runs, cut to at most ``most`` chunks."""
     for ranges in itertools.product(*runs):
         counts = [high - low for low, high in ranges]
         steps = steps_along(counts, math.prod(counts), most)
@@ -198,7 +195,7 @@ def _boxes(runs: Sequence[list[tuple[int, int]]], most: int) -> Iterator[Box]:
 
 
 def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellReceipt:
-    """Make the selected cells of some boxes missing."""
+    """Make the selected cells in the boxes of a task missing."""
     path, boxes = task
     array = work.arrays[path]
     assert work.destination.base is not None
@@ -227,7 +224,7 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
             raise _no_row(array, chosen)
         if work.dry_run or not count or (not len(stored) and array.is_fill):
             continue
-        # Elements that the same write adds are missing, too.
+        # Elements added by the same write are missing, too.
         values = np.empty(shape, array.target.metadata.data_type.numpy)
         values[...] = array.absent
         if mask is not None or count < math.prod(shape):
@@ -249,7 +246,7 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
 def _left_over(
     array: BlankedArray, boxes: Sequence[Box]
 ) -> Iterator[tuple[Sequence[int], Sequence[int], NDArray[np.int64]]]:
-    """Yield boxes without the chunks that rows have replaced, each with its coordinates."""
+    """Yield boxes, each with the coordinates of its chunks without rows."""
     for low, high in boxes:
         coords = _product(low, high)
         is_written = in_any(array.written, coords.astype(np.uint32))
@@ -276,7 +273,7 @@ def _no_row(array: BlankedArray, chosen: Sequence[DimSelection]) -> InvalidInput
 def _mask(
     condition: ScanContext, dims: Sequence[str], lower: Sequence[int], upper: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Return the cells of a box that satisfy a condition, in the order of the array's axes."""
+    """Return a mask of the cells of a box that satisfy a condition, in the array's order."""
     table = condition.table
     bounds = {dim: (a, b) for dim, a, b in zip(dims, lower, upper, strict=True)}
     part = (0, *itertools.chain.from_iterable(bounds[dim] for dim in table.dims))
@@ -306,7 +303,7 @@ def _product(low: Sequence[int], high: Sequence[int]) -> NDArray[np.int64]:
 def _not_in(
     coords: NDArray[np.int64], others: Sequence[NDArray[Any]], high: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Return the coordinates that are in none of the others; all are below ``high``."""
+    """Return the coordinates that are not in ``others``; all are below ``high``."""
     if not others or not len(coords):
         return coords
     found = np.concatenate([other.astype(np.int64) for other in others])

@@ -1,4 +1,4 @@
-"""Makes the cells of a replaced region missing in the chunks that got no rows."""
+"""Makes the cells of a replaced region missing in chunks without rows."""
 
 from __future__ import annotations
 

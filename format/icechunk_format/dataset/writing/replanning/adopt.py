@@ -1,12 +1,12 @@
 """Reuses the chunks and manifests that tasks stored, in a plan for a newer snapshot.
 
-The module is long because one class holds the state that all of its steps share.
+Long because one class holds the state that all steps share.
 
 Rules of this file
 ------------------
-1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read
-   and stored again with new coordinates, a bounded number at a time; chunk objects do not change.
-2. Other chunks are merged one by one with the newest snapshot.
+1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read,
+a bounded number at a time, and stored again with new coordinates; chunk objects do not change.
+2. Chunks that cannot be reused are merged one by one with the newest snapshot.
 3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote too
    is a conflict.
 """
@@ -58,7 +58,7 @@ _FILES_AT_ONCE: Final = 256
 _REFS_AT_ONCE: Final = 500_000
 
 
-# A manifest or references, which of the chunks are used as they are, and their new coordinates.
+# A manifest or references, a mask of the chunks that are reused, and their new coordinates.
 _Moved = tuple["ManifestReceipt | ChunkRefs", "NDArray[np.bool_]", "NDArray[np.int64]"]
 
 
@@ -71,7 +71,7 @@ class PlannedCommit:
     manifests: dict[str, list[ManifestReceipt]] = field(default_factory=dict)
     """By path of the array."""
     deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
-    """By path of the array: chunks to delete, as those of other writers that move."""
+    """By path of the array: chunks to delete, including those of other writers that move."""
 
 
 def adopt(
@@ -80,7 +80,7 @@ def adopt(
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     rivals: Rivals,
 ) -> PlannedCommit:
-    """Reuse what tasks stored for the first plan in a new plan of the same rows.
+    """Reuse the chunks stored for the first plan in a new plan of the same rows.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def adopt(
 def disjoint_manifests(
     plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
 ) -> dict[str, list[ManifestReceipt]]:
-    """Return manifests that readers can use: those of an array are joined if their boxes meet."""
+    """Join the manifests of an array if their boxes overlap, which readers do not support."""
     destination = plan.destination
     storage = destination.open_storage()
     found = dict(manifests)
@@ -122,7 +122,7 @@ def disjoint_manifests(
 
 
 def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
-    """Yield the existing arrays along dimensions whose labels move."""
+    """Yield the existing arrays that have dimensions with moving labels."""
     documents = dict(now.resized)
     for variable in now.kept.values():
         if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
@@ -131,22 +131,22 @@ def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
 
 
 class Adoption:
-    """Builds ``commit`` from changed chunks: those that tasks have stored, or of another branch.
+    """Builds ``commit`` from chunks that tasks have stored, or that another branch has changed.
 
     Parameters
     ----------
     picked
-        The snapshot of another branch that has the arrays with their changed chunks.
+        The snapshot of another branch with the changed arrays.
     dry_run
-        True to look for conflicts only; nothing is stored.
+        Only find conflicts; store nothing.
 
     Attributes
     ----------
     lost
-        By array, for cells that two writers wrote: its dimensions, their indices along each, and
-        the number of cells.
+        By array: the dimensions, the indices along each, and the number of the cells that two
+        writers wrote.
     lost_at
-        By node: the chunks of these cells.
+        By node id: the chunks of these cells.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Adoption:
         self.commit = PlannedCommit(plan=now, base=rivals.tip)
 
     def take_all(self, stored: Mapping[str, ChunkChanges]) -> None:
-        """Reuse the chunks that are stored for each array, by path."""
+        """Reuse the stored chunks of each array, given by path."""
         for name, array in self._now.arrays.items():
             found = stored.get(array.path) or ChunkChanges(len(array.dims))
             self._take(self._plan.arrays.get(name), array, found)
@@ -212,7 +212,7 @@ class Adoption:
             is_same = old.node_id == new.node_id
             are_alike = _without_size(old) == _without_size(new)
             refs, deleted = changes.pending()
-            # A deleted chunk has the fill value in all of its cells.
+            # All cells of a deleted chunk have the fill value.
             targets += [targets_of(axes, at) for at in deleted.tolist()]
             pieces: list[ManifestReceipt | ChunkRefs] = [*changes.receipts, refs]
             for found in pieces:
@@ -246,7 +246,7 @@ class Adoption:
         theirs: TheirChunks | None,
         merged: NDArray[np.int64],
     ) -> Iterator[ChunkRefs]:
-        """Yield the new references of an array, in batches that share no chunk."""
+        """Yield the new references of an array, in disjoint batches."""
         if old is not None:
             yield from self._moved(old, moved)
         if theirs is not None:
@@ -264,7 +264,7 @@ class Adoption:
             yield from self._merged(old, new, axes, changes, merged)
 
     def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which chunks of the new plan hold cells that other writers wrote or moved."""
+        """Return a mask of chunks of the new plan with cells that others wrote or moved."""
         found = self._rivals.touched(new.node_id, targets)
         for axis, dim in enumerate(new.dims):
             if dim in self._landed:
@@ -273,12 +273,12 @@ class Adoption:
         return found
 
     def _written_by_others(self, new: ArrayTarget, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which chunks of the newest snapshot other writers have stored."""
+        """Return a mask of the chunks of the newest snapshot that other writers have stored."""
         found = self._stored(new, coords)
         return found & self._rivals.touched(new.node_id, coords)
 
     def _stored(self, new: ArrayTarget, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which chunks the newest snapshot has."""
+        """Return a mask of the chunks that exist in the newest snapshot."""
         node = array_at(self._rivals.tip, new.path, new.node_id)
         found = np.zeros(len(coords), np.bool_)
         if node is not None:
@@ -324,7 +324,7 @@ class Adoption:
     def _fixed(
         self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
     ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
-        """Return manifests and references of chunks that never move, without overridden ones."""
+        """Return manifests and references of chunks that never move, without overwritten ones."""
         resolve = self._prepared.options.resolve
         kept: list[ManifestReceipt] = []
         moved: list[_Moved] = []
@@ -411,10 +411,10 @@ class Adoption:
         return MovedArray(self._destination.reader(snapshot, node), own, new.metadata.shape)
 
     def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
-        """Return a reader of the chunks that are stored of an array."""
+        """Return a reader of the stored chunks of an array."""
         if self._picked is not None:
             picked = array_at(self._picked, old.path)
-            assert picked is not None  # Its chunks are changed there.
+            assert picked is not None  # The changed chunks are in this snapshot.
             return self._destination.reader(self._picked, picked)
         none = ManifestRefs.empty(len(old.dims))
         grid = old.metadata.grid
@@ -435,6 +435,6 @@ class Adoption:
 
 
 def _without_size(array: ArrayTarget) -> dict[str, Any]:
-    """Return the metadata that decides how a chunk is encoded, without the chunk grid."""
+    """Return the metadata that determines the encoding of a chunk, without the chunk grid."""
     left_out = {"shape", "chunk_grid", "attributes"}
     return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

@@ -19,7 +19,7 @@ _AGAIN: Final = "run the job again: it is then planned on top of their commits"
 def refused(
     prepared: PreparedWrite, problem: str, *, snapshots: Iterable[SnapshotId] = (), **facts: Any
 ) -> ConflictError:
-    """Return the error of a write; ``problem`` is a clause about the commits of other writers."""
+    """Return the error of a write; ``problem`` describes the commits of other writers."""
     ids = [str(snapshot) for snapshot in snapshots]
     return ConflictError(
         f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.place}. "
@@ -35,7 +35,7 @@ def cells_written_twice(
     lost: Mapping[str, tuple[tuple[str, ...], Sequence[set[int]], int]],
     snapshots: Iterable[SnapshotId],
 ) -> ConflictError:
-    """Return the error for cells that this write and another one have written."""
+    """Return the error for cells that this write and another writer wrote."""
     ids = [str(snapshot) for snapshot in snapshots]
     lines, labels = [], {}
     for name, found in list(lost.items())[:_SHOWN]:
@@ -60,7 +60,7 @@ def cells_written_twice(
 def shown_cells(
     plan: WritePlan, dims: Sequence[str], indices: Sequence[set[int]], cells: int
 ) -> tuple[dict[str, str], str]:
-    """Return the labels of cells by dimension, and a text of them."""
+    """Return the labels of cells by dimension, and a string that describes the cells."""
     part = max(plan.parts, key=lambda part: len(part.labels))
     at = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
     shown = ", ".join(f"{dim}={text}" for dim, text in at.items()) or "its only index"
@@ -68,7 +68,7 @@ def shown_cells(
 
 
 def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
-    """Return the error of a session as that of a job."""
+    """Convert the error of a session to the error of a job."""
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(

@@ -1,4 +1,4 @@
-"""Finds the commits of other writers during a write, and where they moved labels and chunks."""
+"""Finds the commits of other writers during a write, and the labels and chunks they moved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.conflicts import TheirCommit
 
-# Labels are sorted in if at most so many chunks of other writers have to move.
+# Labels are inserted in order if at most this many chunks of other writers must move.
 _MOST_MOVED_CHUNKS: Final = 2_000
 
 
@@ -55,15 +55,15 @@ class Rivals:
         return frozenset(node.id for node in self.base.nodes)
 
     def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which chunks of an array other writers may have written."""
+        """Return a mask of the chunks of an array that other writers may have written."""
         found = np.zeros(len(coords), np.bool_)
         for commit in self.commits:
             found |= _is_in(commit, node_id, coords)
-        # The logs of other libraries may not list the chunks of a new array.
+        # Transaction logs of other libraries may not list the chunks of a new array.
         return np.ones_like(found) if self.is_new(node_id) else found
 
     def writers(self, coords: Mapping[NodeId, NDArray[Any]]) -> list[SnapshotId]:
-        """Return the commits that wrote some of these chunks; all commits if none is known."""
+        """Return the commits that wrote some of these chunks; all commits if none is found."""
         found = [
             commit.snapshot_id
             for commit in self.commits
@@ -80,7 +80,7 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
 
 
 def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> NodeSnapshot | None:
-    """Return an array of a snapshot; None if it has none at the path, or one with another id."""
+    """Return an array of a snapshot; None if the path has no array, or one with another id."""
     node = snapshot.node(path)
     if node is None or node.array is None or node_id not in (None, node.id):
         return None
@@ -90,9 +90,9 @@ def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> No
 def landed_indices(
     plan: WritePlan, now: WritePlan, rivals: Rivals, *, may_lack: bool = False
 ) -> dict[str, Landed]:
-    """Return by dimension the index in the new plan of each index of base and tip.
+    """Return, by dimension, the index in the new plan of each index of base and tip.
 
-    ``may_lack`` allows labels of the base that the tip does not have; their index is -1.
+    ``may_lack`` allows labels of the base that are missing in the tip; their index is -1.
     """
     found: dict[str, Landed] = {}
     for dim in plan.dimension_tables:
@@ -138,7 +138,7 @@ def label_positions(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64] |
 def _indices_of_labels(
     prepared: PreparedWrite, rivals: Rivals, dim: str, size: int, *, may_lack: bool
 ) -> NDArray[np.int64]:
-    """Return the index in the tip of each label of the base, -1 if it lacks the label."""
+    """Return the index in the tip of each label of the base, -1 for missing labels."""
     same = np.arange(size, dtype=np.int64)
     path = prepared.array_path(dim)
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
@@ -166,8 +166,8 @@ def _indices_of_labels(
 
 
 def can_move(now: WritePlan) -> bool:
-    """Return True if stored chunks of other writers can move to make room for labels."""
-    # Arrays that cannot be written, or do not fit their dimension, cannot move.
+    """Return True if stored chunks of other writers can move so that labels can be inserted."""
+    # Arrays with read-only codecs, or of another size than their dimension, cannot move.
     chunks = 0
     for variable in now.kept.values():
         moved = [dim for dim in variable.dims if dim in now.moved]
@@ -189,18 +189,18 @@ def can_move(now: WritePlan) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirChunks:
-    """Chunks of the newest snapshot whose labels have moved."""
+    """Chunks of the newest snapshot whose labels move."""
 
     refs: ChunkRefs
     """Unchanged chunks, at their new coordinates."""
     merged: NDArray[np.int64]
     """``(n, ndim)``: new coordinates of chunks that receive cells of split chunks."""
     left: NDArray[np.uint32]
-    """``(m, ndim)``: old coordinates of all of these chunks."""
+    """``(m, ndim)``: old coordinates of all these chunks."""
 
 
 def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
-    """Return how stored chunks of an array move; None if all of them stay."""
+    """Return the moves of stored chunks of an array; None if no chunk moves."""
     node = array_at(tip, array.path, array.node_id)
     if node is None or not now.moved.keys() & set(array.dims):
         return None
@@ -219,7 +219,7 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         first.append(int(at[0]) if has_moved else counts[axis])
     found = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):
-        # Chunks behind ``first`` of an earlier axis were found along that axis.
+        # Chunks beyond ``first`` of an earlier axis were found along that axis.
         lower = (*(0,) * axis, low, *(0,) * (len(counts) - axis - 1))
         upper = (*first[:axis], *counts[axis:])
         found += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]

@@ -2,13 +2,13 @@
 
 Rules of this file
 ------------------
-1. Cells without a row keep the value of the newest snapshot. A cell with a row is in conflict if it
-   differs between the newest snapshot and the base, on which the write was planned.
-2. If every combination of the write's labels has a row, all of those cells were written. If not,
-   stored chunks are compared with the base: an equal cell counts as not written.
-3. An array without a missing value has a value in every cell of a stored chunk. So its cells
-   outside of the base were written if their chunk was. A chunk with a cell that has neither a row
-   nor a value is refused.
+1. Cells without a row keep the value of the newest snapshot. A cell with a row is a conflict if its
+value differs between the newest snapshot and the base, on which the write was planned.
+2. If every combination of the write's labels has a row, all these cells were written. Otherwise,
+stored chunks are compared with the base: an equal cell counts as not written.
+3. An array without a missing value has a value in every cell of a stored chunk. Its cells outside
+of the base count as written if their chunk was written. A chunk with a cell that has neither a row
+nor a value is refused.
 4. Memory holds one chunk at a time of each of these snapshots.
 """
 
@@ -41,42 +41,42 @@ class CellMerge:
     """Merges chunks of one array. Readers are None if the array does not exist."""
 
     array: ArrayTarget
-    """As it is planned now."""
+    """The array in the new plan."""
     axes: Sequence[AxisMoves]
     ours: ArrayReader | None
     """Reads the chunks that this write has stored."""
     base: MovedArray | None
-    """The array of the snapshot that the write was planned on, by the indices of that plan."""
+    """The array in the base, by the indices of the first plan."""
     base_now: MovedArray | None
     tip: MovedArray | None
-    """The array of the base and of the newest snapshot, by the indices of the new plan."""
+    """The array in the newest snapshot, by the indices of the new plan."""
     stored: ChunkChanges
     """Chunks that this write has stored."""
     written_by_others: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
-    """Returns which chunks of the newest snapshot, ``int64 (n, ndim)``, other writers stored."""
+    """Returns a mask of chunks of the newest snapshot, ``int64 (n, ndim)``, stored by others."""
     has_all_rows: bool
     """True if every combination of labels has a row."""
     may_agree: bool
-    """True if it is no conflict that two writers gave a cell one value."""
+    """True if a cell that two writers set to the same value is not a conflict."""
     resolve: str | None
-    """Keeps ``ours`` or ``theirs`` of cells that two writers wrote; None is a conflict."""
+    """``ours`` or ``theirs`` chooses the value of cells that two writers wrote; None raises."""
     part: WritePart | None = None
-    """The part of the new plan that has the array; None if the write has no rows for it."""
+    """The part of the new plan with the array; None if the write has no rows for it."""
     lost: list[set[int]] = field(default_factory=list)
     """By axis: indices of cells in conflict."""
     cells_lost: int = 0
     empty: list[list[int]] = field(default_factory=list)
-    """Merged chunks that have nothing but the fill value, and no row of the write."""
+    """Merged chunks with only the fill value and no row of the write."""
 
     @property
     def has_no_missing_value(self) -> bool:
-        """Return True if the array has no value that marks unwritten cells."""
+        """True if the array has no value that marks unwritten cells."""
         return self.array.encoder is not None and self.array.encoder.absent is None
 
     def chunks(
         self, targets: NDArray[np.int64], touched: NDArray[np.bool_]
     ) -> Iterator[tuple[list[int], bytes]]:
-        """Yield the merged chunks with their coordinates, until too many have lost cells."""
+        """Yield the merged chunks with their coordinates, until too many have conflicts."""
         self.lost = [set() for _ in self.axes]
         codecs = self.array.metadata.chunk_codecs()
         chunks_lost = 0
@@ -84,7 +84,8 @@ class CellMerge:
             before = self.cells_lost
             values = self._merged(at, is_touched=is_touched)
             if self.ours is None and is_all_fill(values, self.array.metadata.fill_value):
-                # Stored, its cells would count as written in an array without a missing value.
+                # If it were stored, its cells would count as written in an array without a missing
+                # value.
                 self.empty.append(at)
                 continue
             yield at, codecs.encode(padded(self.array.metadata, values, at))
@@ -151,7 +152,7 @@ class CellMerge:
         both: NDArray[np.bool_],
         indices: Sequence[NDArray[np.int64]],
     ) -> NDArray[np.bool_]:
-        """Return which cells to write, by ``resolve``; note those in conflict."""
+        """Return a mask of the cells to write according to ``resolve``; record conflicts."""
         self.cells_lost += int(np.count_nonzero(both))
         for lost, new, rows in zip(self.lost, indices, np.nonzero(both), strict=True):
             lost.update(new[np.unique(rows)].tolist())
@@ -160,7 +161,7 @@ class CellMerge:
     def _theirs(
         self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """Return which cells of the newest snapshot differ from those of the base."""
+        """Return a mask of the cells in which the newest snapshot differs from the base."""
         found = differs(values, self._content(self.base_now, lower, upper))
         # Unwritten cells beyond the base have the fill value.
         has_value = differs(values, self.array.metadata.fill_array(values.shape))
@@ -192,7 +193,7 @@ class MovedArray:
     reader
         Reads the array.
     indices
-        By axis, ``int64``: the new index of each of the write's indices; -1 if it has none.
+        By axis, ``int64``: the index in the new plan of each index of the array; -1 if none.
     sizes
         By axis: elements in the new plan.
     """
@@ -210,7 +211,7 @@ class MovedArray:
     def within(
         self, lower: Sequence[int], upper: Sequence[int]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-        """Return by axis the array's own indices in a box, and their offsets in the box."""
+        """Return, by axis, the array's indices in a box, and their offsets in the box."""
         owns, ats = [], []
         for own, low, high in zip(self._own, lower, upper, strict=True):
             at = np.flatnonzero(own[low:high] >= 0)
@@ -224,7 +225,7 @@ class MovedArray:
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> NDArray[np.bool_]:
-        """Return which cells of a box are in chosen chunks of the array."""
+        """Return a mask of the cells of a box that are in chosen chunks of the array."""
         found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
         owns, ats = self.within(lower, upper)
         if not all(len(own) for own in owns):
@@ -240,7 +241,7 @@ class MovedArray:
         return found
 
     def read_into(self, values: NDArray[Any], lower: Sequence[int], upper: Sequence[int]) -> None:
-        """Copy the array's values in a box into ``values``, which has the shape of the box."""
+        """Copy the array's values in a box into ``values`` of the same shape."""
         owns, ats = self.within(lower, upper)
         if not all(len(own) for own in owns):
             return
@@ -256,7 +257,7 @@ class MovedArray:
 def _inside(
     array: MovedArray | None, lower: Sequence[int], upper: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Return which cells of a box are inside of an array."""
+    """Return a mask of the cells of a box that are inside the array."""
     found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
     if array is not None:
         found[np.ix_(*array.within(lower, upper)[1])] = True
@@ -264,7 +265,7 @@ def _inside(
 
 
 def differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which elements differ in any bit; strings, in any character."""
+    """Return a mask of the elements that differ in any bit; for strings, in any character."""
     if one.dtype.hasobject or not one.dtype.itemsize:
         return np.asarray(one != other, np.bool_)
     raw = (*one.shape, one.dtype.itemsize)

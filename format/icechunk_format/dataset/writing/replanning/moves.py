@@ -1,12 +1,11 @@
 """Computes the new coordinates of stored chunks after other writers have committed. No I/O.
 
-If another writer made a dimension longer, labels of this write have other indices now. Along each
-dimension the change is a list of *segments*: indices of one old chunk that are in one new chunk
-now. A chunk of an array is a product of segments.
+If another writer extends a dimension, the labels of this write get new indices. Along each
+dimension the change is a list of *segments*: runs of indices from one old chunk to one new chunk. A
+chunk of an array is a product of segments.
 
-A stored chunk is reused, at its old or new coordinates, if all its bytes outside of the write's
-rows are those that a write planned now would store. All other chunks are merged cell by cell
-(``merge``).
+A stored chunk is reused, at its old or new coordinates, if a write planned on the newest snapshot
+would store the same bytes. Other chunks are merged cell by cell (``merge``).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Landed:
     """The index in the new plan of each index of a dimension in older snapshots."""
 
     was: NDArray[np.int64]
-    """``int64``: by index in the snapshot that the write was first planned on, in that plan."""
+    """``int64``: by index in the first plan of the write."""
     base: NDArray[np.int64]
-    """``int64``: by index in the snapshot that the write was first planned on."""
+    """``int64``: by index in the base, on which the write was first planned."""
     tip: NDArray[np.int64]
     """``int64``: by index in the newest snapshot."""
     size: int
@@ -53,7 +52,7 @@ class Landed:
         return np.concatenate([[0], np.cumsum(is_there)])
 
     def without(self, *, base: bool, tip: bool) -> Landed:
-        """Return the dimension for an array that ``base`` or ``tip`` do not have."""
+        """Return the indices for an array that does not exist in ``base`` or ``tip``."""
         nothing = np.empty(0, np.int64)
         return Landed(
             was=nothing if base else self.was,
@@ -70,19 +69,20 @@ class AxisMoves:
     Parameters
     ----------
     sources, targets
-        ``int64 (k,)``: the old chunk, ascending, and the new one.
+        ``int64 (k,)``: the old chunks, ascending, and the new chunks.
     edges
-        ``int64 (k + 1,)``: the rows of ``old`` and ``new`` of each segment.
+        ``int64 (k + 1,)``: segment ``i`` has the rows ``edges[i]:edges[i + 1]`` of ``old`` and
+        ``new``.
     old, new
         ``int64 (n,)``: old and new indices.
     is_whole
-        True if nothing else moves from its source or into its target, all of it moves by one
-        distance, and both chunks have one size.
+        True if the segment is the only one of its source and its target, all its indices move by
+        the same distance, and both chunks have the same size.
     is_covered
         True if the segment fills its target up to the edge of the array.
     is_same
-        True if source and target are the same chunk, with the same edges, and no index of other
-        writers has moved in it.
+        True if source and target are the same chunk with the same edges, in which no index of other
+        writers has moved.
     is_fresh
         True if the old chunk has no element of the base, and the new chunk none of the newest
         snapshot.
@@ -119,18 +119,18 @@ def axis_moves(
     *,
     landed: Landed,
 ) -> AxisMoves:
-    """Return how the indices of one axis of an array move.
+    """Return the moves of the indices of one axis of an array.
 
     Parameters
     ----------
     grids
-        Of the array as it was planned, and as it is planned now.
+        The chunk grids of the array in the first and in the new plan.
     axis
         Position of the dimension in the array.
     indices
-        ``int64 (n,)`` each: the indices of all labels of the write, before and now.
+        ``int64 (n,)`` each: the indices of all labels of the write in the first and the new plan.
     landed
-        Of the dimension.
+        The indices of the dimension in the snapshots.
     """
     pairs = np.unique(np.stack(indices, axis=1), axis=0)
     before, now = (grid.axes[axis] for grid in grids)
@@ -172,7 +172,7 @@ def _is_single(chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _full_sizes(grid: ChunkGrid, axis: int, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the elements that chunks are stored with along an axis."""
+    """Return the number of stored elements of chunks along an axis."""
     if grid.chunk_shape is not None:
         return np.full(len(chunks), grid.chunk_shape[axis], np.int64)
     if 0 in grid.num_chunks:
@@ -195,15 +195,15 @@ def chunk_moves(
     Parameters
     ----------
     axes
-        Of the array.
+        The moves along each axis of the array.
     coords
         Integers, shape (n, ndim): the stored chunks, by their old coordinates.
     touched
-        Returns which new chunks, ``int64 (n, ndim)``, other writers may have written.
+        Returns a mask of new chunks, ``int64 (n, ndim)``, that other writers may have written.
     has_all_rows
         True if every combination of labels has a row.
     is_same_array
-        True if the array is that of the base.
+        True if the array already exists in the base.
 
     Returns
     -------

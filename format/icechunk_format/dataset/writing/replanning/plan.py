@@ -3,13 +3,13 @@
 Algorithm
 ---------
 1. Plan the same rows on the newest snapshot. New labels follow those of other writers, or are
-   sorted among them if all labels are in order then and few chunks have to move.
-2. Reuse the stored chunks. Chunks that moved by whole chunks get new references; the others are
-   merged, one by one, with the newest snapshot (``moves``, ``merge``).
+sorted among them if this puts all labels in order and few chunks must move.
+2. Reuse the stored chunks. Chunks that move by whole chunks get new references; the others are
+merged, one by one, with the newest snapshot (``moves``, ``merge``).
 3. Commit. If another writer commits first again, repeat from step 1.
 
-Each cell has the value that it would have if the write had begun after the other commits. A cell
-that two writers wrote is a conflict.
+The result is as if the write had begun after the other commits. A cell that two writers wrote is a
+conflict.
 
 Rules of this file
 ------------------
@@ -63,7 +63,7 @@ class Watch:
     session: WriteSession
 
     def __call__(self, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
-        """Raise ``PlanIsOld`` unless the changes are valid on the new tip unchanged."""
+        """Raise ``PlanIsOld`` unless the changes can be rebased on the new tip unchanged."""
         plan = self.planned.plan
         is_old = any(tip.node(path) is not None for path in plan.missing_groups)
         is_old |= _described(tip, plan) != _described(self.planned.base, plan)
@@ -72,7 +72,7 @@ class Watch:
             raise PlanIsOld(tip, theirs)
 
     def _is_shared(self, commit: TheirCommit) -> bool:
-        """Return True if a commit wrote chunks that the session writes, or labels it matched."""
+        """Return True if a commit wrote chunks of the session, or labels that the plan matched."""
         changes, plan = self.session.changes.chunks, self.planned.plan
         labels = {plan.array_path(dim) for dim in plan.dims}
         matched = {node.id for node in self.planned.base.nodes if str(node.path) in labels}
@@ -84,7 +84,7 @@ class Watch:
 
 
 def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
-    """Return the dependencies of a plan: path, document and shape of each array of the group."""
+    """Return the state that a plan depends on: path, document and shape of the group's arrays."""
     return {
         node.id: (node.path, node.user_data, node.array.shape)
         for node in snapshot.children(prepared.group)
@@ -93,7 +93,7 @@ def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
 
 
 def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteResult:
-    """Plan a write again on the newest snapshot, and reuse what tasks stored for the first plan."""
+    """Plan a write again on the newest snapshot, reusing the chunks stored for the first plan."""
     plan, manifests, base = first.plan, first.manifests, first.base
     rivals = Rivals(base=base, tip=found.tip, commits=found.theirs)
     if plan.options.mode == "overwrite":
@@ -115,7 +115,7 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
         return prepared
     if options.layout == "cells":
         values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
-        # Labels of the base keep their indices; later labels of other writers may move.
+        # Labels of the base keep their indices; labels of other writers may move.
         sizes = {dim: array_at(base, prepared.array_path(dim)) for dim in prepared.dims}
         stay = {
             dim: 0 if node is None or node.array is None else node.array.shape[0]
@@ -123,7 +123,7 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
         }
         now = plan_write(prepared, values, plan.row_count, stay=stay)
         if now.moved and not now.disordered and can_move(now):
-            # Sorted labels can leave a chunk with cells without a row.
+            # Inserting labels may fail if it leaves cells of a chunk without a row.
             with suppress(InvalidInputError):
                 return adopt(
                     plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals
@@ -137,7 +137,7 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
 
 
 def check_order(plan: WritePlan) -> None:
-    """Refuse new labels that are out of order, unless few stored chunks make room for them.
+    """Raise if new labels are out of order and too many chunks would move to insert them.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _out_of_order(plan: WritePlan) -> InvalidInputError:
 
 
 def _with_their_shapes(options: WriteOptions, plan: WritePlan, tip: Snapshot) -> WriteOptions:
-    """Return options whose shapes are at least those of the newest snapshot."""
+    """Return options with shapes at least as large as in the newest snapshot."""
     encoding = dict(options.encoding)
     for target in plan.arrays.values():
         node = tip.node(target.path)
@@ -202,13 +202,13 @@ def _with_their_shapes(options: WriteOptions, plan: WritePlan, tip: Snapshot) ->
             larger = [max(pair) for pair in zip(shape, theirs, strict=True)]
             encoding[target.name] = {**given, "shape": larger}
             if target.old_shape is None:
-                # Another writer created the array, too; ``_same_arrays`` compares them.
+                # Another writer also created the array; ``_same_arrays`` compares both.
                 encoding[target.name] = {"shape": larger}
     return replace(options, encoding=encoding)
 
 
 def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Rivals) -> WritePlan:
-    """Return the new plan with the arrays that tasks wrote; refuse arrays that changed."""
+    """Return the new plan with the arrays that tasks wrote; raise if one was changed."""
     changed = written | {path for path, _ in plan.resized}
     kept: dict[str, ArrayTarget] = {}
     for name, old in plan.arrays.items():
@@ -243,7 +243,7 @@ def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Riv
 
 
 def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
-    # Attributes that do not decide how values are encoded may change during a write.
+    # Attributes that do not affect the encoding of values may change during a write.
     documents = [one.metadata.raw, other.metadata.raw]
     types = [document["data_type"] for document in documents]
     decoding = [
