@@ -1,8 +1,8 @@
 """Count the code (lines, files in each folder, the longest modules) and check docstrings and tests.
 
 Fails above the ceilings, for a docstring that begins with a word such as What or Tell, a function
-of a bool without "True if", a name in backticks that does not exist, and for a test file that is
-not at the path of a module or room.
+of a bool without "True if", a name in backticks that does not exist, an import that bypasses the
+facade of a room, and a test file that is not at the path of a module or room.
 
 A line counts when it holds code: blank lines, comments and docstrings do not. Import circles are
 checked by import-linter, whose contracts are in ``pyproject.toml``. Run by ``make check``.
@@ -34,6 +34,7 @@ CROSS_CUTTING_TESTS = {
     *("benchmarks", "cloud", "cluster", "conformance", "fuzz"),
     *("helpers", "manual", "public", "s3", "torture"),
 }
+USERS_OF_ROOMS = ("tests", "benchmarks", "examples")
 FRAGMENT_KINDS = {"added", "changed", "deprecated", "fixed", "removed"}
 
 _BAD_START = re.compile(r"(What|Which|Where|Whose|Who|Whether|Tells?|Says?|Answers?|Knows?|See)\b")
@@ -110,6 +111,33 @@ def misplaced_tests(modules: list[Path]) -> Iterator[Path]:
             yield test.relative_to(ROOT)
 
 
+def facades(files: list[Path]) -> dict[str, set[str]]:
+    """Return the names that each room of `icechunk_format` exports, by its dotted name."""
+    found = {}
+    for file in files:
+        if file.name == "__init__.py" and "loaded_on_use" in file.read_text():
+            room = ".".join(file.parent.relative_to(PACKAGES[0].parent).parts)
+            for node in ast.parse(file.read_text()).body:
+                match node:
+                    case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                        found[room] = set(ast.literal_eval(value))
+    return found
+
+
+def bypasses(file: Path, rooms: dict[str, set[str]]) -> Iterator[str]:
+    """Yield the imports of a file that take a name from a module of a room that exports it."""
+    own = ".".join(file.relative_to(ROOT).parts)
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        for room, names in rooms.items():
+            of_room = room.partition(".")[2] and f"{room.partition('.')[2]}." in own
+            if of_room or not node.module.startswith(f"{room}."):
+                continue
+            for name in sorted(names.intersection(alias.name for alias in node.names)):
+                yield f"{node.lineno}: import {name} from {room}, which exports it"
+
+
 def main() -> int:
     """Print the figures; return 1 when one is above its ceiling."""
     files = sorted(file for package in PACKAGES for file in package.rglob("*.py"))
@@ -154,6 +182,11 @@ def main() -> int:
         f"{file.relative_to(ROOT)}:{problem}"
         for file in files
         for problem in bad_docstrings(file.read_text(), words)
+    ]
+    rooms = facades(sorted(PACKAGES[0].glob("*/**/*.py")))
+    users = [*files, *chain.from_iterable((ROOT / top).rglob("*.py") for top in USERS_OF_ROOMS)]
+    wrong += [
+        f"{file.relative_to(ROOT)}:{problem}" for file in users for problem in bypasses(file, rooms)
     ]
     wrong += [
         f"{test} is named after no module or room at its path: move it to the folder of the module "

@@ -70,7 +70,7 @@ class IcechunkDataSource(DataSource):
     def _pin_since(self, options: ReadRequest) -> None:
         if options.changes_since is not None and self._pinned_since is None:
             # Heavy (the repository layer): see rule 1.
-            from icechunk_format.workflows.changes.since import resolve_since
+            from icechunk_format.workflows.changes import resolve_since
 
             self._pinned_since = resolve_since(options)
 

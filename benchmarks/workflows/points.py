@@ -206,9 +206,7 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import Repository
-    from icechunk_format.workflows.sampling.choices import SampleRequest
-    from icechunk_format.workflows.sampling.plan import plan_sample
-    from icechunk_format.workflows.sampling.sampler import Sampler
+    from icechunk_format.workflows.sampling import Sampler, SampleRequest, plan_sample
 
     table = pq.read_table(points).slice(0, 1_000_000)
     repository = Repository.open(path)

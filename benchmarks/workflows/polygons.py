@@ -212,9 +212,7 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
     from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository import Repository
-    from icechunk_format.workflows.zonal.covering import Covering
-    from icechunk_format.workflows.zonal.plan import ZonalRequest, plan_zonal
-    from icechunk_format.workflows.zonal.summing import Summing
+    from icechunk_format.workflows.zonal import Covering, Summing, ZonalRequest, plan_zonal
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"))

@@ -55,10 +55,10 @@ __all__ = [
 __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
-        "Location": ".storage.location",
-        "Repository": ".repository.repository",
-        "SnapshotId": ".spec.ids",
-        "maintenance": ".maintenance",
+        ".storage.location": ["Location"],
+        ".repository": ["Repository"],
+        ".spec.ids": ["SnapshotId"],
+        ".maintenance": ["maintenance"],
     },
     *__all__,
 )

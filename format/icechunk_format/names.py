@@ -75,13 +75,14 @@ def shortened(names: Sequence[str], most: int = 20) -> str:
 
 
 def loaded_on_use(
-    package: str, homes: Mapping[str, str], *more: str
+    package: str, modules: Mapping[str, Sequence[str]], *more: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package.
 
-    ``homes`` are the modules of its public names, those of the package with a dot before them;
+    ``modules`` gives the public names of each module; those of the package begin with a dot.
     ``more`` are further names for ``__dir__``.
     """
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.changes.run import run_changes
+from icechunk_format.workflows.changes import run_changes
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.reading.reader import fit_batches
 from icechunk_spark.schema import arrow_target
@@ -191,10 +191,10 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks that read the changes between two offsets."""
+        from icechunk_format.workflows.changes import plan_changes, steps_to
         from icechunk_format.workflows.changes.offsets import Offset
-        from icechunk_format.workflows.changes.plan import plan_changes
         from icechunk_format.workflows.changes.since import change_request
-        from icechunk_format.workflows.changes.steps import Step, steps_to
+        from icechunk_format.workflows.changes.steps import Step
         from icechunk_spark.schema import column_names
 
         self._planned = end

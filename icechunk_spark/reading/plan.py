@@ -114,8 +114,7 @@ class OpenedTable:
                 self.options, self.dataset, self.table, columns=names, time_zone=self.time_zone
             )
             return IcechunkReader(plan, target), plan.rows
-        from icechunk_format.workflows.changes.run import run_changes
-        from icechunk_format.workflows.changes.since import plan_changes_since, resolve_since
+        from icechunk_format.workflows.changes import plan_changes_since, resolve_since, run_changes
 
         since = resolve_since(self.options) if since is None else since
         feed = plan_changes_since(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
-    from icechunk_format.workflows.changes.plan import ChangePlan
+    from icechunk_format.workflows.changes import ChangePlan
 
 Batches = Iterator[pa.RecordBatch]
 

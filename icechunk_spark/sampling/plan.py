@@ -29,11 +29,8 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.python_values import Names
 from icechunk_format.options.values import parse_names
-from icechunk_format.workflows.sampling.choices import SampleRequest
+from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
-from icechunk_format.workflows.sampling.plan import plan_sample
-from icechunk_format.workflows.sampling.sampled import SamplePlan
-from icechunk_format.workflows.sampling.sampler import Sampler
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.session_options import active_session, with_session_options

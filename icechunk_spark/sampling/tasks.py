@@ -15,8 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from icechunk_format.workflows.sampling.sampled import SamplePlan
-from icechunk_format.workflows.sampling.sampler import Sampler
+from icechunk_format.workflows.sampling import SamplePlan, Sampler
 from icechunk_spark.jobs.errors import errors_on_one_line
 
 _GROUP_BYTES: Final = 64 << 20

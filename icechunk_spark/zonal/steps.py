@@ -16,14 +16,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from icechunk_format.workflows.zonal.covering import Covering
+from icechunk_format.workflows.zonal import Covering
 from icechunk_spark.reading.reader import fit_batches
 from icechunk_spark.schema import arrow_target
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.zonal.combining import Combining
-    from icechunk_format.workflows.zonal.plan import ZonalContext
-    from icechunk_format.workflows.zonal.summing import Summing
+    from icechunk_format.workflows.zonal import Combining, Summing, ZonalContext
 
 
 Batches = Iterator[pa.RecordBatch]

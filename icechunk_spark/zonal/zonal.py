@@ -37,7 +37,7 @@ from icechunk_spark.jobs.session_options import active_session, with_session_opt
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.zonal.plan import ZonalContext
+    from icechunk_format.workflows.zonal import ZonalContext
 
 _CHOICES: Final = {
     "coverage": ("fraction", "center", "touched"),
@@ -139,8 +139,8 @@ def zonal(
     chosen = options if session is None else with_session_options(session, options)
     parsed = parse_arguments(path, {"variables": variables, **chosen}, "zonal")
     with errors_on_one_line():
+        from icechunk_format.workflows.zonal import ZonalRequest
         from icechunk_format.workflows.zonal.cover import check_packages
-        from icechunk_format.workflows.zonal.plan import ZonalRequest
         from icechunk_format.workflows.zonal.statistics import check_statistics
 
         check_packages()
@@ -170,7 +170,7 @@ def zonal(
 
 
 def _planned(options: ReadRequest, request: Any, time_zone: str) -> ZonalContext:
-    from icechunk_format.workflows.zonal.plan import plan_zonal
+    from icechunk_format.workflows.zonal import plan_zonal
     from icechunk_spark.reading.plan import open_group
 
     _, dataset = open_group(options, snapshot=None)
@@ -191,9 +191,9 @@ def _planned(options: ReadRequest, request: Any, time_zone: str) -> ZonalContext
 
 def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext) -> DataFrame:
     """Return the result of a plan for zones of columns ``key0``, ``key1``, ..., ``geometry``."""
-    from icechunk_format.workflows.zonal.combining import Combining
+    from icechunk_format.workflows.zonal import Combining, Summing
     from icechunk_format.workflows.zonal.covering import COVER_SCHEMA
-    from icechunk_format.workflows.zonal.summing import PARTS_SCHEMA, Summing
+    from icechunk_format.workflows.zonal.summing import PARTS_SCHEMA
     from icechunk_spark.schema import spark_struct, spark_type
     from icechunk_spark.zonal.steps import covered, step, summed
 

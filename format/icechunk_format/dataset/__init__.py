@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "MissingChunks", "open_dataset"]
 
-__getattr__, __dir__ = loaded_on_use(
-    __name__,
-    {
-        "Dataset": ".dataset",
-        "MissingChunks": ".dataset",
-        "open_dataset": ".dataset",
-    },
-)
+__getattr__, __dir__ = loaded_on_use(__name__, {".dataset": __all__})

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 __all__ = ["Repository", "RepositoryReader"]
 
 __getattr__, __dir__ = loaded_on_use(
-    __name__, {"Repository": ".repository", "RepositoryReader": ".reader"}
+    __name__, {".reader": ["RepositoryReader"], ".repository": ["Repository"]}
 )

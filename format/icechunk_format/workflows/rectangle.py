@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.cf.decode import attribute_decoder
-from icechunk_format.dataset.dataset import Dataset
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
 from icechunk_format.dataset.table.variable import Variable

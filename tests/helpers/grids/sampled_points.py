@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.sampling.choices import SampleRequest
-from icechunk_format.workflows.sampling.plan import plan_sample
-from icechunk_format.workflows.sampling.sampler import Sampler
+from icechunk_format.workflows.sampling import Sampler, SampleRequest, plan_sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,7 @@ import pyarrow as pa
 import shapely
 from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
 
-from icechunk_format.workflows.zonal.combining import Combining
-from icechunk_format.workflows.zonal.covering import Covering
-from icechunk_format.workflows.zonal.plan import ZonalRequest, plan_zonal
-from icechunk_format.workflows.zonal.summing import Summing
+from icechunk_format.workflows.zonal import Combining, Covering, Summing, ZonalRequest, plan_zonal
 
 ALL = ("count", "mean", "sum", "min", "max", "std")
 

@@ -35,8 +35,7 @@ def test_more_points_than_a_group_holds(monkeypatch, tmp_path):
     from helpers.reference.xarray_datasets import opened, store_dataset
 
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.workflows.sampling.choices import SampleRequest
-    from icechunk_format.workflows.sampling.plan import plan_sample
+    from icechunk_format.workflows.sampling import SampleRequest, plan_sample
 
     monkeypatch.setattr(tasks, "_GROUP_BYTES", 10_000)
     values = np.random.default_rng(1).normal(size=500)

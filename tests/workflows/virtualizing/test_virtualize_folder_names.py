@@ -8,7 +8,7 @@ import xarray as xr
 from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, virtualize
 
-from icechunk_format.dataset.dataset import open_dataset
+from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess

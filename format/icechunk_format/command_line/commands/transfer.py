@@ -276,11 +276,7 @@ def rechunk(
 
     from icechunk_format.options.values import parse_byte_size
     from icechunk_format.options.write import WriteOptions
-    from icechunk_format.workflows.rechunking.rechunk import (
-        RechunkRequest,
-        one_process,
-        rechunk_arrays,
-    )
+    from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
 
     request = RechunkRequest(
         read=replace(

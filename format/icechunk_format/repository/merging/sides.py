@@ -16,8 +16,8 @@ from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, TheirCommit
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteSession"]
 
-__getattr__, __dir__ = loaded_on_use(__name__, {"WriteSession": ".session"})
+__getattr__, __dir__ = loaded_on_use(__name__, {".session": __all__})

@@ -1,1 +1,33 @@
 """The rows of a table that changed between two snapshots, by transaction logs; without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icechunk_format.names import loaded_on_use
+
+if TYPE_CHECKING:
+    from icechunk_format.workflows.changes.plan import ChangePlan, plan_changes
+    from icechunk_format.workflows.changes.run import run_changes
+    from icechunk_format.workflows.changes.since import plan_changes_since, resolve_since
+    from icechunk_format.workflows.changes.steps import steps_to, touched_nodes
+
+__all__ = [
+    "ChangePlan",
+    "plan_changes",
+    "plan_changes_since",
+    "resolve_since",
+    "run_changes",
+    "steps_to",
+    "touched_nodes",
+]
+
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        ".plan": ["ChangePlan", "plan_changes"],
+        ".run": ["run_changes"],
+        ".since": ["plan_changes_since", "resolve_since"],
+        ".steps": ["steps_to", "touched_nodes"],
+    },
+)

@@ -15,11 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DeleteRequest", "DeleteResult", "delete_selected"]
 
-__getattr__, __dir__ = loaded_on_use(
-    __name__,
-    {
-        "DeleteRequest": ".delete",
-        "DeleteResult": ".delete",
-        "delete_selected": ".delete",
-    },
-)
+__getattr__, __dir__ = loaded_on_use(__name__, {".delete": __all__})

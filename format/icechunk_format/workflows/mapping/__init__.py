@@ -16,12 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BlocksRequest", "MapBlocksResult", "MapRequest", "map_over_blocks"]
 
-__getattr__, __dir__ = loaded_on_use(
-    __name__,
-    {
-        "BlocksRequest": ".map",
-        "MapBlocksResult": ".map",
-        "MapRequest": ".map",
-        "map_over_blocks": ".map",
-    },
-)
+__getattr__, __dir__ = loaded_on_use(__name__, {".map": __all__})

@@ -29,9 +29,9 @@ from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.workflows.changes import steps_to, touched_nodes
 from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
-from icechunk_format.workflows.changes.steps import steps_to, touched_nodes
 from icechunk_format.workflows.mapping.blocks import BlockGrid
 from icechunk_format.workflows.mapping.placing import Placed, shortened
 from icechunk_format.workflows.mapping.record import FollowRecord

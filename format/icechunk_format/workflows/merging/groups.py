@@ -36,8 +36,8 @@ from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.merging.sides import GroupMerge, Sides
+from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.repository.session.session import WriteSession
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parent
 from icechunk_format.workflows.merging.labels import (

@@ -15,6 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MirrorRequest", "MirrorResult", "bring_up_to_date"]
 
-__getattr__, __dir__ = loaded_on_use(
-    __name__, {"MirrorRequest": ".mirror", "MirrorResult": ".mirror", "bring_up_to_date": ".mirror"}
-)
+__getattr__, __dir__ = loaded_on_use(__name__, {".mirror": __all__})

@@ -12,6 +12,7 @@ from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.errors import NotFoundError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.workflows.changes import touched_nodes
 from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.changes.cells import (
     SnapshotTable,
@@ -19,7 +20,6 @@ from icechunk_format.workflows.changes.cells import (
     changed_cells,
     why_values_differ,
 )
-from icechunk_format.workflows.changes.steps import touched_nodes
 
 if TYPE_CHECKING:
     from icechunk_format.repository import RepositoryReader

@@ -16,12 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RechunkRequest", "RechunkResult", "one_process", "rechunk_arrays"]
 
-__getattr__, __dir__ = loaded_on_use(
-    __name__,
-    {
-        "RechunkRequest": ".rechunk",
-        "RechunkResult": ".rechunk",
-        "one_process": ".rechunk",
-        "rechunk_arrays": ".rechunk",
-    },
-)
+__getattr__, __dir__ = loaded_on_use(__name__, {".rechunk": __all__})

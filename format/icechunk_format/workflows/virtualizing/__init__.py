@@ -13,6 +13,5 @@ if TYPE_CHECKING:
 __all__ = ["Archive", "VirtualizeResult", "virtualize_files"]
 
 __getattr__, __dir__ = loaded_on_use(
-    __name__,
-    {"Archive": ".virtualize", "VirtualizeResult": ".result", "virtualize_files": ".virtualize"},
+    __name__, {".result": ["VirtualizeResult"], ".virtualize": ["Archive", "virtualize_files"]}
 )
