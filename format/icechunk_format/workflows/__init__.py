@@ -1,1 +1,1 @@
-"""Workflows on arrays: points, polygons, changes, Delta copies, archives."""
+"""Runs workflows on arrays: sampling, zonal statistics, change feeds, Delta copies, archives."""

@@ -1,4 +1,4 @@
-"""Estimates the cost of a read before it runs, from manifests or only from their counts."""
+"""Estimates the cost of a read before it runs, from manifests or from recorded counts."""
 
 from __future__ import annotations
 
@@ -33,29 +33,30 @@ from icechunk_format.workflows.running import Run, in_process
 class Estimate:
     """The cost of a read.
 
-    Snapshots, manifests and the labels of dimensions are not counted: each Spark process reads them
+    Snapshots, manifests and labels of dimensions are not counted: each Spark process reads them
     once and caches them.
 
     Parameters
     ----------
     partitions
-        Tasks of Spark.
+        Number of Spark tasks.
     chunks
-        Chunks to fetch and decode; of sharded arrays, inner chunks. A chunk that two tasks share
-        counts twice.
+        Number of chunks to fetch and decode; for sharded arrays, inner chunks. A chunk shared by
+        two tasks counts twice.
     stored_bytes
-        Bytes to fetch: chunks as they are stored, shards or parts of them, and indexes of shards;
-        of metadata tables, manifests. None if the estimate of chunks is not exact, because only
-        manifests record lengths.
+        Bytes to fetch: stored chunks, shards or parts of shards, and shard indexes; for metadata
+        tables, manifests. None for chunks if the estimate is not exact, because only manifests
+        record lengths.
     decoded_bytes
-        Bytes of the decoded chunks.
+        Bytes of decoded chunks.
     requests
-        Requests to storages for chunks, and of metadata tables for manifests. Adjacent ranges of
-        one object are one request, a large range is several, and inline chunks need none.
+        Number of storage requests for chunks; for metadata tables, for manifests. Adjacent ranges
+        of one object are one request, a large range is several requests, and inline chunks need no
+        request.
     cells
-        Selected cells of the table; for ``layout=chunks``, elements of the chunks.
+        Number of selected cells of the table; for ``layout=chunks``, elements of the chunks.
     rows
-        Rows to deliver, before a condition on values.
+        Number of rows, before a condition on values.
     is_exact
         True if manifests were read.
     """
@@ -86,14 +87,14 @@ def estimate_read(
     run
         Runs the tasks that read manifests.
     exact
-        If False, chunks are counted from the snapshot, without opening manifests of variables.
+        If False, chunks are estimated from the snapshot, without opening manifests of variables.
     time_zone
         The zone of times in ``where``; UTC by default.
 
     Raises
     ------
     InvalidInputError
-        The options cannot be used, or name changes and the estimate is not exact.
+        An option is invalid, or ``changesSince`` is combined with ``exact=False``.
     UnauthorizedVirtualChunkError
         A virtual chunk is outside of every authorized prefix.
     NotFoundError
@@ -166,7 +167,7 @@ def _of_changes(
 
 
 def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:
-    """Assume that each manifest's chunks are spread evenly over its extents."""
+    """Estimate the cost, assuming that a manifest's chunks are spread evenly over its extents."""
     table, cost = plan.context.table, ReadCost()
     by_path = {variable.path: variable for variable in dataset.variables.values()}
     arrays = [by_path[path] for path in table.arrays]
@@ -207,14 +208,14 @@ def _covered(variable: Variable, plan: ScanPlan) -> list[int]:
 
 
 def _expected_chunks(dataset: Dataset, plan: ScanPlan, variable: Variable) -> int:
-    """Return the approximate number of selected (inner) chunks of an array that exist."""
+    """Return the approximate number of existing (inner) chunks in the selection."""
     is_refs = plan.context.table.layout == "refs"
     axes = variable.metadata.grid.axes if is_refs else chunk_axes(variable)
     manifests = variable.array.manifests
     stored = manifests.extents.astype(np.int64)
     volumes = np.prod(stored[:, :, 1] - stored[:, :, 0], axis=1, dtype=np.float64)
     counts = dataset.snapshot.manifest_files.counts_of(manifests.ids).astype(np.float64)
-    # A manifest of several arrays has more references than the extents of one.
+    # A manifest shared by several arrays has more references than the extents of one.
     filled = np.minimum(1.0, counts / np.maximum(volumes, 1.0))
     extents = stored if is_refs else chunk_extents(variable, axes)
     selected = np.ones(len(stored), dtype=np.float64)

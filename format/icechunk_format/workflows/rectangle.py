@@ -17,7 +17,7 @@ Ranges = dict[str, tuple[int, int]]
 
 
 def common_sizes(variables: Iterable[Variable], label: str) -> dict[str, int]:
-    """Return the lengths of dimensions, those of the arrays with the most dimensions first.
+    """Return the lengths of dimensions, starting with arrays with the most dimensions.
 
     Raises
     ------
@@ -39,12 +39,12 @@ def common_sizes(variables: Iterable[Variable], label: str) -> dict[str, int]:
 def selected_ranges(
     dataset: Dataset, sizes: Mapping[str, int], *, sel: Given | None, isel: Given | None
 ) -> Ranges:
-    """Return first elements and ends of the dimensions that are selected, by name.
+    """Return the range of elements of each selected dimension, by name.
 
     Raises
     ------
     InvalidInputError
-        A selection has gaps or holds nothing, or a label or dimension does not exist.
+        A selection has gaps or is empty, or a label or dimension does not exist.
     """
 
     def labels(dim: str) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Runs one function on every task of a workflow: in this process, or on Spark's executors."""
+"""Runs a function on every task of a workflow, in this process or on Spark's executors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Receipt = TypeVar("Receipt")
 
 
 class Run(Protocol):
-    """Runs a function on every task, and returns the receipts in any order.
+    """Runs a function on every task; returns the receipts in any order.
 
     Function, tasks and receipts must be picklable, and tasks must hold no credentials.
     """
@@ -22,5 +22,5 @@ class Run(Protocol):
 
 
 def in_process(function: Callable[[Task], Receipt], tasks: Sequence[Task]) -> Iterator[Receipt]:
-    """Run a function on one task after another, each when its receipt is consumed."""
+    """Run a function on tasks one after another, lazily as receipts are consumed."""
     return map(function, tasks)

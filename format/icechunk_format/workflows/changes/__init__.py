@@ -1,4 +1,4 @@
-"""The rows of a table that changed between two snapshots, by transaction logs; without Spark."""
+"""Finds the rows of a table that changed between two snapshots, from transaction logs."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Compares the selected positions of a dimension in two snapshots, and makes boxes of differences.
+"""Compares the selected positions of a dimension in two snapshots, and returns the differences.
 
 A row is identified by its labels (layout ``cells``) or by its chunk coordinates (``chunks``,
-``refs``). A position is *kept* if both snapshots select it under the same label, *fresh* if only
-the newer one does, and *moved* if only the older one does. It is *gone* if the newer snapshot
-selects its label nowhere.
+``refs``). A position is *kept* if both snapshots select it with the same label, *fresh* if only the
+newer one does, and *moved* if only the older one does. It is *gone* if the newer snapshot does not
+select its label at any position.
 
 Rules of this file
 ------------------
-1. Positions are runs ``int64 (k, 2)``, so that an axis of a billion positions costs no more than
-   one of three. Only labels are compared one by one.
-2. NaN equals NaN here, and NULL equals NULL.
+1. Positions are runs ``int64 (k, 2)``, so the cost does not depend on the length of an axis. Only
+labels are compared one by one.
+2. NaN equals NaN, and NULL equals NULL.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class AxisChanges:
     Parameters
     ----------
     kept, fresh, moved
-        See the head of this module. ``fresh`` are positions of the newer snapshot, ``moved`` of
-        the older one.
+        Positions as defined in the head of this module, in the newer snapshot for ``fresh``, in the
+        older one for ``moved``.
     gone
-        Those of ``moved`` whose labels the newer snapshot does not select; None if a snapshot
-        selects a label twice, so that rows cannot be identified by their labels.
+        The positions of ``moved`` whose labels the newer snapshot does not select; None if a
+        snapshot selects a label twice, so that labels do not identify rows.
     """
 
     kept: NDArray[np.int64]
@@ -46,7 +46,7 @@ class AxisChanges:
 
 
 def by_position(older: DimSelection, newer: DimSelection) -> AxisChanges:
-    """Compare selections whose positions have no labels, or the same ones."""
+    """Compare selections of a dimension without labels, or with the same labels."""
     kept = _combined(_runs(older), _runs(newer), keep=True)
     moved = _combined(_runs(older), kept, keep=False)
     fresh = _combined(_runs(newer), kept, keep=False)
@@ -73,7 +73,7 @@ def by_label(
 
 
 def selection_of(runs: NDArray[np.int64], size: int) -> DimSelection:
-    """Return runs as a selection along a dimension of some size."""
+    """Convert runs to a selection along a dimension of a given size."""
     if len(runs) == 1:
         return DimSelection.span(size, int(runs[0, 0]), int(runs[0, 1]))
     counts = runs[:, 1] - runs[:, 0]
@@ -82,7 +82,7 @@ def selection_of(runs: NDArray[np.int64], size: int) -> DimSelection:
 
 
 def slabs(runs: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Boxes:
-    """Return boxes that are one run along one dimension and everything along the others."""
+    """Return boxes of one run along one dimension and the whole length of the others."""
     whole = np.array([(0, size) for size in sizes], dtype=np.int64).reshape(-1, 2)
     found = [np.empty((0, len(sizes), 2), dtype=np.int64)]
     for axis, along in enumerate(runs):

@@ -1,14 +1,13 @@
 """Finds the cells that may differ between the tables of two snapshots.
 
-Change feeds and copies of tables share this definition. It is derived from transaction logs and
-from the labels of dimensions; no manifest is read.
+Used by change feeds and by mirrored tables. Reads transaction logs and labels of dimensions, but no
+manifest.
 
 Rules of this file
 ------------------
-1. Whole chunks count as changed. Labels are compared by value, since an append writes the chunk of
-   all labels again.
-2. Variables are compared by the id of their node: another array at the same path differs
-   everywhere.
+1. Whole chunks count as changed. Labels are compared by value, since an append rewrites the chunk
+of all labels.
+2. Variables are identified by node id: all cells of a new array at the same path differ.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from icechunk_format.workflows.changes.steps import TouchedNodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTable:
-    """The table of a snapshot, and the selection that is read of it."""
+    """The table of a snapshot, with a selection of its rows."""
 
     dataset: Dataset
     table: Table
@@ -47,7 +46,7 @@ class SnapshotTable:
         return {variable.path: variable for variable in self.dataset.variables.values()}
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns that rows or the condition on values need, by their source."""
+        """Return the columns that rows or the condition on values need, by source."""
         needed = {column.source: column for column in self.table.columns}
         residual = self.chosen.residual
         for column in self.table.value_columns:
@@ -68,7 +67,7 @@ def axis_changes(
     Raises
     ------
     InvalidInputError
-        The labels have another type than before.
+        The type of the labels changed.
     """
     found = []
     was, now = older.columns(), newer.columns()
@@ -93,7 +92,7 @@ def axis_changes(
 def _has_same_labels(
     dim: str, older: SnapshotTable, newer: SnapshotTable, touched: TouchedNodes
 ) -> bool:
-    """Return True if a dimension has no labels, or the logs show that they are the same."""
+    """Return True if a dimension has no labels, or the logs show that they did not change."""
     was, now = older.columns()[dim], newer.columns()[dim]
     if was.path is None or now.path is None:
         return was.path is now.path
@@ -107,10 +106,10 @@ def _has_same_labels(
 
 
 def changed_cells(side: SnapshotTable, other: SnapshotTable, touched: TouchedNodes) -> Boxes:
-    """Return the boxes of a table in which values may differ from another snapshot's.
+    """Return the boxes of a table in which values may differ from the other snapshot.
 
-    Positions that only one of the two selects, or selects under different labels, are left to
-    `axis_changes`. Boxes may overlap.
+    `axis_changes` finds positions that only one side selects, or selects with another label. Boxes
+    may overlap.
     """
     table, variables = side.table, side.variables()
     sizes, others = np.array(table.sizes, dtype=np.int64), other.variables()
@@ -125,7 +124,7 @@ def changed_cells(side: SnapshotTable, other: SnapshotTable, touched: TouchedNod
 
 
 def why_values_differ(column: Column, side: SnapshotTable, other: SnapshotTable) -> str | None:
-    """Return why all values of a column may differ, or None if logs show which do."""
+    """Return a reason why all values of a column may differ; None if the logs show the changes."""
     former = other.columns().get(column.source)
     if former is None:
         return f"{column.name} is a new column"
@@ -137,13 +136,13 @@ def why_values_differ(column: Column, side: SnapshotTable, other: SnapshotTable)
 
 
 def _decodes_alike(one: Column, other: Column) -> bool:
-    """Return True if stored values become the same values of two columns."""
+    """Return True if two columns decode stored values in the same way."""
     first, second = one.decoder, other.decoder
     if first is None or second is None or one.dims != other.dims:
         return first is second
     if one.arrow_type != other.arrow_type:
         return False
-    # Attributes do not change values. Pickles compare NaN with NaN.
+    # Remaining attributes do not affect values. Compared as pickles, since NaN differs from itself.
     return all(
         pickle.dumps(getattr(first, item.name)) == pickle.dumps(getattr(second, item.name))
         for item in fields(first)

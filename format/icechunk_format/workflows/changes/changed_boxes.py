@@ -1,7 +1,7 @@
 """Finds the boxes of an array in which elements may differ between two snapshots.
 
-An array that was created in between, that replaced another one, or whose data type, codecs, fill
-value or chunk grid changed differs everywhere.
+All elements differ if the array was created or replaced between the snapshots, or if its data type,
+codecs, fill value or chunk grid changed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MEANING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")
 
 
 def changed_boxes(variable: Variable, other: Variable | None, touched: TouchedNodes) -> Boxes:
-    """Return the boxes of elements of an array in which it may differ from another snapshot's.
+    """Return the boxes of elements of an array that may differ from the other snapshot.
 
-    `other` is None if the other snapshot does not have the array. Boxes come in any order and may
+    `other` is None if the other snapshot does not have the array. Boxes are in any order and may
     overlap.
     """
     sizes = variable.shape
@@ -46,7 +46,7 @@ def changed_boxes(variable: Variable, other: Variable | None, touched: TouchedNo
 
 
 def why_another_array(variable: Variable, other: Variable | None) -> str | None:
-    """Return why all elements of an array may differ, or None if logs show which do."""
+    """Return a reason why all elements may differ; None if the logs show the changes."""
     if other is None or variable.node.id != other.node.id:
         return f"{variable.path} is another array than before"
     if variable.dims != other.dims:
@@ -61,7 +61,7 @@ def why_another_array(variable: Variable, other: Variable | None) -> str | None:
 
 
 def in_table(boxes: Boxes, dims: Sequence[str], table_dims: Sequence[str], sizes: Boxes) -> Boxes:
-    """Return boxes of an array as boxes of a table: whole along dimensions that the array lacks."""
+    """Extend boxes of an array to boxes of a table, whole along dimensions that the array lacks."""
     found = np.zeros((len(boxes), len(table_dims), 2), dtype=np.int64)
     found[:, :, 1] = sizes
     for axis, dim in enumerate(dims):
@@ -70,7 +70,7 @@ def in_table(boxes: Boxes, dims: Sequence[str], table_dims: Sequence[str], sizes
 
 
 def in_chunks(boxes: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
-    """Return boxes of elements as boxes of the chunks that hold any of them."""
+    """Convert boxes of elements to boxes of the chunks that overlap them."""
     found = np.empty_like(boxes)
     for number, axis in enumerate(axes):
         found[:, number, 0] = axis.chunk_of(boxes[:, number, 0])
@@ -79,7 +79,7 @@ def in_chunks(boxes: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
 
 
 def clipped_chunks(axes: Sequence[ChunkAxis], older: Sequence[ChunkAxis]) -> Boxes:
-    """Return the chunks of an array that shrank which have fewer elements than before."""
+    """Return the edge chunks of a shrunk array, which have fewer elements than before."""
     runs = []
     for now, was in zip(axes, older, strict=True):
         last = now.count - 1
@@ -95,7 +95,7 @@ def _whole(sizes: Sequence[int]) -> Boxes:
 def _floor(
     variable: Variable, other: Variable | None, touched: TouchedNodes
 ) -> tuple[int, ...] | None:
-    """Return the smallest shape between two snapshots, or None if all elements may differ."""
+    """Return the smallest shape between two snapshots; None if all elements may differ."""
     if other is None or why_another_array(variable, other) is not None:
         return None
     floor = tuple(map(min, variable.shape, other.shape))
@@ -116,7 +116,7 @@ def _is_same_grid(left: ChunkAxis, right: ChunkAxis) -> bool:
 
 
 def _elements(coords: NDArray[np.int64], axes: Sequence[ChunkAxis]) -> Boxes:
-    """Return chunks as boxes of elements, few where they touch; chunks outside are left out."""
+    """Convert chunks to boxes of elements, merged where they touch and clipped to the array."""
     inside = np.ones(len(coords), dtype=bool)
     for number, axis in enumerate(axes):
         inside &= coords[:, number] < axis.count

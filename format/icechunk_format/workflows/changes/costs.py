@@ -1,4 +1,4 @@
-"""Counts what the tasks of a change feed read.
+"""Counts the reads of the tasks of a change feed.
 
 Executors import this module; it needs neither sqlglot nor Spark.
 """
@@ -10,14 +10,10 @@ from icechunk_format.workflows.changes.run import ChangeTask, loaded_scan, run_c
 
 
 def change_cost(_: None, task: ChangeTask) -> ReadCost:
-    """Return what one task of a feed reads.
+    """Return the cost of one task of a feed.
 
-    If the task compares two snapshots, its rows are made to be counted, which reads no chunk.
-
-    Raises
-    ------
-    IcechunkError
-        As when the task runs.
+    Tasks that compare two snapshots are run to count their rows, without reading chunks. Raises the
+    errors of running the task.
     """
     scan, counter = loaded_scan(task.scan), CostCounter()
     cost = task_cost(scan.context, task.task, counter)

@@ -1,13 +1,13 @@
-"""Offsets of a stream in the history of a branch, and the end of the next batch.
+"""Defines offsets of a stream in the history of a branch, and finds the end of a batch.
 
 An offset is readable JSON: ``{"snapshot": "…", "position": 12}``. The stream has yielded all rows
-up to that snapshot; the position counts the snapshots up to and including it. Before the first
-batch of a stream from the beginning, the snapshot is null and the position 0.
+up to and including this snapshot; the position is its number in the history, from 1. Before the
+first batch of a stream from the beginning, the snapshot is null and the position 0.
 
 Rules of this file
 ------------------
-1. No state exists between two calls: everything is in an offset and the repository.
-2. An offset that did not move is returned unchanged, since Spark compares offsets as strings.
+1. No state is kept between calls: everything is in an offset and the repository.
+2. Without new snapshots the same offset is returned, since Spark compares offsets as strings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BEGINNING = Offset(snapshot=None, position=0)
 
 
 def offset_of(repository: RepositoryReader, snapshot_id: SnapshotId) -> Offset:
-    """Return the offset of a snapshot, from its history; in spec version 1, that is many files."""
+    """Return the offset of a snapshot from its history, many files in spec version 1."""
     count = sum(1 for _ in repository.ancestry(snapshot=snapshot_id))
     return Offset(snapshot=snapshot_id, position=count)
 
@@ -73,7 +73,8 @@ def next_offset(
 ) -> Offset:
     """Return the end of the batch after ``start``: at least one snapshot, within the limits.
 
-    With ``any_history``, ``start`` may have left the history of ``tip``; the batch then ends there.
+    With ``any_history``, ``start`` may be missing in the history of ``tip``; the batch then ends at
+    ``tip``.
     """
     if start.snapshot == tip:
         return start
@@ -112,7 +113,7 @@ def _within(repository: RepositoryReader, infos: Sequence[SnapshotInfo], max_chu
         for log_id in logs_of([info]):
             try:
                 log = load_transaction_log(repository.storage, log_id)
-            except NotFoundError:  # of a first snapshot in version 1; planning reports others
+            except NotFoundError:  # first snapshots of version 1; planning raises for others
                 continue
             total += sum(map(len, log.updated_chunks.values()))
         if total > max_chunks:

@@ -1,8 +1,7 @@
-"""Plans the change feed of a table: which rows were written, and which were deleted.
+"""Plans the change feed of a table: the rows that were written or deleted.
 
-The contract: take the table of the older snapshot, drop the rows that the feed deletes, and put
-the rows that it writes in place of those with the same key (or add them). The result is the table
-of the newer snapshot. Rows are identified by these keys:
+The contract: to get the table of the newer snapshot, take the table of the older one, delete the
+deleted rows of the feed, and upsert its written rows by these keys:
 
 ===========  ===================================  ==============================================
 layout       key                                  columns of a deleted row
@@ -14,14 +13,14 @@ layout       key                                  columns of a deleted row
 
 Rules of this file
 ------------------
-1. Written rows are read from the newer snapshot and deleted ones from the older one, each by an
-   ordinary scan that is limited to boxes. The driver opens no manifest of a data variable.
-2. A written row need not differ from before: whole chunks are read, not single cells.
-3. Cells of a deleted chunk are written rows with the fill value. With ``missingChunks=skip``, and
-   in the layouts that list stored chunks, they are deleted rows; executors then read the newer
-   snapshot, too.
-4. The columns of the feed are fixed. A variable that is new in a snapshot writes all of its rows;
-   one that the newer snapshot lacks, or has with another type, is an error.
+1. Written rows are read from the newer snapshot and deleted rows from the older one, by ordinary
+scans that are limited to boxes. The driver opens no manifest of a data variable.
+2. A written row may be equal to the old row, since whole chunks are read, not single cells.
+3. Cells of a deleted chunk become written rows with the fill value. With ``missingChunks=skip``,
+and in the layouts of stored chunks, they become deleted rows; executors then also read the newer
+snapshot.
+4. The columns of the feed are fixed. A variable that is new in a snapshot yields all its rows as
+written; a variable that the newer snapshot lacks, or has with another type, is an error.
 """
 
 from __future__ import annotations
@@ -58,26 +57,26 @@ _KEYS_OF_CHUNKS: Final = ("array", "chunk")
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePlan:
-    """The tasks of a feed, in the order of history; deletions of a step precede its writes."""
+    """The tasks of a feed in the order of history, for each step deletions before writes."""
 
     tasks: list[ChangeTask]
     context: None = None
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows."""
+        """An upper bound of the number of rows."""
         return sum(task.task.rows for task in self.tasks)
 
 
 def plan_changes(
     request: ChangeRequest, steps: Sequence[Step], columns: Sequence[Column]
 ) -> ChangePlan:
-    """Plan the rows that some steps of history, oldest first, changed.
+    """Plan the rows that the steps of a history, oldest first, changed.
 
     Parameters
     ----------
     columns
-        The columns of the feed, in order: some of the table's, and of ``CHANGE_COLUMNS``.
+        The columns of the feed, in order, from the table and ``CHANGE_COLUMNS``.
 
     Raises
     ------
@@ -110,7 +109,7 @@ class _Planner:
             yield from self._of_chunks(step, older, newer)
 
     def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> SnapshotTable | None:
-        """Open the table of a snapshot; None if an older snapshot has nothing of it."""
+        """Open the table of a snapshot; None if an older snapshot does not have it."""
         read = self._request.read
         try:
             dataset = dataset_at(read, self._request.repository, snapshot_id)
@@ -143,7 +142,7 @@ class _Planner:
         return SnapshotTable(dataset=dataset, table=table, chosen=chosen)
 
     def _check(self, step: Step, older: SnapshotTable | None, newer: SnapshotTable) -> None:
-        """Refuse a snapshot whose columns are not those of the feed."""
+        """Raise InvalidInputError if a snapshot does not have the columns of the feed."""
         columns = newer.columns()
         for column in self._own:
             found = columns.get(column.source)

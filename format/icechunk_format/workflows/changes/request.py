@@ -1,4 +1,4 @@
-"""Holds the request of a change feed, and the columns that describe a change."""
+"""Defines the request of a change feed, and the columns that describe a change."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CHANGE_NAMES: Final = frozenset(column.source for column in CHANGE_COLUMNS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRequest:
-    """The table and selection that are read of each snapshot.
+    """The table and the selection to read from each snapshot.
 
     Parameters
     ----------
     read
-        The options, with the group and the variables of the table that the changes are of.
+        The options, with the group and the variables of the table.
     time_zone
         Zone of times in the option ``where``; None is UTC.
     """
@@ -43,13 +43,13 @@ class ChangeRequest:
 
     @property
     def only_stored(self) -> bool:
-        """True if the table has no rows for chunks that are missing."""
+        """True if the table has no rows for missing chunks."""
         read = self.read
         return read.layout == "refs" or read.missing_chunks == "skip" or not read.decoded
 
 
 def with_change_columns(table: Table) -> Table:
-    """Return a table with `CHANGE_COLUMNS` at its end."""
+    """Append `CHANGE_COLUMNS` to a table."""
     columns = (*table.columns, *CHANGE_COLUMNS)
     check_names(columns)
     return replace(table, columns=columns)

@@ -34,13 +34,13 @@ class ChangeScan:
     Parameters
     ----------
     columns
-        Name, source and type of each column of the feed. Columns that the scan lacks are NULL.
+        Name, source and type of each column of the feed. Columns that are not in the scan are NULL.
     committed_at
         Microseconds since 1970.
     keys
-        The dimension columns, if the scan yields positions and not labels.
+        The dimension columns, if the scan yields positions instead of labels.
     check
-        Rows that this snapshot stores as well are dropped; None drops none.
+        A snapshot; rows that it also stores are dropped. None drops no rows.
     """
 
     context: ScanContext
@@ -54,7 +54,7 @@ class ChangeScan:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """A serialized ``ChangeScan`` that several tasks share, and a task of it."""
+    """A task, and its serialized ``ChangeScan``, which several tasks share."""
 
     scan: bytes
     task: ScanTask
@@ -65,7 +65,7 @@ def run_changes(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task; None yields nothing.
 
-    ``looked_up`` gets each array and the chunks of it that the other snapshot is searched for.
+    ``looked_up`` is called with each array and its chunks that are looked up in the other snapshot.
     """
     if task is None:
         return
@@ -81,8 +81,8 @@ def run_changes(
 
 @lru_cache(maxsize=4)
 def loaded_scan(serialized: bytes) -> ChangeScan:
-    """Return the scan of a task."""
-    # Serialized by the planner of the same query, not read from a repository.
+    """Deserialize the scan of a task."""
+    # Safe to unpickle: made by the planner of the same query, not read from a repository.
     scan: ChangeScan = pickle.loads(zlib.decompress(serialized))
     return scan
 
@@ -108,7 +108,7 @@ def _as_changes(scan: ChangeScan, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Missing:
-    """Keeps the rows that another snapshot does not store."""
+    """Drops the rows that another snapshot also stores."""
 
     def __init__(self, scan: ChangeScan, looked_up: LookedUp) -> None:
         assert scan.check is not None
@@ -157,7 +157,7 @@ class _Missing:
                 reader = self._arrays.reader(path)
                 self._looked_up(reader, coords)
                 at = reader.stored(coords)
-        except NotFoundError:  # the array is gone
+        except NotFoundError:  # the array was deleted
             return found
         found[at] = True
         return found

@@ -1,4 +1,4 @@
-"""Plans the changes that the options of a read name, on the driver."""
+"""Plans a read with the option ``changesSince``, on the driver."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from icechunk_format.workflows.changes.steps import steps_to
 def resolve_since(options: ReadRequest) -> str:
     """Return the id of the snapshot of ``changesSince``.
 
-    Return an empty string if the snapshot does not exist and ``onHistoryChange=restart``, which
-    then reads all rows.
+    Return an empty string, which means all rows, if the snapshot does not exist and
+    ``onHistoryChange=restart``.
     """
     assert options.changes_since is not None
     try:
@@ -46,7 +46,7 @@ def plan_changes_since(
     since: str,
     time_zone: str | None,
 ) -> ChangePlan:
-    """Plan the changes of the columns `names` up to the snapshot `newer`, which has `table`.
+    """Plan the changes of the columns `names` of `table` up to the snapshot `newer`.
 
     `since` is the id of the older snapshot; if it is empty, all rows are changes.
     """
@@ -79,7 +79,7 @@ def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:
 
 
 def _group_of(table: Table, options: ReadRequest) -> str:
-    """Return the group that the options name, or the group of the table's arrays."""
+    """Return the group in the options, or else the group of the table's arrays."""
     if options.group is not None or not table.arrays:
         return options.group or "/"
     return table.arrays[0].rpartition("/")[0] or "/"

@@ -1,12 +1,12 @@
-"""Finds the commits between two snapshots, and adds up their transaction logs.
+"""Finds the commits between two snapshots, and joins their transaction logs.
 
 Rules of this file
 ------------------
-1. A step is from an older snapshot to a newer one and has the transaction logs in between, those of
-   expired ancestors included. All of them must exist: without one, changes would be missed.
-2. Two snapshots of which neither is an ancestor of the other (a branch was reset, a commit amended)
-   differ at most by the changes since their last common ancestor, on either side.
-3. Chunk coordinates are columns, and are made distinct before they become too many.
+1. A step leads from an older snapshot to a newer one. It has all transaction logs in between, also
+those of expired ancestors; a missing log is an error, since changes would be missed.
+2. If neither snapshot is an ancestor of the other (a branch was reset, a commit amended), they
+differ at most by the changes on both sides since their last common ancestor.
+3. Chunk coordinates are columns, deduplicated before they become too many.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A part of history, with the ids of its transaction logs in any order.
+    """A range of history, with the ids of its transaction logs in any order.
 
     ``older`` is None for a table without rows.
     """
@@ -61,7 +61,7 @@ def steps_to(
     by_snapshot
         True for a step of each commit, False for one step.
     any_history
-        True if the older snapshot need not be an ancestor of the newer one.
+        True to allow an older snapshot that is not an ancestor of the newer one.
     """
     if older is None:
         return [Step(older=None, newer=newer)]
@@ -89,7 +89,7 @@ def steps_to(
 
 
 def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId) -> Step:
-    """Return the step between two snapshots over their last common ancestor."""
+    """Return the step between two snapshots via their last common ancestor."""
     newer_ids = {info.id for info in repository.ancestry(snapshot=newer.id)}
     left: list[SnapshotInfo] = []
     for info in repository.ancestry(snapshot=older):
@@ -108,21 +108,21 @@ def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId
 
 
 def logs_of(infos: Iterable[SnapshotInfo]) -> tuple[SnapshotId, ...]:
-    """Return the ids of the logs of snapshots, and of expired ancestors before each of them."""
+    """Return the ids of the logs of snapshots and of the expired ancestors before each."""
     return tuple(i for info in infos for i in (*info.pruned_ancestor_tx_logs, info.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TouchedNodes:
-    """The changes of some arrays in the logs of a step.
+    """The changes of the given arrays in the logs of a step.
 
     Parameters
     ----------
     chunks
-        Chunk coordinates by node: uint32, shape (n, ndim), in any order.
+        Chunk coordinates by node id: ``uint32 (n, ndim)``, in any order.
     smallest
-        For nodes whose metadata changed: the smallest shape that they had after any of the commits.
-        An empty tuple if a snapshot in between does not exist any more.
+        The smallest shape after any of the commits, for nodes whose metadata changed. An empty
+        tuple if a snapshot in between no longer exists.
     """
 
     chunks: Mapping[NodeId, NDArray[np.uint32]]
@@ -135,7 +135,7 @@ class TouchedNodes:
 def touched_nodes(
     repository: RepositoryReader, logs: Sequence[SnapshotId], nodes: Container[NodeId]
 ) -> TouchedNodes:
-    """Add up the transaction logs of some snapshots for some arrays.
+    """Join the transaction logs of snapshots for the given arrays.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def touched_nodes(
             resized[log.id] = found
         if held > _MOST_COORDS_HELD:
             parts = {node_id: [_distinct(found)] for node_id, found in parts.items()}
-            held = 0  # distinct coordinates do not count again
+            held = 0  # distinct coordinates are not counted again
     return TouchedNodes(
         chunks={node_id: _distinct(found) for node_id, found in parts.items()},
         smallest=_smallest_shapes(repository, resized),
@@ -189,7 +189,7 @@ def _smallest_shapes(
 ) -> dict[NodeId, tuple[int, ...]]:
     """Return the smallest shapes of arrays after the commits that changed their metadata.
 
-    Cells outside of these may have lost their chunks, which logs do not record.
+    Cells outside of this shape may have lost their chunks, which logs do not record.
     """
 
     def shapes(item: tuple[SnapshotId, Sequence[NodeId]]) -> dict[NodeId, tuple[int, ...]]:

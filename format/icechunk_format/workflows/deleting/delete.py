@@ -1,10 +1,10 @@
-"""Deletes labels or the cells of a region, in one commit.
+"""Deletes labels of a dimension, or the cells of a region, in one commit.
 
 Rules of this file
 ------------------
-1. The selection is resolved at the tip of the branch. If other writers change the same chunks or
-   arrays meanwhile, it is resolved again at the new tip, a few times.
-2. The runner decides where tasks run: in this process, or on Spark's executors.
+1. The selection is resolved at the tip of the branch, and again at the new tip if other writers
+change the same chunks or arrays meanwhile. The number of attempts is limited.
+2. The argument ``run`` runs the tasks, in this process or on Spark's executors.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ class DeleteRequest:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult:
-    """A deletion, or its plan.
+    """The result of a deletion, or of its dry run.
 
     Parameters
     ----------
     arrays
         Paths of the arrays that change.
     dim
-        The dimension whose labels are removed; None if cells become missing.
+        The dimension of the deleted labels; None if cells become missing.
     labels
-        Number of labels that are removed.
+        Number of deleted labels.
     cells
-        Number of cells of each array that become missing, by path.
+        Number of cells that become missing, by path of the array.
     tasks
         Number of tasks.
     commit

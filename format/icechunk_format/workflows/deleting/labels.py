@@ -1,11 +1,11 @@
-"""Removes labels of a dimension from all arrays of a group that have it.
+"""Removes labels of a dimension from all arrays of a group with this dimension.
 
 Algorithm
 ---------
-1. If the labels are the last ones, arrays shrink in place; only chunks at the new end are written
-   again, so that removed values do not reappear when the array grows.
-2. Otherwise each array is replaced by a new one. A new chunk with exactly the elements of one old
-   chunk is a reference to the same object; other chunks are read and written.
+1. If the labels are the last ones, arrays shrink in place. Only chunks at the new end are
+rewritten, so that removed values do not reappear when the array grows.
+2. Otherwise each array is replaced by a new array. A new chunk with exactly the elements of one old
+chunk gets a reference to the same object; other chunks are read and written.
 
 Rules of this file
 ------------------
@@ -38,7 +38,7 @@ from icechunk_format.repository.files.bounded_reads import ListedManifests, refe
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.file import Snapshot
 
-# References that a task moves, and bytes of values that it writes at once.
+# References that a task moves, and bytes of values that it holds in memory.
 _TASK_REFS: Final = 100_000
 _TASK_BYTES: Final = 64 * 2**20
 
@@ -48,18 +48,18 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShrunkArray:
-    """An array without some labels.
+    """The removal of labels from an array.
 
     Parameters
     ----------
     target
         The array after the deletion; it has ``old_shape`` if it shrinks in place.
     source
-        Path of the array before it.
+        Path of the array before the deletion.
     axis
         The axis of the dimension.
     kept
-        Positions that are kept.
+        Positions of the kept labels.
     """
 
     target: ArrayTarget
@@ -69,7 +69,7 @@ class ShrunkArray:
 
     @property
     def in_place(self) -> bool:
-        """True if chunks before the new end do not move."""
+        """True if the array shrinks at its end, so that no chunk moves."""
         return self.target.old_shape is not None
 
 
@@ -90,7 +90,7 @@ class LabelDeletion:
 
 
 def shrunk(variable: Variable, dim: str, labels: DimSelection) -> ShrunkArray:
-    """Return an array without labels of a dimension."""
+    """Return the removal of labels of a dimension from an array."""
     axis = variable.dims.index(dim)
     mask = np.ones(labels.size, np.bool_)
     mask[labels.positions()] = False
@@ -117,7 +117,7 @@ def _without(
     is_sharded = metadata.chunk_codecs().sharding is not None
     if in_place or isinstance(old, RegularAxis) or is_sharded or not kept.count:
         return metadata.with_shape(shape)
-    # Irregular chunks lose only their own labels, so that all other chunks stay whole.
+    # Irregular chunks shrink by their own labels only, so that all other chunks stay whole.
     edges = np.unique(np.searchsorted(kept.positions(), old.edges))
     axes: list[ChunkAxis] = list(metadata.grid.axes)
     axes[axis] = RunAxis.of_edges(edges.astype(np.int64))
@@ -126,7 +126,7 @@ def _without(
 
 
 def old_chunks(old: ChunkAxis, new: ChunkAxis, kept: DimSelection) -> NDArray[np.int64]:
-    """Return the old chunk with the same elements for each new chunk along an axis, or -1."""
+    """Return, for each new chunk along an axis, the old chunk with the same elements, or -1."""
     if not new.count:
         return np.empty(0, np.int64)
     chunks = np.arange(new.count, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Resolves what to delete: whole labels of one dimension, or the cells of a region.
+"""Resolves the selection of a deletion to labels of one dimension, or to the cells of a region.
 
 Rules of this file
 ------------------
@@ -23,7 +23,7 @@ from icechunk_format.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelsToDelete:
-    """Labels of one dimension."""
+    """Labels of one dimension, to delete."""
 
     dim: str
     labels: DimSelection
@@ -36,8 +36,8 @@ class RegionToDelete:
     Parameters
     ----------
     variables
-        Names of the arrays whose cells become missing; each has all restricted dimensions, and with
-        a condition on values exactly those of the table.
+        Names of the arrays whose cells become missing. Each has all restricted dimensions; with a
+        condition on values, exactly the dimensions of the table.
     selections
         Selected positions by restricted dimension.
     residual
@@ -51,7 +51,7 @@ class RegionToDelete:
 
     @property
     def is_empty(self) -> bool:
-        """True if the selection has no cell."""
+        """True if the selection has no cells."""
         return any(not chosen.count for chosen in self.selections.values())
 
 
@@ -117,14 +117,14 @@ def _takes_part(
 def _chosen(
     dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
 ) -> tuple[Table, Selection]:
-    """Return the table of the selection, and the selection."""
+    """Return the table that the selection applies to, and the resolved selection."""
     try:
         table = dataset.table("cells", variables=variables)
         return table, dataset.choose(table, **selecting)
     except InvalidInputError:
         if variables is not None:
             raise
-        # The default table may lack the selected dimensions, or may not be unique.
+        # The default table may not have the selected dimensions, or may be ambiguous.
         seen: set[tuple[str, ...]] = set()
         for variable in dataset.data_variables:
             if variable.dims in seen:

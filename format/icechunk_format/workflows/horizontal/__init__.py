@@ -1,1 +1,1 @@
-"""Finds the horizontal coordinates of variables, circular axes, and the CRS."""
+"""Finds horizontal coordinates, circular axes, and the CRS of variables."""

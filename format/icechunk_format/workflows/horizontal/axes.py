@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. ``standard_name`` decides, then ``units`` (``degrees_north``), then the name of a coordinate
-   without units: ``lat``, ``longitude``, ``nav_lat``.
-2. Coordinates with one dimension are preferred to those with two, and coordinates that have the
-   name of their dimension to others. Two coordinates of one kind make a grid if each has one
-   of two dimensions of the variable, or both have both.
-3. Attributes are untrusted: those that are not strings count as absent.
+1. Coordinates are recognized by ``standard_name``, then by ``units`` (``degrees_north``), then,
+without units, by name: ``lat``, ``longitude``, ``nav_lat``.
+2. One-dimensional coordinates are preferred to two-dimensional ones, and dimension coordinates to
+others. Two coordinates of one kind form a grid if each has one of two dimensions of the variable,
+or both have both.
+3. Attributes are untrusted: values that are not strings count as absent.
 
 CF conventions, sections 4.1 "Latitude Coordinate", 4.2 "Longitude Coordinate" and 5.6 "Horizontal
 Coordinate Reference Systems, Grid Mappings, and Projections".
@@ -62,10 +62,10 @@ class HorizontalGrid:
     Parameters
     ----------
     kind
-        ``geographic`` for latitudes and longitudes, ``rotated`` for those of a rotated pole,
-        ``projected`` for lengths on a map.
+        ``geographic`` for latitude and longitude, ``rotated`` for a rotated pole, ``projected`` for
+        projected coordinates.
     y, x
-        The coordinates. Both have one dimension, or both have the same two.
+        The coordinates. Both are one-dimensional, or both have the same two dimensions.
     """
 
     kind: GridKind
@@ -74,7 +74,7 @@ class HorizontalGrid:
 
     @property
     def dims(self) -> tuple[str, str]:
-        """The two dimensions, in the order of the coordinates: of y, then of x."""
+        """The two dimensions: of y, then of x."""
         return (self.y.dims[0], self.x.dims[-1])
 
     @property
@@ -84,13 +84,13 @@ class HorizontalGrid:
 
 
 def text_attribute(variable: Variable, name: str) -> str:
-    """Return an attribute, or the empty string if it is absent or not a string."""
+    """Return a string attribute; empty if it is absent or not a string."""
     value = variable.attributes.get(name)
     return value.strip() if isinstance(value, str) else ""
 
 
 def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
-    """Return the direction of a horizontal coordinate and the kind of its grid; None for others."""
+    """Return direction and grid kind of a coordinate; None if it is not horizontal."""
     named = _STANDARD_NAMES.get(text_attribute(coordinate, "standard_name").lower())
     if named is not None:
         return named
@@ -104,7 +104,7 @@ def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
 
 
 def horizontal_grid(variable: Variable, variables: Mapping[str, Variable]) -> HorizontalGrid | None:
-    """Return the horizontal coordinates of a variable, or None if it has none."""
+    """Return the horizontal coordinates of a variable, or None."""
     found = [
         (coordinate, *directed)
         for coordinate in _coordinates(variable, variables)
@@ -121,7 +121,7 @@ def horizontal_grid(variable: Variable, variables: Mapping[str, Variable]) -> Ho
 
 
 def _coordinates(variable: Variable, variables: Mapping[str, Variable]) -> Iterator[Variable]:
-    """Yield the coordinates along dimensions of a variable, in the order of rule 2."""
+    """Yield the coordinates on dimensions of a variable, in the order of rule 2."""
     dimensions = set(variable.dimensions)
     along = [
         other

@@ -1,13 +1,13 @@
-"""Finds circular coordinates: longitudes, where 359.9 and -0.1 are the same.
+"""Finds circular coordinates: longitudes, of which 359.9 and -0.1 are the same.
 
 Rules of this file
 ------------------
 1. Longitudes in degrees have a period of 360, unless their labels span more than one period.
-2. An axis is closed if its labels cover the whole period: the step from the last label over the
-   seam to the first is not much wider than the widest other step. Labels of an open axis, such as
-   that of a region, are found after any number of periods, but no cell is between its ends.
-3. A last label one period after the first (a cyclic column, as 360 after 0) repeats it; only the
-   first counts.
+2. An axis is closed if its labels cover the whole period: the step from the last label to the first
+is not much wider than the widest other step. Labels of an open axis, such as that of a region,
+match modulo the period, but there is no cell between its ends.
+3. A last label one period after the first (a cyclic point, such as 360 after 0) repeats the first
+label and is ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.workflows.horizontal.axes import direction_of, text_attribute
 
 DEGREES_OF_A_CIRCLE: Final = 360.0
-# Labels of float32 make steps uneven, and some grids leave the last column out.
+# Steps of float32 labels are uneven, and some grids omit the last column.
 _MOST_OF_A_STEP: Final = 1.5
-# Labels of float32 miss the whole period by less than this part of a step.
+# Tolerance for the repeated label of float32 axes, as a fraction of a step.
 _REPEATED: Final = 0.05
 
 
@@ -35,7 +35,7 @@ class Circle:
     Parameters
     ----------
     is_repeated
-        Whether the last label is the first one, a period later.
+        True if the last label repeats the first, one period later.
     """
 
     period: float
@@ -44,7 +44,7 @@ class Circle:
 
 
 def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
-    """Return the circle of labels in any order, or None if they span more than one period."""
+    """Return the circle of labels in any order; None if they span more than one period."""
     values = np.asarray(labels, dtype=np.float64).reshape(-1)
     values = np.unique(values[np.isfinite(values)])
     if not len(values):
@@ -61,7 +61,7 @@ def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
 
 
 def period_of(coordinate: Variable) -> float | None:
-    """Return the period of a coordinate whose attributes call it a longitude in degrees."""
+    """Return the period of a coordinate; None if it is not a longitude in degrees."""
     directed = direction_of(coordinate)
     if directed is None or directed[0] != "x" or directed[1] == "projected":
         return None
@@ -70,6 +70,6 @@ def period_of(coordinate: Variable) -> float | None:
 
 
 def detected_circle(coordinate: Variable, labels: NDArray[Any]) -> Circle | None:
-    """Return the circle of a coordinate if its attributes call it a longitude in degrees."""
+    """Return the circle of a coordinate; None if it is not a longitude in degrees."""
     period = period_of(coordinate)
     return None if period is None else circle_of(labels, period)

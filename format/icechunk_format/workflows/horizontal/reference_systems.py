@@ -1,11 +1,12 @@
-"""Makes the coordinate reference system (CRS) of a grid. Needs pyproj.
+"""Builds the coordinate reference system (CRS) of a grid. Needs pyproj.
 
 Rules of this file
 ------------------
-1. The grid mapping of a variable decides: its attribute crs_wkt, or parameters of the projection.
-   Latitudes and longitudes without a grid mapping are in WGS 84.
-2. Coordinates are in the order x, y (longitude, latitude), whatever the order of a CRS.
-3. `geo_package` imports optional packages; its error names what to install.
+1. The CRS is that of the variable's grid mapping: its attribute crs_wkt, or the parameters of the
+projection. Latitudes and longitudes without a grid mapping are in WGS 84.
+2. Coordinates are in the order x, y (longitude, latitude), independent of the axis order of the
+CRS.
+3. `geo_package` imports optional packages; its error names the package to install.
 
 CF conventions, appendix F "Grid Mappings".
 """
@@ -47,7 +48,7 @@ def grid_mapping(variable: Variable, variables: Mapping[str, Variable]) -> Varia
     text = text_attribute(variable, "grid_mapping")
     if not text:
         return None
-    # "crs: x y" also names the coordinates of the mapping; the first mapping applies.
+    # In the extended form "crs: x y", the first word is the grid mapping.
     name = text.split()[0].rstrip(":")
     if name not in variables:
         raise InvalidInputError(
@@ -74,7 +75,7 @@ def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: Horizo
             variable=variable.name,
         )
     if grid.kind == "geographic" and grid.is_curvilinear:
-        # The mapping describes the one-dimensional coordinates beside these.
+        # The grid mapping describes the one-dimensional coordinates of the same grid.
         return pyproj.CRS.from_user_input(WGS_84)
     try:
         return pyproj.CRS.from_cf(dict(mapping.attributes))
@@ -89,7 +90,7 @@ def grid_crs(variable: Variable, variables: Mapping[str, Variable], grid: Horizo
 
 
 def given_crs(crs: Any) -> Any:
-    """Return a user's CRS (EPSG code, WKT, PROJ string, number, CRS) as a ``pyproj.CRS``."""
+    """Parse a user's CRS (EPSG code, WKT, PROJ string, number, CRS) to a ``pyproj.CRS``."""
     pyproj = geo_package("pyproj", "option crs")
     try:
         return pyproj.CRS.from_user_input(crs)
@@ -106,8 +107,8 @@ def axis_scale(
 ) -> float:
     """Return the factor from the labels of an axis to the units of its CRS.
 
-    Degrees stay degrees. Lengths become metres, and scanning angles metres at the height of a
-    geostationary satellite.
+    Degrees are unchanged. Lengths are converted to metres, and scanning angles to metres at the
+    height of a geostationary satellite.
     """
     units = text_attribute(coordinate, "units").lower()
     if units.startswith("deg"):

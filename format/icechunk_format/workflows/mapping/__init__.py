@@ -1,4 +1,4 @@
-"""Maps a function over labelled blocks of a group: reads blocks, places and writes results."""
+"""Maps a function over labelled blocks of a group, and writes the results to arrays."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
 
 class StoredArray(NamedTuple):
-    """An array of a block, with stored values."""
+    """The stored values of an array in a block."""
 
     dims: tuple[str, ...]
     values: NDArray[Any]
@@ -37,14 +37,14 @@ class Block:
     Parameters
     ----------
     number
-        In C order of the dimensions.
+        Number of the block, in C order of the dimensions.
     index
         Number of the block along each dimension.
     start, stop
-        First element and end along each dimension, without overlap.
+        Range of elements along each dimension, without overlap.
     read_start, read_stop
-        The same with overlap. Along a periodic dimension, elements below 0 or beyond the length are
-        those at the other end.
+        Range of elements with overlap. Along a periodic dimension, elements below 0 or beyond the
+        length are at the other end.
     sizes
         Lengths of the dimensions.
     periods
@@ -84,14 +84,14 @@ class BlockGrid:
     overlap: Mapping[str, int]
     paths: Mapping[str, str]
     dims: Mapping[str, tuple[str, ...]]
-    """Of each array, by name."""
+    """The dimensions of each array, by name."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
-    """Of periodic dimensions."""
+    """The turns of periodic dimensions."""
     origin: Mapping[str, int] = field(default_factory=dict)
-    """First selected element, by dimension; all other numbers count from it."""
+    """First selected element, by dimension; all other indices are relative to it."""
     selection: Mapping[str, str] = field(default_factory=dict)
-    """The selections that were given, as text."""
+    """The given selections as strings."""
 
     @property
     def groups(self) -> Groups:
@@ -107,7 +107,7 @@ class BlockGrid:
         return len(self.groups)
 
     def is_split(self, dim: str) -> bool:
-        """Return True if more than one block is along a dimension."""
+        """Return True if a dimension is divided into several blocks."""
         return self.steps[dim] < self.sizes[dim]
 
     def block(self, number: int) -> Block:
@@ -135,11 +135,11 @@ class BlockGrid:
         )
 
     def near(self, dim: str, low: int, high: int) -> list[slice]:
-        """Return the ranges of blocks along a dimension that read elements from `low` to `high`."""
+        """Return the ranges of blocks along a dimension that read elements in ``[low, high)``."""
         size, step, more = self.sizes[dim], self.steps[dim], self.overlap.get(dim, 0)
         spans = [(max(0, low - more), min(size, high + more))]
         if more and dim in self.turns:
-            # Blocks at the ends read each other; one more element, since a last label may repeat
+            # Blocks at the ends read each other's elements; one more, since a last label may repeat
             # the first.
             if low <= more:
                 spans.append((max(0, size - more), size))
@@ -148,7 +148,7 @@ class BlockGrid:
         return [slice(first // step, -(-last // step)) for first, last in spans if first < last]
 
     def _parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
-        """Return the ranges of elements to read for one range of a block."""
+        """Split a range of a block with overlap into ranges of the array."""
         size = self.sizes[dim]
         parts = [(max(0, low), min(size, high))]
         if dim in self.turns:
@@ -202,21 +202,21 @@ def cut_into_blocks(
     Parameters
     ----------
     blocks
-        Elements by dimension; -1 is the whole dimension. By default the chunks of the largest
-        variable.
+        Elements of a block by dimension; -1 is the whole dimension. Default: the chunks of the
+        largest variable.
     overlap
-        Elements on both sides, by dimension, within the array.
+        Elements of overlap on both sides, by dimension, clipped to the array.
     variables
-        Names of data variables, by default all; coordinates are always read.
+        Names of data variables; default all. Coordinates are always read.
     periodic
-        Dimensions whose ends are neighbours.
+        Dimensions whose two ends are adjacent.
     sel, isel
-        The elements of the blocks, by labels or positions: one range along a dimension.
+        Selections by label or position, one range along a dimension; blocks cover these elements.
 
     Raises
     ------
     InvalidInputError
-        A dimension does not exist or has several lengths, or a number cannot be used.
+        A dimension does not exist or has several lengths, or a number is invalid.
     NotFoundError
         A variable does not exist.
     """
@@ -266,7 +266,7 @@ def cut_into_blocks(
         overlap=dict(overlap or {}),
         paths={name: variable.path for name, variable in arrays.items()},
         dims={name: variable.dims for name, variable in arrays.items()},
-        # The record of a target's own source is not passed on.
+        # Drop the group's own record, if it is itself the result of a mapping.
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
         turns=find_turns(dataset, sizes, overlap or {}, periodic),
         origin={dim: start for dim, (start, _) in chosen.items() if start},

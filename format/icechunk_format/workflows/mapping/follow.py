@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. Changes come from transaction logs, so whole chunks count as changed. Rewritten arrays that lack
-   a dimension, such as coordinates, are compared by value, since an append with xarray writes all
-   of them again.
-2. A block has changed if any element that it reads, including overlap, or the attributes of an
-   array may have changed. Attributes of the group are ignored.
-3. If the changes cannot be determined, all blocks have changed, and the reason is reported.
+1. Changes are read from transaction logs, so whole chunks count as changed. Rewritten arrays that
+lack a dimension, such as coordinates, are compared by value, since an append with xarray rewrites
+all of them.
+2. A block counts as changed if any element that it reads, including overlap, or the attributes of
+an array may have changed. Attributes of the group are ignored.
+3. If the changes cannot be determined, all blocks count as changed, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from icechunk_format.workflows.mapping.blocks import BlockGrid
 from icechunk_format.workflows.mapping.placing import Placed, shortened
 from icechunk_format.workflows.mapping.record import FollowRecord
 
-# Arrays of more elements are not compared by value.
+# Arrays with more elements are not compared by value.
 _MOST_ELEMENTS: Final = 1 << 23
 
 
@@ -47,10 +47,10 @@ def changed_blocks(
     grid: BlockGrid,
     arrays: Mapping[str, Placed],
 ) -> NDArray[np.int64] | str:
-    """Return the numbers of blocks that may have changed, or the reason why all may have."""
+    """Return the numbers of blocks that may have changed, or a reason to compute all."""
     try:
         old_id = SnapshotId.parse(record.snapshot_id)
-        # A snapshot that has expired cannot be resolved.
+        # Raises if the snapshot has expired.
         repository.resolve(snapshot=old_id)
         old = open_dataset(repository, old_id, record.group)
         info = repository.snapshot_info(new.snapshot_id)
@@ -72,7 +72,7 @@ def changed_blocks(
         for box in boxes:
             _mark(mask, grid, now.dims, box)
     for placed in arrays.values():
-        # Elements that were not selected in the last run, and exist longer.
+        # Elements that existed in the last run but were not selected.
         for dim, was in zip(placed.target.dims, placed.target.old_shape or (), strict=True):
             begin = was * placed.factors.get(dim, 0) + grid.origin.get(dim, 0)
             end = grid.sizes.get(dim, 0) + grid.origin.get(dim, 0)
@@ -126,13 +126,13 @@ def why_other_results(known: FollowRecord, now: FollowRecord) -> str | None:
 def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
     """Return all settings that affect the results, as JSON values."""
     settings = {
-        # Including lengths of undivided dimensions, along which a result may have any length.
+        # With the lengths of undivided dimensions, along which a result may have any length.
         "blocks": {d: s if grid.is_split(d) else [grid.sizes[d]] for d, s in grid.steps.items()},
         "dims": list(grid.sizes),
         "overlap": {dim: number for dim, number in grid.overlap.items() if number},
         "periodic": sorted(grid.turns),
         "variables": sorted(grid.paths),
-        # Records of earlier releases have neither.
+        # Records of earlier releases have no such keys.
         **({"origin": dict(grid.origin)} if grid.origin else {}),
         **grid.selection,
         **given,
@@ -142,7 +142,7 @@ def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
 
 
 def _why_in_another_way(now: Variable, before: Variable | None, grid: BlockGrid) -> str | None:
-    """Return the reason why all values of an array may have changed, or None."""
+    """Return a reason why all values of an array may have changed, or None."""
     assert before is not None
     # As strings, since NaN differs from itself.
     mine, former = (json.dumps(v.attributes, sort_keys=True) for v in (now, before))
@@ -171,7 +171,7 @@ def _different(new: Dataset, old: Dataset, name: str) -> Boxes:
     if now.dtype.hasobject:
         differs = np.asarray(now != was, dtype=bool).reshape(former)
     else:
-        # By bits: NaN equals itself.
+        # Compared as bits, so that NaN equals itself.
         bits = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (now, was))
         different = np.not_equal(*bits).reshape(-1, now.dtype.itemsize)
         differs = different.any(axis=1).reshape(former)

@@ -51,13 +51,13 @@ from icechunk_format.workflows.mapping.tasks import (
 from icechunk_format.workflows.running import Run
 
 _TASK_BYTES: Final = 64 * 2**20
-# Enough to keep all cores busy until the end.
+# Tasks for each core, so that all cores stay busy until the end.
 _TASKS_OF_A_CORE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksRequest:
-    """The group whose blocks are read, with arguments of ``icechunk_spark.map_blocks``."""
+    """The source group of a mapping, with arguments of ``icechunk_spark.map_blocks``."""
 
     read: ReadRequest
     blocks: Mapping[str, int] | None
@@ -65,7 +65,7 @@ class BlocksRequest:
     periodic: Sequence[str] = ()
 
     def grid(self) -> BlockGrid:
-        """Return the blocks, pinned to a snapshot."""
+        """Return the blocks of the group at the pinned snapshot."""
         return self.opened()[2]
 
     def opened(self) -> tuple[Repository, Dataset, BlockGrid]:
@@ -91,7 +91,7 @@ class MapRequest:
     Parameters
     ----------
     template
-        Layouts of the whole result, and attributes of the group; None computes one block to
+        Layouts of the whole result, and attributes of the group. None: compute one block to
         determine them.
     """
 
@@ -105,13 +105,13 @@ class MapRequest:
     function_version: str | None = None
     template: tuple[list[Layout], dict[str, Any]] | None = None
     cores: int = 1
-    """Tasks that run at once."""
+    """Number of tasks that run in parallel."""
 
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBlocksResult:
-    """A finished ``map_blocks``.
+    """The result of ``map_blocks``.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ class MapBlocksResult:
         Number of blocks that this run computed.
     full_run
         The reason why a run with ``follow`` computed all blocks; None if it computed only changed
-        ones.
+        blocks.
     failed
-        Labels and errors of blocks that were skipped.
+        Labels and errors of skipped blocks.
     commit
         The result of the write.
     """
@@ -145,10 +145,10 @@ class MapPlan:
     numbers: Sequence[int]
     arrays: Mapping[str, Placed]
     attributes: Mapping[str, Any]
-    """Of the group."""
+    """Attributes of the group."""
     full_run: str | None = None
     deleted: tuple[str, ...] = ()
-    """Paths of arrays of the last run that this one does not produce."""
+    """Paths of arrays of the last run that this run does not produce."""
 
 
 def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> MapBlocksResult:
@@ -239,7 +239,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
 
 
 def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
-    """Return the number of blocks of a task: several, if they are small, since tasks take time."""
+    """Return the number of blocks of a task: several small blocks, since each task has overhead."""
     nbytes = sum(
         dataset.variables[name].metadata.data_type.numpy.itemsize
         * math.prod(grid.steps[dim] for dim in dims)
@@ -270,7 +270,7 @@ def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
 def _check_free(
     base: Snapshot | None, group: NodePath, request: MapRequest, known: FollowRecord | None
 ) -> None:
-    """Refuse a group with arrays, unless they may be replaced."""
+    """Raise AlreadyExistsError if the group has arrays that may not be replaced."""
     nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
     ours = set() if known is None else {path_in(group, name) for name in known.arrays}
     taken = [node.path for node in nodes if node.path not in ours]
@@ -292,7 +292,7 @@ def _changes(
     known: FollowRecord,
     record: FollowRecord,
 ) -> MapPlan | str:
-    """Return the plan of the changed blocks, or the reason why all must be computed."""
+    """Return the plan of the changed blocks, or a reason to compute all."""
     reason = why_other_results(known, record)
     if reason is not None:
         return reason
@@ -303,7 +303,7 @@ def _changes(
     if isinstance(numbers, str):
         return numbers
     node = base.node(group)
-    assert node is not None  # It has the record.
+    assert node is not None  # The group has the record.
     attributes = parse_group_metadata(node.user_data, node_path=group).attributes
     return MapPlan(numbers=numbers.tolist(), arrays=arrays, attributes=attributes)
 
@@ -317,7 +317,7 @@ def _all_blocks(
     known: FollowRecord | None,
     reason: str,
 ) -> MapPlan:
-    """Return the plan of all blocks; the arrays are those of the template or of one block."""
+    """Return the plan of all blocks, with arrays from the template or from one computed block."""
     lengths: Mapping[str, int] = grid.sizes
     if request.template is not None:
         layouts, attributes = request.template
@@ -362,7 +362,7 @@ def _all_blocks(
 def _once_more(
     plan: MapPlan, grid: BlockGrid, failed: Sequence[int]
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the blocks that write the shared arrays of failed blocks."""
+    """Return the blocks that write arrays shared between blocks in place of failed blocks."""
     succeeded = [grid.block(number) for number in sorted(set(plan.numbers) - set(failed))]
     again: dict[int, list[str]] = {}
     for number in failed:

@@ -1,4 +1,4 @@
-"""Finds dimensions whose ends are neighbours, such as the longitudes of a whole circle."""
+"""Finds periodic dimensions, such as longitudes of a whole circle."""
 
 from __future__ import annotations
 

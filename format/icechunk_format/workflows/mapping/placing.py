@@ -9,8 +9,8 @@ of the block, and not divided into blocks   at 0; it may have any length
 new                                         at 0; it has the same length in each block
 ==========================================  =======================================================
 
-A dimension that is divided into blocks may be missing in coordinates, and in variables that the
-source has without it; each other variable would have one value for many blocks.
+Coordinates, and variables that lack it in the source, may lack a dimension that is divided into
+blocks. Other variables may not: each block would have a different value.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _OF_VALUES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One variable that a function returns, encoded, without its values.
+    """The encoding of one variable that a function returns, without its values.
 
     Parameters
     ----------
     attributes
         JSON values, as stored.
     fill_value
-        Value of missing chunks; None is the default of the type.
+        Value of missing chunks; None is the default of the data type.
     """
 
     name: str
@@ -67,15 +67,15 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A new array, and how its blocks are placed.
+    """A new array, and the placement of blocks in it.
 
     Parameters
     ----------
     factors
         Number of source elements for each element of the array, by dimension of the blocks.
     once
-        Dimensions that are divided into blocks and absent in the array: the first block along them,
-        or the first whose function does not fail, writes the array.
+        Dimensions that are divided into blocks and absent in the array. The first block along them
+        whose function does not fail writes the array.
     """
 
     target: ArrayTarget
@@ -83,7 +83,7 @@ class Placed:
     once: tuple[str, ...]
 
     def is_written_by(self, block: Block) -> bool:
-        """Return True if the task of a block writes its result."""
+        """Return True if a block writes its result to the array."""
         return not any(block.index[dim] for dim in self.once)
 
     def box(self, block: Block) -> tuple[list[int], list[int]]:
@@ -113,7 +113,7 @@ def place(
     layout
         The layout of the result for one block, or for the whole group.
     lengths
-        Lengths of the dimensions of that block, or of the group.
+        Lengths of the dimensions of the block, or of the group.
     """
     shape, steps, factors = [], [], {}
     for dim, size in zip(layout.dims, layout.shape, strict=True):
@@ -204,7 +204,7 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
         ("the shape", layout.shape, expected),
         ("the data type", str(layout.dtype), str(dtype)),
         *(
-            # Strings, since NaN differs from itself.
+            # Compared as strings, since NaN differs from itself.
             (f"the attribute {key}", _text(layout.attributes.get(key)), _text(stored.get(key)))
             for key in _OF_VALUES
         ),
@@ -220,7 +220,7 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as a string to compare: NaN equals itself, midnight may be omitted."""
+    """Return an attribute as a string for comparison: NaN equals itself, midnight is optional."""
     return repr(value).replace(" 00:00:00", "")
 
 

@@ -1,10 +1,10 @@
-"""The record of a followed source: JSON in an attribute of the group of the result.
+"""Defines the record of a followed source, stored as JSON in an attribute of the result's group.
 
 Rules of this file
 ------------------
-1. The record is committed with the arrays, so that resetting the branch also resets it.
-2. A record contains no credentials: the URL of the repository is the one for messages.
-3. A repository is untrusted: a record that cannot be used counts as absent.
+1. The record is committed with the arrays, so resetting the branch also resets the record.
+2. A record contains no credentials: the URL of the repository is the sanitized one of messages.
+3. A repository is untrusted: an invalid record counts as absent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 RECORD_KEY: Final = "icechunk_spark_map_blocks"
-"""The attribute of the group."""
+"""The name of the attribute."""
 MOST_FAILED: Final = 1_000
-"""More failed blocks are not recorded; the next run computes all."""
+"""If more blocks failed, they are not recorded, and the next run computes all."""
 _FORMAT: Final = 1
 
 
@@ -28,15 +28,15 @@ class FollowRecord:
     Parameters
     ----------
     repository, group, snapshot_id
-        Of the source.
+        The source.
     function, function_version
-        The name of the function, and the version that the user gave.
+        Name of the function, and the version given by the user.
     settings
-        All else that results depend on.
+        All other settings that affect the results.
     arrays
-        By name of an array: ``node`` (its id), ``factors`` and ``once`` of `Placed`.
+        ``node`` (the id), ``factors`` and ``once`` of `Placed`, by name of the array.
     failed
-        Indices of blocks that were skipped; None for too many.
+        Indices of skipped blocks; None if there are too many.
     """
 
     repository: str
@@ -54,7 +54,7 @@ class FollowRecord:
 
 
 def parse_record(text: object) -> FollowRecord | None:
-    """Return the record, or None if there is none or it cannot be used."""
+    """Parse a record; None if it is absent or invalid."""
     try:
         found = json.loads(text) if isinstance(text, str) else None
     except ValueError:
@@ -83,7 +83,7 @@ def parse_record(text: object) -> FollowRecord | None:
 
 
 def _is_placement(found: object) -> bool:
-    """Return True if an entry of ``arrays`` has the fields that it must have."""
+    """Return True if an entry of ``arrays`` has the required fields."""
     if not isinstance(found, dict) or found.keys() != {"node", "factors", "once"}:
         return False
     factors, once = found["factors"], found["once"]

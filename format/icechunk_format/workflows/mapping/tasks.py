@@ -1,4 +1,4 @@
-"""Computes and writes one block of a mapping: what runs on executors."""
+"""Computes and writes blocks of a mapping, on executors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BlockFunction(Protocol):
         """Return the labels of a block, for messages."""
 
     def like(self, arrays: Mapping[str, tuple[Any, Mapping[str, Any]]], /) -> BlockFunction:
-        """Return the function that encodes times as in arrays of these types and attributes."""
+        """Return the function with times encoded as in arrays of these types and attributes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class BlockMapping:
     function: BlockFunction
     destination: Destination
     arrays: Mapping[str, Placed]
-    """By name."""
+    """The arrays of the result by name."""
     skips_errors: bool
 
 
@@ -56,9 +56,9 @@ class Mapped:
     Parameters
     ----------
     failed
-        Labels and error of a block that was skipped.
+        Labels and error of a skipped block.
     cleared
-        Chunks of arrays of an earlier run that hold nothing now, ``int64 (n, ndim)`` by path.
+        Chunks of arrays of an earlier run to delete, ``int64 (n, ndim)`` by path.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Mapped:
 def map_block(
     work: BlockMapping, blocks: ArrayBlocks, number: int, names: Collection[str] | None = None
 ) -> Mapped:
-    """Compute and write one block; of the arrays `names`, or those that the block has to write."""
+    """Compute one block and write its arrays; `names` limits them."""
     block = work.grid.block(number)
     arrays = work.grid.read(block)
     placed = {
@@ -107,7 +107,7 @@ def map_block(
 
 
 def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
-    """Return the chunks of a block that the array had before, ``int64 (n, ndim)``."""
+    """Return the chunks of a block that were in the old array, ``int64 (n, ndim)``."""
     first, last = placed.target.metadata.grid.chunks_of_box(*placed.box(block))
     counts = [b - a for a, b in zip(first, last, strict=True)]
     return np.argwhere(np.ones(counts, dtype=bool)) + np.array(first, dtype=np.int64)
@@ -116,7 +116,7 @@ def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
 def first_layouts(
     grid: BlockGrid, function: BlockFunction, run: Run, skips_errors: bool
 ) -> tuple[int, list[Layout], dict[str, Any]]:
-    """Return the layouts of the first block whose function does not fail, and its number."""
+    """Return number and layouts of the first block whose function does not fail."""
     start, at_once, error = 0, 1, ""
     while start < len(grid):
         numbers = range(start, min(start + at_once, len(grid)))
@@ -156,14 +156,14 @@ class _First:
 
 @dataclass(frozen=True, slots=True)
 class EachBlocks:
-    """Computes the blocks of a task: their numbers, each with names of arrays or None."""
+    """Computes the blocks of a task, given as numbers with names of arrays or None."""
 
     work: BlockMapping
 
     def __call__(
         self, task: Sequence[tuple[int, Collection[str] | None]]
     ) -> tuple[TaskReceipt, list[Mapped]]:
-        """Compute and write one block after another; their chunks share manifests."""
+        """Compute and write the blocks one after another, with shared manifests."""
         blocks = ArrayBlocks(self.work.destination)
         done = [map_block(self.work, blocks, *block) for block in task]
         return blocks.receipt(), done

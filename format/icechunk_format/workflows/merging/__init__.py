@@ -1,1 +1,1 @@
-"""Merges arrays that both branches have grown, and names labels in conflicts of merges."""
+"""Merges arrays that grew on both branches, and adds labels to conflicts of merges."""

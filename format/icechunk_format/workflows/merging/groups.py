@@ -1,11 +1,11 @@
-"""Merges the arrays of a group that both branches have grown, as raced writes are merged.
+"""Merges the arrays of a group that grew on both branches, like concurrent writes.
 
-The module is long because its parts share the two sides of one group.
+Long because its parts share the two sides of one group.
 
-The changes of the source are treated as a write that was planned on the common snapshot, and is
-planned again on the target: labels of both sides are joined, chunks and manifests are used again
-where they fit, and other chunks are merged cell by cell, one at a time (see
-``dataset.writing.replanning``). Cells that both sides gave one value do not conflict.
+The changes of the source are treated as a write that was planned on the common snapshot and is
+planned again on the target: labels of both sides are joined, chunks and manifests are reused if
+possible, and other chunks are merged cell by cell, one at a time (see
+``dataset.writing.replanning``). Cells that both sides set to the same value do not conflict.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from icechunk_format.workflows.merging.labels import (
     merged_document,
 )
 
-# References of a side that inserted labels, which this process holds.
+# Limit for the references of a side that inserted labels, which are held in memory.
 _MOST_MOVED_CHUNKS: Final = 1_000_000
 
 __all__ = ["described", "group_merges", "keeps_meaning"]
 
 
 def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
-    """Return a merge for each group whose arrays both sides have grown."""
+    """Return a merge for each group with arrays that grew on both sides."""
     nodes = [sides.source.nodes.with_id(i) for i in _changed_arrays(sides)]
     groups = {parent(node.path) for node in nodes if node is not None and node.array is not None}
     found: list[GroupMerge] = []
     for group in sorted(group for group in groups if group is not None):
-        # Otherwise the conflict of documents or chunks remains.
+        # On an error, the conflict of documents or chunks remains.
         with suppress(FormatError, UnsupportedError):
             try:
                 merge = _group_merge(sides, changes, group)
@@ -85,8 +85,8 @@ def _not_merged(path: str, problem: str) -> Conflict:
 class _Array:
     """An array that the source changed.
 
-    ``base``, ``target`` and ``document``, which joins the changes of both sides but not the
-    shape, are None if the source created it.
+    ``document`` has the changes of both sides except the shape. It, ``base`` and ``target`` are
+    None if the source created the array.
     """
 
     source: Variable
@@ -105,7 +105,7 @@ def _group_merge(sides: Sides, changes: ChangeSet, group: NodePath) -> GroupMerg
                 raise CannotMerge
             seen[side] = size
     old = [dim for dim, size in sizes.items() if size[0]]
-    # The parent of a picked snapshot may have other labels at the same positions.
+    # The parent of a cherry-picked snapshot may have other labels at the same positions.
     if not sides.is_picked and not any(max(sizes[dim]) > sizes[dim][0] for dim in old):
         return None
     dims = {
@@ -150,13 +150,13 @@ def _same_array(
 
 
 def _changed_arrays(sides: Sides) -> set[NodeId]:
-    """Return the arrays that the source created, updated or wrote to, moved ones included."""
+    """Return the arrays that the source created, updated, wrote to or moved."""
     log = sides.ours
     return {*log.new_arrays, *log.updated_arrays, *log.updated_chunks}
 
 
 def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels]) -> ChunkChanges:
-    """Return the changed chunks of an array; all from the first label on that the source moved."""
+    """Return the changed chunks of an array, and all from the first moved label on."""
     found = sides.chunks_changed(source.node.id)
     reader = destination_of(sides).reader(sides.source, source.node)
     for axis, dim in enumerate(source.dims):
@@ -185,9 +185,9 @@ class _GroupMerge(GroupMerge):
     arrays: Mapping[str, _Array]
     dims: Mapping[str, DimLabels]
     kept: Mapping[str, Variable]
-    """The arrays of the target, without those that the source deletes or moves."""
+    """The arrays of the target that the source does not delete or move."""
     chunks: Mapping[str, ChunkChanges]
-    """By path: what the source changed."""
+    """The chunks that the source changed, by path."""
     planned: PlannedCommit | None = field(default=None, init=False)
 
     def take_from(self, changes: ChangeSet) -> None:
@@ -202,7 +202,7 @@ class _GroupMerge(GroupMerge):
                 problem = "the branch lacks labels of its edits"
                 return [_not_merged(array.source.path, problem)]
         stays = {dim: len(each.base) for dim, each in self.dims.items()}
-        # As parallel appends: labels of the common snapshot move only if they have to.
+        # As for parallel appends: labels of the common snapshot move only if necessary.
         for stay in (stays, dict.fromkeys(self.dims, 0), {}):
             try:
                 merged = {dim: each.merged(dim, stay.get(dim)) for dim, each in self.dims.items()}
@@ -210,7 +210,8 @@ class _GroupMerge(GroupMerge):
                 if not now.disordered and (not now.moved or can_move(now)):
                     return self._merged(now, dry_run=dry_run)
             except InvalidInputError as error:
-                # A merged chunk has a cell that neither side has, or labels are nearly equal.
+                # A merged chunk has a cell without a value on both sides, or labels are nearly
+                # equal.
                 problem = str(error)
         grown = [dim for dim, each in self.dims.items() if each.source > len(each.base)]
         name = grown[0] if grown else next(iter(self.dims))
@@ -221,7 +222,7 @@ class _GroupMerge(GroupMerge):
         apply_planned(session, self.planned)
 
     def _edits_lacking(self, source: Variable, base: Variable) -> bool:
-        """Return True if the source changed cells at a label that the target does not have."""
+        """Return True if the source changed cells at a label that the target lacks."""
         coords = self.chunks[source.path].touched().coords()
         readers = [
             self.destination.reader(snapshot, variable.node)
@@ -231,7 +232,7 @@ class _GroupMerge(GroupMerge):
         for axis, dim in enumerate(source.dims):
             lacking = self.dims[dim].lacking
             along = source.metadata.grid.axes[axis].chunk_of(lacking)
-            # One label at a time, of those in changed chunks.
+            # Compare one label at a time, only in changed chunks.
             for index in lacking[np.isin(along, coords[:, axis])].tolist():
                 rows = [np.flatnonzero(p == index if p is known[axis] else p >= 0) for p in known]
                 chosen = [[p[row] for p, row in zip(known, rows, strict=True)], rows]
@@ -264,7 +265,7 @@ class _GroupMerge(GroupMerge):
     # -- the plan of the source, and the one on the target --------------------------------------
 
     def _targets(self, sizes: Mapping[str, int], *, is_source: bool) -> Iterator[ArrayTarget]:
-        """Yield the arrays with chunks, as in the source or as merged."""
+        """Yield the arrays with chunks, in the state of the source or merged."""
         for name, array in self.arrays.items():
             known, source = array.target, array.source
             if known is not None and known.is_dimension_coordinate:
@@ -277,7 +278,7 @@ class _GroupMerge(GroupMerge):
                 node_id=source.node.id,
                 dims=source.dims,
                 metadata=document.with_shape([sizes[dim] for dim in source.dims]),
-                # In an array that the target does not have, cells may be unwritten.
+                # Cells of an array that the target lacks may be unwritten.
                 encoder=None if known is None else encoder_of(known),
                 old_shape=None if before is None else before.shape,
             )
@@ -306,7 +307,7 @@ class _GroupMerge(GroupMerge):
     def _resized(
         self, sizes: Mapping[str, int], targets: Sequence[ArrayTarget]
     ) -> Iterator[tuple[str, ArrayMetadata]]:
-        """Yield the arrays that grow or have another document; those of the source exist then."""
+        """Yield the arrays to resize or update, after those of the source were created."""
         yield from ((array.path, array.metadata) for array in targets if array.old_shape is None)
         for name, variable in self.kept.items():
             document = self.arrays[name].document if name in self.arrays else None
@@ -316,7 +317,7 @@ class _GroupMerge(GroupMerge):
                 yield variable.path, document.with_shape(shape)
 
     def _labels(self, merged: Mapping[str, MergedLabels]) -> Iterator[LabelChunks]:
-        """Yield the labels of the target from the first chunk that changes on."""
+        """Yield the labels of the target, from the first changed chunk on."""
         for dim, each in merged.items():
             variable = self.kept.get(dim)
             if each.labels is None or variable is None or each.first is None:

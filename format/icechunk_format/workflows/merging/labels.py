@@ -1,7 +1,7 @@
 """Merges labels and documents that two branches have changed since a common snapshot.
 
-Labels are compared as they are stored. Labels of the common snapshot must exist on both sides;
-equal labels that both sides have added are one label.
+Stored labels are compared. Labels of the common snapshot must exist on both sides; equal labels
+added by both sides become one label.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _MOST_SHOWN: Final = 100_000
 
 
 class CannotMerge(Exception):
-    """The arrays of a group are not merged by their labels; a message says why."""
+    """The arrays of a group cannot be merged by their labels; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MergedLabels:
-    """The labels of both sides.
+    """The joined labels of both sides.
 
     Parameters
     ----------
     indices
-        ``int64``: the index of each of ``DimLabels.own``.
+        ``int64``: the merged index of each label of ``DimLabels.own``.
     size
         Elements of the dimension.
     moved
-        ``int64``: the index of each label of the target; None if all stay.
+        ``int64``: the merged index of each label of the target; None if all stay.
     labels
-        As they are stored; None for a dimension without labels.
+        Stored labels; None for a dimension without labels.
     first
-        The first index whose label the target does not have there; None if it has all.
+        The first index at which the target has another label or no label; None if there is none.
     is_disordered
-        True if sorted labels are not sorted any more.
+        True if sorted labels become unsorted.
     shown
         Decoded labels for messages; None if there are too many.
     """
@@ -74,18 +74,18 @@ class DimLabels:
     Parameters
     ----------
     base
-        ``int64``: by index in the common snapshot, the index in the source.
+        ``int64``: the index in the source of each index of the common snapshot.
     source, target
-        Elements on each side.
+        Number of elements on each side.
     moves
-        True if labels of the common snapshot have another index on one of the sides.
+        True if labels of the common snapshot have another index on a side.
     variable
-        The array of labels; None if there is none.
+        The array of labels, or None.
     stored
         Stored labels of source and target.
     lacking
-        ``int64``: indices in the source of labels of the common snapshot that the target does not
-        have. Only the parent of a picked snapshot may have such labels.
+        ``int64``: indices in the source of labels of the common snapshot that the target lacks.
+        Only the parent of a cherry-picked snapshot may have such labels.
     """
 
     base: NDArray[np.int64]
@@ -98,13 +98,13 @@ class DimLabels:
 
     @property
     def own(self) -> NDArray[np.int64]:
-        """Labels of the source that take part, by their index in the source."""
+        """Indices in the source of the labels that are merged."""
         return np.delete(np.arange(self.source, dtype=np.int64), self.lacking)
 
     def merged(self, dim: str, stay: int | None) -> MergedLabels:
         """Join the labels of both sides; the first ``stay`` of the target keep their index.
 
-        None is all of them: new labels of the source follow.
+        If ``stay`` is None, all keep their index, and new labels of the source follow.
         """
         own = self.own
         if self.stored is None or self.variable is None or not self.target:
@@ -130,7 +130,7 @@ class DimLabels:
 
 
 def encoder_of(variable: Variable) -> VariableEncoder:
-    """Return what is known of the values of an array: their decoder, and the missing value."""
+    """Return an encoder with the decoder and the missing value of an array."""
     attributes, data_type = variable.attributes, variable.metadata.data_type
     decoder = attribute_decoder(attributes, data_type, name=variable.name)
     return VariableEncoder(
@@ -147,7 +147,7 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     Raises
     ------
     CannotMerge
-        Labels were removed, changed, given to one side only, or repeat.
+        Labels were removed, changed, added to a dimension on one side only, or repeat.
     """
     was, source, target = sizes
     arrays = [each for each in found if each is not None and each.is_dimension_coordinate]
@@ -199,7 +199,7 @@ def arrays_in(snapshot: Snapshot, group: NodePath) -> dict[str, Variable]:
 
 
 def described(sides: Sides, conflict: Conflict) -> Conflict:
-    """Return a conflict with the labels of its chunks."""
+    """Add the labels of its chunks to a conflict."""
     node = None if conflict.node_id is None else sides.target.nodes.with_id(conflict.node_id)
     coords, above = conflict.coords, None if node is None else parent(node.path)
     if node is None or node.array is None or above is None or coords is None or not len(coords):
@@ -216,7 +216,7 @@ def described(sides: Sides, conflict: Conflict) -> Conflict:
             if labels is not None and labels.is_dimension_coordinate and low < high:
                 shown = f" {_ends(sides, labels, low, high - 1)}"
             spans.append(f"{dim}{shown}")
-    # A merge reports conflicts of damaged arrays, too, by the numbers of their chunks.
+    # Conflicts of damaged arrays are reported with chunk indices only.
     except IcechunkError:
         return conflict
     return replace(conflict, labels=", ".join(spans))
@@ -233,7 +233,7 @@ def _ends(sides: Sides, variable: Variable, first: int, last: int) -> str:
 
 
 def keeps_meaning(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Return True if stored values mean the same; shape and other attributes may differ."""
+    """Return True if stored values have the same meaning; shape and other attributes may differ."""
     try:
         return _meaning(Variable(before)) == _meaning(Variable(after))
     except FormatError:
@@ -243,18 +243,18 @@ def keeps_meaning(before: NodeSnapshot, after: NodeSnapshot) -> bool:
 def _meaning(variable: Variable) -> object:
     raw = {k: v for k, v in variable.metadata.raw.items() if k not in ("shape", "attributes")}
     if variable.metadata.grid.chunk_shape is None:
-        # Edges of unequal chunks grow with the array.
+        # The edges of a rectilinear grid grow with the array.
         raw["chunk_grid"] = None
     return raw, [variable.attributes.get(key) for key in (*CF_KEYS, "dtype")]
 
 
 def merged_document(base: Variable, source: Variable, target: Variable) -> ArrayMetadata:
-    """Return the document of the target, with the attributes of the source if only it changed them.
+    """Return the target's document, with the source's attributes if only the source changed them.
 
     Raises
     ------
     CannotMerge
-        Both sides changed attributes, or one side changed what stored values mean.
+        Both sides changed attributes, or one side changed the meaning of stored values.
     """
     was, ours, theirs = (each.attributes for each in (base, source, target))
     if not (keeps_meaning(base.node, source.node) and keeps_meaning(base.node, target.node)):

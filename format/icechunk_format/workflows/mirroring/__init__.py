@@ -1,4 +1,4 @@
-"""Copies a group into a Delta table of Parquet files, and keeps the copy at the branch's tip."""
+"""Copies a group to a Delta table, and updates the copy to the tip of its branch."""
 
 from __future__ import annotations
 

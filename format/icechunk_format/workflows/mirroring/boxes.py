@@ -1,14 +1,14 @@
 """Cuts a table into files: boxes of whole chunks of the leading array.
 
-The table's cells are cut into groups of chunks, the same ones in every snapshot. A file holds a
-group, or a part of one: if the array grows inside a group, the new cells get a separate file, and
-the older file stays.
+The table's cells are divided into groups of chunks, which are the same in every snapshot. A file
+holds a group or a part of it: if the array grows inside a group, the new cells get a separate file,
+and the older file is kept.
 
 Rules of this file
 ------------------
-1. A box is ``int64 (ndim, 2)`` of elements, bounds of the array along each dimension.
+1. A box is ``int64 (ndim, 2)``: the range of elements along each dimension.
 2. A file never extends beyond its group, so missing cells are found group by group.
-3. Costs grow with files, groups and changed chunks, but never with their product.
+3. Costs grow with the sum of files, groups and changed chunks, not with their product.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from icechunk_format.grid.cover import Boxes, clip, cover, paint
 ROWS_PER_FILE: Final = 2_000_000
 """Rows of a file, unless its columns are wide."""
 _BYTES_PER_FILE: Final = 128 * 2**20
-# Default files grow rather than exceed about this number; an explicit size may require more.
+# Approximate limit for the number of files of the default size, which grows instead; an explicit
+# size may give more files.
 _MAX_DEFAULT_FILES: Final = 50_000
 _MAX_FILES: Final = 1_000_000
 _NAME: Final = re.compile(r"cells-(all|\d+_\d+(?:-\d+_\d+)*)-[0-9a-f]{16}\.parquet")
@@ -44,7 +45,7 @@ def file_name(box: Boxes, token: str) -> str:
 
 
 def boxes_in_names(names: Sequence[str], ndim: int) -> Boxes | None:
-    """Return the boxes in names of files, ``(n, ndim, 2)``; None if a name does not hold one."""
+    """Parse the boxes in names of files, ``(n, ndim, 2)``; None if a name has no box."""
     boxes = np.zeros((len(names), ndim, 2), dtype=np.int64)
     for number, name in enumerate(names):
         match = _NAME.fullmatch(name)
@@ -58,12 +59,12 @@ def boxes_in_names(names: Sequence[str], ndim: int) -> Boxes | None:
 
 
 def is_file_name(name: str) -> bool:
-    """Return True if a name is one that ``file_name`` gives."""
+    """Return True if a name has the format of ``file_name``."""
     return _NAME.fullmatch(name) is not None
 
 
 def value_bytes(arrow_type: pa.DataType) -> int:
-    """Return the approximate bytes of a value."""
+    """Return the approximate size of a value in bytes."""
     try:
         return -(-int(arrow_type.bit_width) // 8)
     except ValueError:  # strings and lists have no width
@@ -73,10 +74,10 @@ def value_bytes(arrow_type: pa.DataType) -> int:
 def chunks_per_file(
     axes: Sequence[ChunkAxis], row_bytes: int, rows_per_file: int | None
 ) -> tuple[int, ...]:
-    """Return how many chunks a group has along each dimension.
+    """Return the number of chunks of a group along each dimension.
 
-    The leading axis is cut first; later ones stay whole, so that a group is contiguous. Along the
-    axis that is cut, a group may be longer than the array is now.
+    The leading axis is cut first and later axes stay whole, so that a group is contiguous. Along
+    the cut axis, a group may be longer than the current array.
     """
     cells = 1.0
     for axis in axes:
@@ -99,7 +100,7 @@ class Groups:
     """The groups of chunks of a table."""
 
     axes: tuple[ChunkAxis, ...]
-    """Chunks of the table along each dimension."""
+    """Chunk edges of the table along each dimension."""
     steps: tuple[int, ...]
     """Chunks of a group along each dimension."""
     selections: tuple[DimSelection, ...]
@@ -125,7 +126,7 @@ class Groups:
         return rows
 
     def fit(self, boxes: Boxes) -> NDArray[np.bool_]:
-        """Return which boxes are inside the arrays, and in one group each."""
+        """Return a mask of the boxes that are inside the arrays and each in one group."""
         fits = np.ones(len(boxes), dtype=bool)
         for number, axis in enumerate(self.axes):
             low, high = boxes[:, number, 0], boxes[:, number, 1]
@@ -136,7 +137,7 @@ class Groups:
         return fits
 
     def missing(self, kept: Boxes) -> Boxes:
-        """Return boxes of files to write, in C order: all selected cells outside of the kept boxes.
+        """Return boxes, in C order, of all selected cells outside of the kept boxes.
 
         Kept boxes must be disjoint, and each in one group.
 
@@ -200,8 +201,8 @@ class Groups:
 def touched(boxes: Boxes, changed: Boxes) -> NDArray[np.bool_]:
     """Return a mask of the boxes that hold a cell of any changed box.
 
-    The edges of the boxes make a coarse grid. The changed boxes are widened to it and painted, and
-    each box counts the painted cells in it, with cumulative sums.
+    The edges of the boxes form a coarse grid. The changed boxes are widened to this grid and
+    marked; cumulative sums give the number of marked cells in each box.
     """
     if not len(boxes):
         return np.zeros(0, dtype=bool)

@@ -1,4 +1,4 @@
-"""Finds the cells of a table that a copy of an older snapshot must write again."""
+"""Finds the cells that changed since the snapshot of a copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Source(SnapshotTable):
 def cell_changes(
     repository: RepositoryReader, logs: Sequence[SnapshotId], old: Source, new: Source
 ) -> Boxes | str:
-    """Return boxes of the cells that differ, by the logs between two snapshots, or why all do.
+    """Return boxes of the cells that differ between two snapshots, or a reason why all may differ.
 
     Boxes may overlap, and extend beyond the table.
     """

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Options of the storage may be credentials: only ``deltalake`` receives them, and ``DeltaTarget``
-   shows the URL alone.
-2. ``deltalake`` is an extra, so functions import it.
+1. Storage options may be credentials: they are passed to ``deltalake`` only, and ``DeltaTarget``
+shows only the URL.
+2. ``deltalake`` is an optional dependency, so it is imported in functions.
 3. Only this file and ``transaction`` access Delta's log.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = "_delta_log"
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-# Limits of the history that is read, one after another until a version has a record.
+# Numbers of history entries to read, tried in this order until a version has a record.
 _HISTORY_LIMITS: Final = (4, 64, 1024, None)
 
 
@@ -58,7 +58,7 @@ def deltalake() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """The location of a Delta table: its URL, and ``storage_options`` of ``deltalake``."""
+    """The location of a Delta table: a URL and the ``storage_options`` of ``deltalake``."""
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -67,7 +67,7 @@ class DeltaTarget:
     def of(
         cls, url: str | os.PathLike[str], options: Mapping[str, str] | None = None
     ) -> DeltaTarget:
-        """Return the target at a URL or a local path, or raise InvalidInputError."""
+        """Parse a URL or a local path."""
         address = parse_url(os.fspath(url))
         if address.kind in ("memory", "http"):
             raise InvalidInputError(
@@ -99,7 +99,7 @@ class DeltaTarget:
         return parse_url(self.url).kind == "local"
 
     def file_system(self) -> pa_fs.FileSystem:
-        """Return the folder of the table as a file system; a local folder is created."""
+        """Return the folder of the table as a file system; create it if it is local."""
         with self.errors("opening"):
             if self.is_local:
                 os.makedirs(self.url, exist_ok=True)
@@ -109,7 +109,7 @@ class DeltaTarget:
             )
 
     def open(self, version: int | None = None) -> DeltaTable | None:
-        """Open the table, at its newest version by default; return None if it does not exist."""
+        """Open the table, by default at its newest version; None if it does not exist."""
         package = deltalake()
         if self.is_local and not os.path.isdir(os.path.join(self.url, _LOG)):
             return None
@@ -123,7 +123,7 @@ class DeltaTarget:
         return table
 
     def existing(self, version: int | None = None) -> DeltaTable:
-        """Open the table, or raise NotFoundError."""
+        """Open the table; raise NotFoundError if it does not exist."""
         table = self.open(version)
         if table is None:
             raise self.no_copy()
@@ -139,7 +139,7 @@ class DeltaTarget:
 
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:
-        """Raise errors of ``deltalake`` as StorageError; values of options are hidden."""
+        """Convert errors of ``deltalake`` to StorageError, without values of options."""
         package = deltalake()
         try:
             yield
@@ -151,7 +151,7 @@ class DeltaTarget:
             ) from None
 
     def shown(self, error: BaseException) -> str:
-        """Return an error on one line, without the values of options."""
+        """Format an error on one line, without the values of options."""
         # deltalake puts coloured arrows between causes.
         text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "-").split())
         for value in sorted(self.options.values(), key=len, reverse=True):
@@ -162,7 +162,7 @@ class DeltaTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """A version of the table that holds a snapshot."""
+    """A version of the table with the record of its snapshot."""
 
     version: int
     record: MirrorRecord
@@ -174,15 +174,15 @@ class TableState:
 
     table: DeltaTable
     newest: Mirrored
-    """The newest version that holds a snapshot."""
+    """The newest version with a record."""
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     changed_by: str | None
-    """An operation of another program on the files after ``newest``."""
+    """An operation of another program that changed files after ``newest``, or None."""
 
 
 def records(target: DeltaTarget, table: DeltaTable) -> Iterator[Mirrored]:
-    """Yield the versions of a table that hold a snapshot, newest first."""
+    """Yield the versions of a table with a record, newest first."""
     for entry in _history(target, table):
         found = _mirrored(target, entry)
         if found is not None:
@@ -190,7 +190,7 @@ def records(target: DeltaTarget, table: DeltaTable) -> Iterator[Mirrored]:
 
 
 def _mirrored(target: DeltaTarget, entry: Mapping[str, Any]) -> Mirrored | None:
-    """Return the record of a version; None if another program wrote it."""
+    """Return the record of a version; None if another program wrote the version."""
     if RECORD_KEY not in entry:
         return None
     version = int(entry["version"])
@@ -199,7 +199,7 @@ def _mirrored(target: DeltaTarget, entry: Mapping[str, Any]) -> Mirrored | None:
 
 
 def _history(target: DeltaTarget, table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the history, newest first; few are read if few are consumed."""
+    """Yield the entries of the history, newest first, read on demand."""
     seen = 0
     for limit in _HISTORY_LIMITS:
         with target.errors("reading the history of"):
@@ -211,7 +211,7 @@ def _history(target: DeltaTarget, table: DeltaTable) -> Iterator[dict[str, Any]]
 
 
 def read_state(target: DeltaTarget) -> TableState | None:
-    """Read the table; return None if it does not exist.
+    """Read the state of the table; None if it does not exist.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def read_state(target: DeltaTarget) -> TableState | None:
 
 
 def _check_empty(target: DeltaTarget) -> None:
-    """Refuse a folder that contains files other than those of a killed run."""
+    """Raise AlreadyExistsError if a folder contains files other than those of a killed run."""
     if target.is_local and os.path.isfile(target.url):
         raise AlreadyExistsError(
             f"{target} is a file: choose an empty folder for the table", target=str(target)

@@ -1,16 +1,16 @@
-"""Plans and commits each version of a copy: files to write, files to remove, and the snapshot.
+"""Plans and commits versions of a copy in a Delta table.
 
 1. The newest record of the table holds the copied snapshot.
-2. Transaction logs hold the cells that changed since then. Files with such cells are removed; their
-   cells, and those by which the arrays have grown, are written again.
+2. Transaction logs show the cells that changed since then. Files with such cells are removed; their
+cells, and new cells of grown arrays, are written.
 3. ``Run`` runs the tasks, in this process or on executors.
 4. One transaction removes and adds the files, and records the new snapshot.
 
 Rules of this file
 ------------------
-1. Until the transaction, the table is at the older snapshot; after it, at the newer one.
-2. A run that loses the race for a version reads the table again and plans again. If the winner
-   copied the same snapshot, nothing is left to do.
+1. Readers see the older snapshot until the transaction, and the newer one after it.
+2. If another run commits a version first, the table is read and the run is planned again. If the
+other run copied the same snapshot, nothing is left to do.
 3. A snapshot that cannot be copied is refused before the first file is written.
 """
 
@@ -69,7 +69,7 @@ class MirrorRequest:
     Parameters
     ----------
     read
-        The repository, and how it is read; ``selection`` has the options that select cells.
+        The repository and the options of the read; ``selection`` has the options that select cells.
     """
 
     read: ReadRequest
@@ -77,15 +77,15 @@ class MirrorRequest:
     selection: Selection
     branch: str = "main"
     every_snapshot: bool = False
-    """If True, each snapshot since the last run becomes one table version."""
+    """Write one table version for each snapshot since the last run."""
     full: bool = False
-    """If True, all cells are copied again, regardless of the table's state."""
+    """Copy all cells again, regardless of the table's state."""
     dry_run: bool = False
-    """Plan one version of the table, and write nothing."""
+    """Plan the next version of the table, but write nothing."""
 
     @property
     def location(self) -> Location:
-        """The repository."""
+        """The location of the repository."""
         return location_of(self.read)
 
 
@@ -98,34 +98,34 @@ class MirrorPlan:
     state: TableState | None
     record: MirrorRecord
     removed: list[tuple[str, int]] | None
-    """Names and sizes of files to remove; None for all, and the schema may change."""
+    """Names and sizes of files to remove; None removes all, and the schema may change."""
     full_copy: str | None
-    """Why all cells are written; None if only changes are."""
+    """The reason why all cells are written; None if only changed cells are written."""
 
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorResult:
-    """The Delta table version of the newest snapshot, and the counts of a run.
+    """The result of a run of ``mirror``.
 
     Attributes
     ----------
     version
-        The version of the Delta table that holds the snapshot.
+        The version of the Delta table with the newest snapshot.
     snapshot_id
-        The snapshot that the table holds now.
+        The newest snapshot in the table.
     files_added, files_removed
-        Files that this run added to the table and removed from it.
+        Number of files that this run added to the table, and removed from it.
     rows
-        Rows that this run wrote; of a dry run, before a condition on values.
+        Number of rows that this run wrote; of a dry run, before a condition on values.
     bytes
-        Bytes of the files that it wrote; 0 for a dry run.
+        Bytes of the written files; 0 for a dry run.
     full_copy
-        Why all cells were written; None if only changes were, or nothing.
+        The reason why all cells were written; None if only changed cells, or nothing, were written.
     dry_run
         True if the run was only planned; the other values are then those of the next table version.
     totals
-        What Spark's tasks have read and written; None for a call in this process.
+        Requests, bytes, chunks and codec times of Spark's tasks; None for a call in this process.
     """
 
     version: int
@@ -142,21 +142,21 @@ class MirrorResult:
 def bring_up_to_date(
     request: MirrorRequest, run: Run, progress: ProgressOption = None
 ) -> MirrorResult:
-    """Bring a copy to the tip of its branch; each version of the table is a phase of `progress`.
+    """Update a copy to the tip of its branch; each version of the table is a phase of `progress`.
 
     Raises
     ------
     InvalidInputError
-        The table is a copy of another group, is inside the repository, or an option cannot be used.
+        The table is a copy of another group or is inside the repository, or an option is invalid.
     AlreadyExistsError
         The target is not empty and not a copy.
     ConflictError
-        The branch was reset behind the copy, another program changed the table, or other runs won
-        every race.
+        The branch was reset to before the copied snapshot, another program changed the table, or
+        other runs committed first in every attempt.
     UnsupportedError
         A column cannot be in a Delta table, or ``deltalake`` is not installed.
     StorageError
-        A storage failed.
+        The storage of the repository or of the table failed.
     """
     target = request.target
     if f"{target.url}/".startswith(f"{request.location.url}/"):
@@ -168,7 +168,8 @@ def bring_up_to_date(
     total: MirrorResult | None = None
     lost = 0
     while True:
-        # The table is read before the branch, so that the branch is never older by accident.
+        # The table is read before the branch: in the other order, a concurrent run could make the
+        # branch look older than the table.
         state = read_state(target)
         repository = RepositoryReader.open(request.location).as_read()
         tip = repository.resolve(branch=request.branch)
@@ -177,7 +178,7 @@ def bring_up_to_date(
         selection = request.selection
         if state is None:
             full_copy = "there was no copy yet"
-        # Only the first version of a run is a full one.
+        # Only the first version of a run is a full copy.
         elif request.full and total is None:
             full_copy = "full=True was given"
         else:
@@ -210,7 +211,7 @@ def bring_up_to_date(
 def _since(
     request: MirrorRequest, repository: RepositoryReader, state: TableState, tip: SnapshotId
 ) -> tuple[list[SnapshotInfo], str | None]:
-    """Return the snapshots since the last run, oldest first; or why they are unknown."""
+    """Return the snapshots since the last run, oldest first, and the reason if they are unknown."""
     record, target = state.newest.record, request.target
     for what, was, now in (
         ("repository", record.repository, str(request.location)),
@@ -258,9 +259,9 @@ def _next(
     snapshots: list[SnapshotInfo],
     tip: SnapshotId,
 ) -> tuple[list[SnapshotInfo], Source]:
-    """Return the snapshots that the next version of the copy takes in, and the last one's table.
+    """Return the snapshots of the next version, and the table of the last of them.
 
-    With ``every_snapshot``, the last one is the first that can be copied.
+    With ``every_snapshot``, these end at the first snapshot that can be copied.
     """
     for number, info in enumerate(snapshots[:-1] if request.every_snapshot else (), start=1):
         try:
@@ -291,7 +292,7 @@ def plan_mirror(
     full_copy: str | None,
     new: Source,
 ) -> MirrorPlan:
-    """Plan the version that takes in `snapshots`, whose last one is `new`."""
+    """Plan the version for `snapshots`, the last of which has the table `new`."""
     snapshot_id = new.dataset.snapshot.id
     known = None if state is None else state.newest.record
     schema = delta_schema(new.plan.arrow_schema)
@@ -367,7 +368,7 @@ def plan_mirror(
 
 
 def planned_result(plan: MirrorPlan) -> MirrorResult:
-    """Return the planned result of a run."""
+    """Return the result of a dry run."""
     state = plan.state
     return MirrorResult(
         version=0 if state is None else state.table.version() + 1,

@@ -2,11 +2,10 @@
 
 Rules of this file
 ------------------
-1. Rows are those of reading, in the order of chunks, so that row groups have narrow bounds along
-   every dimension.
-2. Labels of dimensions are stored as dictionaries; values are not, since they seldom repeat.
-3. Statistics hold only exact bounds: no NaN or infinity, no long string, no nested values.
-4. A file that was not finished has no entry in the log; a vacuum deletes it.
+1. Rows are in the order of chunks, so that row groups have narrow bounds along every dimension.
+2. Labels of dimensions are dictionary-encoded; values are not, since they seldom repeat.
+3. Statistics have only exact bounds: no NaN or infinity, no long strings, no nested values.
+4. An unfinished file has no entry in the log; a vacuum deletes it.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 
 ROW_GROUP_ROWS: Final = 1_000_000
-# Parquet's LZ4_RAW: zstd takes a quarter longer to write, and snappy makes larger files.
+# Parquet's LZ4_RAW: writing with zstd takes 25 % longer, and snappy makes larger files.
 COMPRESSION: Final = "lz4"
-# Delta shortens strings in statistics; a longer one is left out here.
+# Longer strings are left out of statistics, in which Delta would truncate them.
 _MOST_CHARACTERS: Final = 32
 
 
@@ -45,7 +44,7 @@ _MOST_CHARACTERS: Final = 32
 class FileTask:
     """A file to write: the box of its cells, ``(start_0, stop_0, start_1, ...)``, and their number.
 
-    Each attempt chooses a new name, so that attempts never write to the same file.
+    Each attempt generates a new name, so that two attempts never write to the same file.
     """
 
     box: tuple[int, ...]
@@ -70,8 +69,7 @@ class FileContext:
     target: DeltaTarget
     schema: pa.Schema
     has_nan: bool = False
-    """True if floats may be NaN, so that their extremes are unknown: Spark sorts NaN behind all
-    numbers, and Parquet's statistics leave it out."""
+    """True if floats may be NaN: extremes are then unknown, as Parquet's statistics ignore NaN."""
 
     @property
     def bounded(self) -> list[str]:
@@ -89,7 +87,7 @@ def write_file(context: FileContext, task: FileTask) -> FileReceipt:
     Raises
     ------
     StorageError
-        The storage failed, or its disk is full. The table does not have the file.
+        The storage failed, or its disk is full. The table does not change.
     """
     collected: list[pq.FileMetaData] = []
     box = np.array(task.box, dtype=np.int64).reshape(-1, 2)
@@ -142,7 +140,7 @@ def _repeated(context: FileContext) -> list[str]:
 
 
 def _row_groups(context: FileContext, task: ScanTask) -> Iterator[pa.Table]:
-    """Yield the rows of a task in tables of about as many rows as a row group has."""
+    """Yield the rows of a task in tables of about the size of a row group."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in run_scan(context.scan, task):
@@ -160,7 +158,7 @@ def _table(context: FileContext, batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
-    """Return the statistics of a file as Delta's log has them, from its row groups."""
+    """Return the statistics of a file in the format of Delta's log, from its row groups."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -185,9 +183,9 @@ def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _bounds(found: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column; None if they are uncertain."""
+    """Return the minimum and the maximum of a column; None if they are unknown."""
     known = [item for item in found if item is not None and item.has_min_max]
-    # A row group without extremes has missing values only, or values that Parquet cannot order.
+    # A row group without extremes has only missing values, or values that Parquet cannot order.
     if not known or any(
         item is None or (not item.has_min_max and item.num_values) for item in found
     ):
@@ -201,7 +199,7 @@ def _bounds(found: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
 
 
 def _shown(value: Any, kind: pa.DataType) -> Any:
-    """Return a value as JSON of Delta's log; None if it cannot be in statistics."""
+    """Convert a value to JSON of Delta's log; None if statistics cannot have it."""
     if pa.types.is_floating(kind):
         return value if math.isfinite(value) else None
     if pa.types.is_integer(kind):

@@ -1,8 +1,8 @@
-"""The record of a mirrored snapshot: a JSON string in the metadata of each version of the table.
+"""Defines the record of a mirrored snapshot: JSON in the metadata of each table version.
 
 Rules of this file
 ------------------
-1. A record holds no credential: the URL of the repository is the one for messages.
+1. A record contains no credentials: the URL of the repository is the sanitized one of messages.
 2. A table is untrusted, so every field is checked when a record is read.
 """
 
@@ -19,9 +19,9 @@ from icechunk_format.spec.ids import SnapshotId
 RECORD_KEY: Final = "icechunk_spark_mirror"
 """The key of the record in the metadata of a commit."""
 APP_ID: Final = "icechunk-spark-mirror"
-"""The application of the transaction that numbers the runs."""
+"""The application id of a transaction in Delta's log, whose version numbers the records."""
 _FORMAT: Final = 1
-# The end of the year 9999, the last of ``datetime``, in microseconds.
+# The end of the year 9999 (the limit of ``datetime``), in microseconds.
 _LAST_TIMESTAMP: Final = 253_402_300_799_999_999
 
 
@@ -35,15 +35,15 @@ class MirrorRecord:
     committed_at: int
     """Microseconds since 1970."""
     run: str
-    """A random string, by which a run recognizes its own version."""
+    """A random string that identifies the run that wrote the version."""
     number: int
-    """Counts the records of the table from 1."""
+    """The number of the record in the table, from 1."""
     options: dict[str, Any] = field(default_factory=dict)
-    """The options of reading that were given."""
+    """The read options that were given."""
     dims: tuple[str, ...] = ()
     """Dimensions of the rows, in the order of the bounds in names of files."""
     lead: str | None = None
-    """Path of the array whose chunks files do not split."""
+    """Path of the leading array, at whose chunk edges files are cut."""
     steps: tuple[int, ...] = ()
     """Chunks of a file along each dimension."""
     columns: dict[str, Any] = field(default_factory=dict)
@@ -55,12 +55,12 @@ class MirrorRecord:
 
     @property
     def committed(self) -> datetime:
-        """When the snapshot was committed."""
+        """The commit time of the snapshot."""
         return datetime.fromtimestamp(self.committed_at / 1e6, UTC)
 
 
 def parse_record(text: object, *, target: str, version: int) -> MirrorRecord:
-    """Return the record of a version, or raise FormatError."""
+    """Parse the record of a version; raise FormatError if it is invalid."""
 
     def bad(problem: str) -> FormatError:
         return FormatError(

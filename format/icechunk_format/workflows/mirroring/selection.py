@@ -1,10 +1,10 @@
-"""The options of reading that select the cells of a copy; the table records them.
+"""Defines the read options that select the cells of a copy, and that its table records.
 
 Rules of this file
 ------------------
-1. Names and meanings are those of the options of reading. A table records the options that were
-   given, never the defaults.
-2. A later run uses the recorded options. An option that it gives again must be the same.
+1. Names and meanings are those of read options. A table records the given options, not the
+defaults.
+2. A later run uses the recorded options. An option given again must have the same value.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ REMEMBERED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Options of reading that select cells: JSON values by documented name."""
+    """Read options that select cells: JSON values by documented name."""
 
     given: Mapping[str, Any]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Selection:
-        """Return the selection of parsed options, or raise InvalidInputError for another option."""
+        """Return the selection from parsed options; raise InvalidInputError for other options."""
         for name in given:
             if name not in REMEMBERED:
                 raise InvalidInputError(
@@ -48,7 +48,7 @@ class Selection:
         return cls({name: _as_json(value) for name, value in given.items() if value is not None})
 
     def check_later(self, later: Selection, *, target: str) -> None:
-        """Raise InvalidInputError if a later run gives a recorded option another value."""
+        """Raise InvalidInputError if a later run gives another value of a recorded option."""
         for name, value in later.given.items():
             known = self.given.get(name)
             if known != value:
@@ -69,13 +69,13 @@ class Selection:
         return None if rows is None else int(rows)
 
     def of_read(self, read: ReadRequest) -> ReadRequest:
-        """Return a read of the selected cells; the rows of a file are not those of a task."""
+        """Return a read request of the selected cells, without the number of rows of a file."""
         given = by_attribute({name: _from_json(value) for name, value in self.given.items()})
         return replace(read, **given | {"rows_per_partition": None})
 
 
 def _as_json(value: Any) -> Any:
-    """Return an option's value as JSON; slices become objects, and timestamps become strings."""
+    """Convert an option's value to JSON; slices become objects, and timestamps become strings."""
     match value:
         case None | bool() | int() | float() | str():
             return value

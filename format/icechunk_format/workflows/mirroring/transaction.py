@@ -1,4 +1,4 @@
-"""Commits a version of a Delta table: one transaction adds and removes files, and has a record."""
+"""Commits a version of a Delta table: added and removed files, and the record."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from icechunk_format.workflows.mirroring.parquet import FileContext, FileReceipt
 
-# Characters that names of columns cannot hold, unless a table maps names.
+# Characters that Delta does not allow in column names without column mapping.
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _MOST_DISCARDED: Final = 1_000  # after a lost race
 
 
 def delta_schema(columns: pa.Schema) -> pa.Schema:
-    """Return the table schema without metadata; refuse columns that Delta does not support."""
+    """Return the table schema without metadata; raise for columns that Delta does not support."""
     for item in columns:
         if _FORBIDDEN & set(item.name):
             raise UnsupportedError(
@@ -49,14 +49,14 @@ def commit(
     added: Sequence[FileReceipt],
     removed: Sequence[tuple[str, int]] | None,
 ) -> int | None:
-    """Write one version of the table, and return its number; None if another run was faster.
+    """Commit a version of the table; return its number, or None if another run committed first.
 
     `removed` holds names and sizes; None removes all files, and the schema may change.
 
     Raises
     ------
     StorageError
-        The storage failed. The version may have landed; the next run finds out.
+        The storage failed. The version may have been committed; the next run reads it.
     """
     package, target = deltalake(), context.target
     now = int(time.time() * 1000)
@@ -74,7 +74,7 @@ def commit(
     properties = package.CommitProperties(
         custom_metadata={RECORD_KEY: record.to_json()},
         app_transactions=[package.Transaction(APP_ID, record.number)],
-        # A version in between may be another copy, so the run is planned again.
+        # No retries: a version in between may be of another run, so the run is planned again.
         max_commit_retries=0,
     )
     schema = package.Schema.from_arrow(context.schema)
@@ -102,7 +102,7 @@ def commit(
             )
     except package.exceptions.CommitFailedError:
         return None
-    # The open table stays at the version before.
+    # The open table object stays at the previous version.
     return int(state.table.version()) + 1
 
 
@@ -117,7 +117,8 @@ def _create(
             list(adds),
             mode="error",
             description=f"Copy of {record.repository}, branch {record.branch}",
-            # The log names the snapshot of each version, so it is kept as long as the files are.
+            # The log names the snapshot of each version, so log entries must not expire before
+            # files.
             configuration={"delta.enableExpiredLogCleanup": "false"},
             storage_options=dict(target.options) or None,
             commit_properties=properties,
@@ -130,7 +131,7 @@ def _create(
 
 
 def _allow_times(table: DeltaTable, schema: pa.Schema) -> None:
-    """Add the feature of timestamps without a time zone, if the first schema had none."""
+    """Add the table feature of timestamps without a time zone if the first schema had none."""
     has_times = any(pa.types.is_timestamp(item.type) and item.type.tz is None for item in schema)
     if has_times and "timestampNtz" not in (table.protocol().writer_features or ()):
         table.alter.add_feature(
@@ -140,7 +141,7 @@ def _allow_times(table: DeltaTable, schema: pa.Schema) -> None:
 
 
 def discard(target: DeltaTarget, names: Sequence[str]) -> None:
-    """Delete files that are not in any version; the next vacuum deletes the rest."""
+    """Delete files that are not in any version; the next vacuum deletes any that remain."""
     files = target.file_system()
     for name in names[:_MOST_DISCARDED]:
         with contextlib.suppress(OSError, IcechunkError):

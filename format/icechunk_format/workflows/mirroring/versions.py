@@ -1,4 +1,4 @@
-"""Finds mirrored versions of a table, and counts the snapshots that a copy is behind its branch."""
+"""Finds mirrored versions of a table, and counts the snapshots missing in a copy."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _MOST_SHOWN: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredFiles:
-    """One mirrored version, and its Parquet files."""
+    """A mirrored version and its Parquet files."""
 
     version: int
     record: MirrorRecord
     paths: tuple[str, ...]
     """URLs of the files."""
     schema_json: str
-    """Columns, as Delta and Spark serialize schemas."""
+    """The schema in the JSON format of Delta and Spark."""
 
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """The newest snapshot of a copy, and that of its branch.
+    """The newest snapshots of a copy and of its branch.
 
     Attributes
     ----------
     version
-        The version of the Delta table that holds the newest copied snapshot.
+        The version of the Delta table with the newest copied snapshot.
     snapshot_id, committed_at
-        That snapshot.
+        The newest copied snapshot and its commit time.
     branch
         The branch that the table follows.
     branch_snapshot_id, branch_committed_at
-        The newest snapshot of that branch.
+        The newest snapshot of this branch and its commit time.
     snapshots_behind
-        Snapshots committed after the copied one; None if that one is not in the history of the
-        branch, because the branch was reset or the snapshot expired.
+        Number of snapshots after the copied snapshot; None if the copied snapshot is not in the
+        history of the branch, because the branch was reset or the snapshot expired.
     """
 
     version: int
@@ -72,8 +72,8 @@ class Freshness:
 def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location:
     """Return the location of the repository in a record.
 
-    A table is untrusted, so it does not choose the hosts that are contacted, nor the code that
-    fsspec loads: InvalidInputError is raised unless the caller chose a client for such a URL.
+    A table is untrusted, so it must not choose the hosts to contact or the code that fsspec loads.
+    Raises InvalidInputError for such a URL unless the caller chose a client.
     """
     location = Location(record.repository, **(storage or {}))
     if location.address.kind in ("http", "other") and location.client == "auto":
@@ -86,7 +86,7 @@ def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location
 
 
 def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) -> Freshness:
-    """Count the snapshots that a copy is behind the branch that it follows.
+    """Count the snapshots of the branch that are missing in its copy.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
 
 
 def newest_copy(target: DeltaTarget) -> Mirrored:
-    """Return the newest version that holds a snapshot, or raise NotFoundError."""
+    """Return the newest version with a record; raise NotFoundError if there is none."""
     newest = next(records(target, target.existing()), None)
     if newest is None:
         raise target.no_copy()
@@ -132,7 +132,7 @@ def find_files(
     as_of: datetime | None = None,
     storage: Mapping[str, Any] | None = None,
 ) -> MirroredFiles:
-    """Return the files of a mirrored snapshot, the newest one by default.
+    """Return the files of a mirrored snapshot, by default the newest.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Determines whether other writers only appended while arrays were rechunked in place.
+"""Determines if other writers only appended while arrays were rechunked in place.
 
 Rules of this file
 ------------------
-1. An append makes an array longer and changes no existing element. Changed chunks that contain
-   existing elements are compared bit by bit, if there are few.
-2. If this cannot be determined, elements count as changed.
+1. An append extends an array and changes no existing element. Changed chunks that contain existing
+elements are compared bit by bit, if they are few.
+2. If the changes cannot be determined, elements count as changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_BYTES_COMPARED: Final = 1 << 30
 def is_append(
     repository: RepositoryReader, old: Dataset, new: Dataset, names: Sequence[str]
 ) -> bool:
-    """Return True if some of the arrays became longer and no existing element changed."""
+    """Return True if some of the arrays were extended and no existing element changed."""
     grown = False
     for name in names:
         before, now = old.variables[name], new.variables.get(name)

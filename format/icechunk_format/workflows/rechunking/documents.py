@@ -1,4 +1,4 @@
-"""Derives the metadata of a rechunked array: those of the source, except chunks and codecs."""
+"""Derives the metadata of a rechunked array from its source, with other chunks and codecs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def rechunked_document(
     codecs: Sequence[Any] | None,
     path: str,
 ) -> ArrayMetadata:
-    """Return the metadata of an array in other chunks; `shape` is that of its selected part.
+    """Return the metadata of an array in other chunks; `shape` is the shape of its selected part.
 
     Raises
     ------
     InvalidInputError
-        A size cannot be used.
+        A size is invalid.
     UnsupportedError
-        A codec does not support encoding, or other codecs enclose the shards.
+        A codec does not support encoding, or the shards are inside other codecs.
     """
     metadata = variable.metadata
     inner = _inner_shape(variable)

@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. Groups are products of ranges along each axis, so a plan holds edges along axes and no data for
-   each chunk.
-2. Edges that both grids share are kept if a group is smaller than the distance between these edges:
-   a group of the source then overlaps as few groups of the target as possible.
-3. A group holds at least one chunk, however large.
+1. Groups are products of ranges along each axis, so a plan holds edges along axes and no data per
+chunk.
+2. Edges that both grids share are also edges of groups if a group is smaller than the distance
+between them: a group of the source then overlaps as few groups of the target as possible.
+3. A group holds at least one chunk of any size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 Edges = NDArray[np.int64]
-"""First elements of the parts of an axis, and its size: ``int64 (n + 1,)``."""
+"""First elements of the parts of an axis, and the size of the axis: ``int64 (n + 1,)``."""
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """First elements and ends along each axis."""
 
@@ -49,7 +49,7 @@ class Groups:
         return lower, upper
 
     def meeting(self, box: Box) -> Iterator[tuple[int, Box]]:
-        """Yield the groups that share elements with a box: number, and the shared box."""
+        """Yield the groups that overlap a box: number and intersection."""
         ranges = []
         for edges, low, high in zip(self.edges, *box, strict=True):
             first = int(np.searchsorted(edges, low, "right")) - 1
@@ -61,7 +61,7 @@ class Groups:
 
     @property
     def largest(self) -> int:
-        """Elements of the largest group."""
+        """Number of elements of the largest group."""
         return math.prod(int(np.diff(edges).max(initial=0)) for edges in self.edges)
 
 
@@ -75,14 +75,14 @@ def edges_of(axis: ChunkAxis) -> Edges:
 
 
 def cut(edges: Edges, start: int, stop: int) -> Edges:
-    """Return the edges of the part of an axis from `start` to `stop`, counted from `start`."""
+    """Return the edges in ``[start, stop)`` of an axis, relative to `start`."""
     if start == 0 and stop == edges[-1]:
         return edges
     return np.unique(np.clip(edges, start, stop)) - start
 
 
 def windows(source: Sequence[Edges], target: Sequence[Edges]) -> Groups:
-    """Return the smallest boxes whose edges both grids share."""
+    """Return the smallest boxes whose edges are edges of both grids."""
     return Groups(tuple(np.intersect1d(a, b) for a, b in zip(source, target, strict=True)))
 
 
@@ -100,7 +100,7 @@ def join(own: Sequence[Edges], other: Sequence[Edges], common: Groups, elements:
         factor = elements // math.prod(lengths)
         if factor < 2:
             break
-        # Doubled, or as long as the other grid's chunks if that is shorter.
+        # Double the length, up to that of the other grid's chunks.
         wanted = lengths[axis] * 2
         if lengths[axis] < others[axis] < wanted:
             wanted = others[axis]
@@ -116,7 +116,7 @@ def join(own: Sequence[Edges], other: Sequence[Edges], common: Groups, elements:
 
 
 def between(one: Groups, other: Groups) -> Groups:
-    """Return groups whose lengths are the geometric means of those of two others."""
+    """Return groups whose lengths are the geometric means of those of two groupings."""
     found = []
     for edges in zip(one.edges, other.edges, strict=True):
         size, longest = int(edges[0][-1]), [int(np.diff(own).max(initial=1)) for own in edges]

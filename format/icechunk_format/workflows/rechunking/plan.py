@@ -4,10 +4,10 @@ Rules of this file
 ------------------
 1. Chunks of the source are decoded once; those of the target are encoded once.
 2. If both grids share edges that are close enough, one task reads and writes a group: *direct*.
-   Otherwise tasks read groups of the source and cut them into pieces, which Spark shuffles to tasks
-   that write groups of the target: *shuffled*. Where memory allows only small pieces, they go
-   through groups of lengths in between, which are shuffled as well and never stored.
-3. Everything is computed from the edges of chunks along axes.
+Otherwise tasks read groups of the source and cut them into pieces, which Spark shuffles to tasks
+that write groups of the target: *shuffled*. If memory allows only small pieces, a second shuffle
+joins them to intermediate groups, which are not stored.
+3. All numbers are computed from the chunk edges along axes.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ _WAVES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayPlan:
-    """The plan of moving the values of one array.
+    """The plan for one array.
 
     Parameters
     ----------
     target
         The new array.
     source_path
-        The array that is read.
+        Path of the array to read.
     source, groups
         Groups of chunks of the source (equal to `groups` if tasks are direct) and of the target.
     pieces
         Maximum number of pieces to shuffle.
     decoded_bytes
-        Bytes of the whole array; an estimate for strings.
+        Decoded bytes of the array; an estimate for strings.
     buffer_bytes
-        Bytes of the largest group that a task holds.
+        Bytes of the largest group.
     source_chunks, target_chunks
-        Numbers of (inner) chunks to read, and of chunks to write, stored or missing.
+        Numbers of (inner) chunks to read, and of chunks to write, including missing chunks.
     """
 
     target: ArrayTarget
     source_path: str
     origin: tuple[int, ...]
-    """First selected element of the source along each axis; groups count from it."""
+    """First selected element of the source along each axis; groups are relative to it."""
     kind: Literal["direct", "shuffled"]
     source: Groups
     groups: Groups
@@ -101,7 +101,7 @@ def plan_array(
     memory
         Bytes of decoded values that a task may hold.
     cores
-        Tasks that run at once; None is one process without a shuffle, which reads chunks of the
+        Number of parallel tasks. None is one process without a shuffle, which reads chunks of the
         source several times if the grids do not share edges.
 
     Raises
@@ -168,6 +168,6 @@ def plan_array(
 
 
 def _pieces(source: Groups, target: Groups) -> int:
-    """Return the number of boxes into which both groups divide an array."""
+    """Return the number of intersections of the groups of source and target."""
     counts = [len(np.union1d(a, b)) - 1 for a, b in zip(source.edges, target.edges, strict=True)]
     return int(np.prod([float(count) for count in counts]))

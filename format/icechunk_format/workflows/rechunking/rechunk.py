@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. One snapshot is read. In place, it is the base of the commit: other writers that change the same
-   arrays meanwhile conflict, and nothing is committed. If they only appended, the whole job is
-   planned and run again on top of their commit.
-2. The runner decides where tasks run: in this process, or on Spark's executors with a shuffle.
+1. One snapshot is read. If arrays are replaced in place, it is the base of the commit: a concurrent
+change of the same arrays is a conflict, and nothing is committed. If other writers only appended,
+the whole job is planned and run again on top of their commit.
+2. The argument ``run`` runs the tasks, in this process or on Spark's executors with a shuffle.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RechunkRequest:
     Parameters
     ----------
     read
-        The group, its snapshot, and the variables to store again.
+        The group, its snapshot, and the variables to rechunk.
     target
         None for the same repository.
     """
@@ -74,29 +74,29 @@ class RechunkRequest:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RechunkResult:
-    """A rechunking, or its plan.
+    """The result of a rechunking, or of its dry run.
 
     Parameters
     ----------
     arrays
         Paths of the new arrays.
     direct, shuffled
-        Numbers of arrays without and with a shuffle.
+        Number of arrays without and with a shuffle.
     tasks
         Number of tasks.
     decoded_bytes
-        Bytes of all arrays, decoded.
+        Decoded bytes of all arrays.
     shuffled_bytes
         Maximum number of bytes that Spark shuffles.
     pieces
         Maximum number of pieces that Spark shuffles.
     requests
-        Maximum number of chunks that are read and written: missing chunks are not read, and chunks
-        of fill values are not written.
+        Maximum number of chunks to read and write. Missing chunks are not read, and chunks of fill
+        values are not written.
     buffer_bytes
         Maximum bytes of values that a task holds.
     rounds
-        Shuffles of the array with the most: 0 without a shuffle, 2 through groups in between.
+        Maximum number of shuffles of an array: 0, 1, or 2 with intermediate groups.
     commit
         The result of the write; None for a dry run.
     """
@@ -131,7 +131,7 @@ def rechunk_arrays(
     run
         Runs all tasks, and returns the receipts.
     cores
-        Tasks that run at once; None for one process.
+        Number of parallel tasks; None for one process.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def rechunk_arrays(
 
 
 class _LostRaceError(Exception):
-    """Other writers changed arrays that were rechunked in place."""
+    """Other writers changed arrays during their rechunking in place."""
 
     def __init__(self, conflict: ConflictError, dataset: Dataset, names: list[str]) -> None:
         super().__init__(conflict.message)
@@ -268,7 +268,7 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
 def _ranges(
     dataset: Dataset, chosen: Sequence[Variable], request: RechunkRequest, *, replaces: bool
 ) -> Ranges:
-    """Return the selected elements of dimensions."""
+    """Return the selected range of each dimension."""
     sel, isel = request.read.sel, request.read.isel
     if sel is None and isel is None:
         return {}

@@ -1,10 +1,10 @@
-"""Runs the tasks of a rechunking: reads groups, cuts them into pieces, and writes groups.
+"""Runs the tasks of a rechunking: reads groups, cuts and joins pieces, and writes groups.
 
 Rules of this file
 ------------------
-1. Values are stored values, bit for bit: no CF decoding.
-2. A piece that contains only the fill value is not sent. Others are compressed with a fast codec,
-   since Spark copies each byte several times.
+1. Stored values are copied bit by bit, without CF decoding.
+2. A piece with only the fill value is not sent. Other pieces are compressed with a fast codec,
+since Spark copies each byte several times.
 3. Memory of a task is one group of values, its chunks, and the references of the task.
 """
 
@@ -39,7 +39,7 @@ class Rechunking:
     source: SnapshotSource
     destination: Destination
     arrays: Mapping[str, ArrayPlan]
-    """By path of the new array."""
+    """Plans by path of the new array."""
 
     def read(self, plan: ArrayPlan, box: Box) -> NDArray[Any]:
         """Read a box of the selected part of an array of the source."""
@@ -48,18 +48,18 @@ class Rechunking:
 
 
 class Piece(NamedTuple):
-    """Values of one box of a group of the target."""
+    """The values of a box that is sent to one group."""
 
     group: int
     lower: bytes
-    """First elements along each axis: ``int64``."""
+    """First element along each axis, as ``int64`` bytes."""
     shape: bytes
-    """``int64``."""
+    """Shape of the box, as ``int64`` bytes."""
     values: bytes
 
 
 def copy_group(work: Rechunking, task: tuple[str, int]) -> TaskReceipt:
-    """Read a group of the target and write it; a task is the path of the new array, and a group."""
+    """Copy one group of the target; a task is the path of the new array and a group number."""
     path, number = task
     plan = work.arrays[path]
     lower, upper = plan.groups.box(number)
@@ -69,7 +69,7 @@ def copy_group(work: Rechunking, task: tuple[str, int]) -> TaskReceipt:
 
 
 def cut_group(work: Rechunking, task: tuple[str, int]) -> Iterator[Piece]:
-    """Read a group of the source, and yield its pieces."""
+    """Read a group of the source; yield its pieces."""
     path, number = task
     plan = work.arrays[path]
     box = plan.source.box(number)
@@ -77,7 +77,7 @@ def cut_group(work: Rechunking, task: tuple[str, int]) -> Iterator[Piece]:
 
 
 def cut_again(work: Rechunking, path: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Join pieces to groups between two shuffles, and cut these for groups of the target."""
+    """Join pieces to intermediate groups, and cut these for groups of the target."""
     plan = work.arrays[path]
     assert plan.middle is not None
     for box, values in _joined(plan, plan.middle, pieces):
@@ -100,7 +100,7 @@ def _cut(plan: ArrayPlan, box: Box, values: NDArray[Any], groups: Groups) -> Ite
 
 
 def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskReceipt:
-    """Write groups of the target from their pieces, which arrive group by group."""
+    """Write groups of the target from their pieces, sorted by group."""
     plan = work.arrays[path]
     blocks = ArrayBlocks(work.destination)
     for (lower, _), values in _joined(plan, plan.groups, pieces):
@@ -111,7 +111,7 @@ def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskRe
 def _joined(
     plan: ArrayPlan, groups: Groups, pieces: Iterable[Piece]
 ) -> Iterator[tuple[Box, NDArray[Any]]]:
-    """Yield the boxes and values of groups."""
+    """Join the pieces of each group; yield boxes and values."""
     for number, found in itertools.groupby(pieces, key=lambda piece: piece.group):
         lower, upper = groups.box(number)
         values = plan.target.metadata.fill_array([b - a for a, b in zip(lower, upper, strict=True)])
@@ -146,7 +146,7 @@ def _bounded(box: Box, item: int) -> Iterator[Box]:
 
 
 def _packed(values: NDArray[Any]) -> bytes:
-    # Objects are strings and bytes that this job decoded.
+    # Safe to pickle: the objects are strings and bytes that this job decoded.
     if values.dtype.hasobject:
         return pickle.dumps(values)
     return bytes(_compressor(values.dtype).encode(values.reshape(-1).view(np.uint8).data))

@@ -1,4 +1,4 @@
-"""Samples arrays at points: finds positions by labels, gathers their values, interpolates."""
+"""Samples arrays at points: finds positions by labels, gathers values, and interpolates."""
 
 from __future__ import annotations
 

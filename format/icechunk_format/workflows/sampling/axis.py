@@ -1,17 +1,17 @@
-"""Finds positions along one axis: the label of a number, or the two around it.
+"""Finds the positions of numbers along one axis: the matching label, or the two around it.
 
 Rules of this file
 ------------------
-1. ``nearest`` and ``exact`` compare in the type of the labels, as xarray does, so that 35.1 finds
-   the float32 35.1; of two labels at equal distance, the higher counts. ``linear`` compares in
-   float64.
-2. ``pad`` takes the label before, in the order of the array: on a descending axis the next higher.
+1. ``nearest`` and ``exact`` compare in the type of the labels, as xarray does, so that 35.1 matches
+the float32 35.1; of two labels at equal distance, the higher is chosen. ``linear`` compares in
+float64.
+2. ``pad`` takes the previous label in array order: on a descending axis the next higher label.
 3. A number is outside if it is more than half a step from the first or last label (``nearest``),
    before the first label (``pad``), beyond either (``linear``), or further away than the
    tolerance, which replaces the half step.
-4. A number on a circle is moved by multiples of the period to the labels, unless it is between them
-   already. Numbers beyond 2**53, coarser than labels, are outside. On a closed circle the first
-   label follows the last one again, and a last one that repeats it is never found.
+4. A number on a circle is shifted by multiples of the period into the range of the labels. Numbers
+beyond 2**53, where floats are coarser than labels, are outside. On a closed circle the first label
+follows the last one, and a last label that repeats the first is never found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.horizontal.circles import Circle
 
 Method = Literal["exact", "nearest", "linear", "pad"]
-# Evenly spaced labels may deviate by this part of a step.
+# Tolerance of evenly spaced labels, as a fraction of a step.
 _UNEVEN: Final = 0.02
 _COARSE: Final = 2.0**53
 METHODS: tuple[Method, ...] = ("exact", "nearest", "linear", "pad")
@@ -41,9 +41,9 @@ class Positions:
     Parameters
     ----------
     lower
-        ``int64 (n,)``: positions along the dimension; 0 for a number that is outside.
+        ``int64 (n,)``: positions along the dimension; 0 for a number outside.
     upper, weight
-        For ``linear``, the other position, and its ``float64`` weight from 0 to 1.
+        For ``linear``: the second position, and its ``float64`` weight from 0 to 1.
     """
 
     lower: NDArray[np.int64]
@@ -52,7 +52,7 @@ class Positions:
     weight: NDArray[np.float64] | None = None
 
     def only(self, kept: NDArray[np.bool_]) -> Positions:
-        """Return the positions with numbers that are not kept as outside."""
+        """Mark the positions outside of ``kept`` as outside of the axis."""
         upper, weight = self.upper, self.weight
         return Positions(
             lower=np.where(kept, self.lower, 0),
@@ -63,16 +63,16 @@ class Positions:
 
 
 class Axis:
-    """Searches the labels of one axis; raises InvalidInputError if they cannot be searched.
+    """Searches the labels of one axis. Raises InvalidInputError if they cannot be searched.
 
     Parameters
     ----------
     labels
         Decoded labels: floats, or ``int64`` (microseconds for times).
     valid
-        A mask of the labels that exist, or None for all. Others are never found.
+        A mask of the labels that are not NULL; None if all are. NULL labels are never found.
     tolerance
-        The largest distance from the label, in units of the labels; None for rule 3.
+        Maximum distance from the label, in units of the labels; None for the default of rule 3.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class Axis:
         return float(np.diff(self._numbers).min()) if len(self._numbers) > 1 else 0.0
 
     def even_steps(self, size: int) -> tuple[float, float] | None:
-        """Return the first label and the step if all `size` positions have evenly spaced labels.
+        """Return the first label and the step of evenly spaced labels; None if they are uneven.
 
-        The last label may repeat the first one.
+        All `size` positions must have labels. The last label may repeat the first.
         """
         numbers = self._numbers[: self._count].astype(np.float64)
         size -= self.circle is not None and self.circle.is_repeated
@@ -150,7 +150,7 @@ class Axis:
         return (float(numbers[0]), float(step)) if uneven <= _UNEVEN * abs(step) else None
 
     def find(self, values: NDArray[Any]) -> Positions:
-        """Find numbers among the labels: ``int64`` microseconds for times; not NaN."""
+        """Find the positions of numbers that are not NaN; times are ``int64`` microseconds."""
         if not self._count:
             return Positions(
                 lower=np.zeros(len(values), np.int64), inside=np.zeros(len(values), np.bool_)
@@ -168,7 +168,7 @@ class Axis:
         return found if finite is None else found.only(finite)
 
     def _in_period(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Move numbers by multiples of the period next to the labels (rule 4)."""
+        """Shift numbers by multiples of the period into the range of the labels (rule 4)."""
         if self.circle is None:
             return values
         low, high = float(self._numbers[0]), float(self._numbers[-1])
@@ -177,7 +177,7 @@ class Axis:
             return values
         period = self.circle.period
         moved = low + np.mod(values[away].astype(np.float64) - low, period)
-        # Between the ends of an open circle the nearer end counts.
+        # In the gap of an open circle, shift to the nearer end.
         nearer_low = (moved > high) & (low + period - moved < moved - high)
         moved = np.where(nearer_low, moved - period, moved)
         values = values.astype(np.float64)

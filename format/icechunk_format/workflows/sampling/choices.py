@@ -1,10 +1,10 @@
-"""Reads the option ``on``: the column, the coordinate and the method of each key.
+"""Parses the option ``on``: column, coordinate and method of each key.
 
 Rules of this file
 ------------------
-1. A key is a dimension, with or without labels, or a coordinate with one dimension or two. Two
-   coordinates along the same dimensions are latitudes and longitudes of single cells.
-2. Longitudes in degrees are circular unless ``circular`` specifies otherwise.
+1. A key is a dimension, with or without labels, or a coordinate with one or two dimensions. Two
+coordinates on the same dimensions are the latitude and longitude of each cell.
+2. Longitudes in degrees are circular unless ``circular`` overrides it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from icechunk_format.options.read import ReadRequest
 
 PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
-"""For each key of ``on``, the name of a column and its type."""
+"""Name and type of the points' column, by key of ``on``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """The arguments of ``icechunk_spark.sample``, and the names of all columns of the points."""
+    """The arguments of ``icechunk_spark.sample``, and the column names of the points."""
 
     points: PointColumns
     read: ReadRequest
@@ -55,14 +55,14 @@ class SampleRequest:
 
 
 class Choices:
-    """The coordinates by which points choose cells, as a request specifies them.
+    """The coordinates by which points select cells.
 
     Attributes
     ----------
     axes, trees
-        The coordinates.
+        One-dimensional coordinates, and pairs of latitude and longitude.
     dims
-        The chosen dimensions, and the key of ``on`` that chooses each.
+        The key of ``on`` by chosen dimension.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Choices:
                 self.dims[dim] = key
 
     def _paired(self, points: PointColumns) -> dict[str, tuple[Variable, Variable]]:
-        """Return the keys that are latitudes and longitudes of single cells, with both arrays."""
+        """Return the keys of latitude-longitude pairs of cells, with both arrays."""
         by_dims: dict[tuple[str, ...], list[Variable]] = {}
         for key in points:
             variable = self._variables.get(key)

@@ -1,8 +1,8 @@
 """Describes evenly spaced labels as numbers from which Spark computes the chunk of a point.
 
-Spark can compute the chunk of a point by itself, without Python, if labels are evenly spaced
-numbers or times and chunks are equal. A result that is off by one only means that one more task
-decodes a chunk, since tasks find positions by the labels themselves.
+If labels are evenly spaced numbers or times and chunks are equal, Spark can compute the chunk of a
+point without Python. A result that is off by one only makes one more task decode a chunk, since
+tasks find positions by the labels.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class ChunkSteps:
     Parameters
     ----------
     point
-        The number of the points' column.
+        Index of the points' column.
     is_time
         True if labels are microseconds since 1970.
     first, step
-        The first label, and the step to the next; negative where labels descend.
+        The first label, and the step to the next; negative for descending labels.
     period
         The period, or None.
     is_rounded
-        True if the nearest label counts, and not the one before.
+        True for the nearest label, False for the previous one.
     elements, chunks
         The elements of a chunk, and the number of chunks.
     """
@@ -48,9 +48,9 @@ class ChunkSteps:
 
 
 def chunk_steps(plan: SamplePlan, sampler: Sampler) -> list[ChunkSteps] | None:
-    """Return the steps along each axis of the leading array, or None if labels are not even.
+    """Return the steps along each axis of the leading array; None if labels are not even.
 
-    Labels of all axes are read and checked.
+    Reads and checks the labels of all axes.
     """
     steps: list[ChunkSteps] = []
     found = {axis.dim: (axis, sampler.axis(axis)) for axis in plan.axes if axis.kind != "string"}

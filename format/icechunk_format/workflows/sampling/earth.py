@@ -1,13 +1,13 @@
-"""Transforms points into the CRS of a grid; refuses columns in the wrong units.
+"""Transforms points to the CRS of a grid; detects columns in the wrong units.
 
 Rules of this file
 ------------------
-1. If ``crs`` is given, the columns of both horizontal coordinates are moved into the CRS of the
-   grid. ``crs="grid"`` specifies that they are in it already.
-2. The plan refuses columns called ``lat`` and ``lon`` for coordinates of a rotated or projected
-   grid. Tasks check values: points with more than 90 degrees of latitude are outside, with a
-   warning; degrees for a grid in metres are refused if they are too many to be points near its
-   origin, and else give a warning.
+1. If ``crs`` is given, the columns of both horizontal coordinates are transformed to the CRS of the
+grid. ``crs="grid"`` declares that they are already in it.
+2. The plan refuses columns named ``lat`` and ``lon`` for coordinates of a rotated or projected
+grid. Tasks check values: latitudes beyond 90 degrees are outside, with a warning. Values that look
+like degrees on a grid in metres are an error if there are too many to be points near its origin,
+otherwise a warning.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ GRID: Final = "grid"
 # Common names of columns of latitudes and longitudes.
 _GEOGRAPHIC_NAMES: Final = ("lat", "latitude", "lon", "long", "lng", "longitude")
 _MOST_LONGITUDE: Final = 720.0
-# With this step of a grid in metres, all degrees of the Earth would be in one cell.
+# On a grid with at least this step in metres, all degrees would be in one cell.
 _METRES_OF_A_STEP: Final = 720.0
-# So many different points near the origin of a grid in metres are degrees. At most a
-# quarter of the cells at the origin looks like degrees, so chance gives one in 10**12 batches.
+# With this many different points near the origin of a grid in metres, the values must be degrees.
+# At most a quarter of the cells at the origin look like degrees, so the probability of an error is
+# 1 in 10**12 batches.
 _MOST_BY_CHANCE: Final = 20
 
 
@@ -51,7 +52,7 @@ def horizontal_columns(
     sampled: Sequence[Variable],
     variables: Mapping[str, Variable],
 ) -> tuple[Horizontal | None, tuple[AxisChoice, ...]]:
-    """Return the columns of horizontal coordinates, and the axes in units of their labels."""
+    """Return the columns of horizontal coordinates, and the axes with their scales."""
     by_path = {variable.path: variable for variable in variables.values()}
     if trees:
         tree = trees[0]
@@ -117,7 +118,7 @@ def _check_name(axis: AxisChoice, name: str, kind: str) -> None:
 
 
 def _mapped(sampled: Sequence[Variable]) -> Variable:
-    """Return the variable with the grid mapping."""
+    """Return a sampled variable that has a grid mapping."""
     return next((v for v in sampled if v.attributes.get("grid_mapping")), sampled[0])
 
 
@@ -137,7 +138,7 @@ def _moved(
 def moved_points(
     horizontal: Horizontal, x: NDArray[Any], y: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Move points into the CRS of the grid; points outside of its domain become infinite."""
+    """Transform points to the CRS of the grid; points outside of its domain become infinite."""
     move = _transformer(str(horizontal.points_crs), str(horizontal.grid_crs))
     moved_x, moved_y = move.transform(
         np.asarray(x, np.float64), np.asarray(y, np.float64), errcheck=False
@@ -154,7 +155,7 @@ def _transformer(points_crs: str, grid_crs: str) -> Any:
 def outside_of_degrees(
     name: str, coordinate: str, values: NDArray[Any], *, is_latitude: bool
 ) -> NDArray[Any]:
-    """Replace values that cannot be latitudes or longitudes by infinity, and warn."""
+    """Replace invalid latitudes or longitudes by infinity, and warn."""
     most = 90.0 if is_latitude else _MOST_LONGITUDE
     is_wrong = np.abs(values) > most * (1 + 1e-6)
     if not is_wrong.any():
@@ -176,7 +177,7 @@ def doubt_lengths(
     values: Sequence[NDArray[Any]],
     steps: Sequence[float],
 ) -> None:
-    """Refuse degrees for a grid in metres, where all would be in one cell; warn of a few."""
+    """Raise InvalidInputError for degrees on a grid in metres; warn if they are few."""
     if not len(values[0]) or min(steps) < _METRES_OF_A_STEP:
         return
     if np.abs(values[0]).max() <= 90 and np.abs(values[1]).max() <= 360:

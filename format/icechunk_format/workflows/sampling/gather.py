@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. Points are sorted by chunk. Chunks are fetched ahead in groups within a budget of bytes, decoded
-   one after another, and released when their values are taken.
-2. Chunks that the next call may need again are kept within the same budget.
+1. Points are sorted by chunk. Chunks are prefetched in groups within a budget of bytes, decoded one
+after another, and released after their values are taken.
+2. Chunks that the next call may need are kept within the same budget.
 3. Only chunks with a point are fetched. A missing chunk holds the fill value.
 """
 
@@ -28,7 +28,7 @@ _MOST_CHUNKS_IN_A_GROUP: Final = 64
 
 
 class Gather:
-    """Takes values of one array; decoded chunks are kept between calls in `kept`."""
+    """Gathers values of one array; `kept` keeps decoded chunks between calls."""
 
     def __init__(self, reader: ArrayReader, kept: DecodedChunks, max_bytes: int) -> None:
         self._reader = reader
@@ -45,14 +45,14 @@ class Gather:
         *,
         ask_stored: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Take the values at points.
+        """Gather the values at points.
 
         Parameters
         ----------
         positions
-            For each axis that points choose on, ``int64 (count,)`` positions.
+            ``int64 (count,)`` positions, by axis that points choose on.
         selections
-            For every other axis, the positions to take at each point.
+            The positions to take at each point, by other axis.
 
         Returns
         -------
@@ -98,7 +98,7 @@ class Gather:
         return values, stored
 
     def _chunks(self, coords: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[Any] | None]]:
-        """Yield the number and the decoded values of each chunk; None for a missing one."""
+        """Yield number and decoded values of each chunk; None for a missing chunk."""
         path = self._reader.path
         wanted = []
         for number, key in enumerate(map(bytes, coords)):
@@ -135,7 +135,7 @@ class Gather:
 
 
 def chunk_numbers(chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]) -> NDArray[np.int64]:
-    """Return a number for each point that identifies the point's chunk."""
+    """Return a number for each point that identifies its chunk."""
     number = np.zeros(len(chunks[0]), dtype=np.int64)
     largest = 1
     for chunk, count in zip(chunks, counts, strict=True):
@@ -150,13 +150,13 @@ def chunk_numbers(chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]) ->
 def _by_chunk(
     count: int, chunks: Sequence[NDArray[np.int64]], counts: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the points sorted by chunk, and the offsets of the chunks among them."""
+    """Return the order of the points by chunk, and the offset of each chunk in it."""
     if not chunks:
         return np.arange(count), np.array([0, count])
     numbers = chunk_numbers(chunks, counts)
     low = np.min(numbers)
     if np.max(numbers) - low < 2**16:
-        # NumPy sorts these by their digits, several times faster.
+        # NumPy uses a radix sort for 16-bit integers, which is several times faster.
         numbers = (numbers - low).astype(np.uint16)
     rows = np.argsort(numbers, kind="stable")
     ordered = numbers[rows]
@@ -167,7 +167,7 @@ def _by_chunk(
 def _within(
     taken: NDArray[Any], picks: Sequence[AxisPick], index: Sequence[Any], *, is_pointed: bool
 ) -> NDArray[Any]:
-    """Cut the selected elements out of the selected axes of a chunk."""
+    """Take the selected elements along the selected axes of a chunk."""
     for axis, (p, number) in enumerate(zip(picks, index, strict=True), start=int(is_pointed)):
         source = p.sources[int(number)]
         taken = taken[(slice(None),) * axis + (source,)]

@@ -1,4 +1,4 @@
-"""Reads the labels of a coordinate and the values of a point's column as numbers of one kind.
+"""Converts labels of a coordinate and values of a points' column to comparable numbers.
 
 =============  ===================================  =============================================
 kind           labels                               columns
@@ -12,8 +12,7 @@ kind           labels                               columns
 ``string``     strings                              STRING, with the method ``exact``
 =============  ===================================  =============================================
 
-Times and durations are ``int64`` microseconds. Times without a time zone count as UTC, as in
-columns that are read.
+Times and durations are ``int64`` microseconds. Times without a time zone are taken as UTC.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def calendar_of(column: Column) -> str | None:
 
 
 def check_column(name: str, arrow_type: pa.DataType, coordinate: str, kind: Kind) -> None:
-    """Raise InvalidInputError for a column whose type does not fit labels of a kind."""
+    """Raise InvalidInputError if the type of a column does not fit the kind of labels."""
     types = pa.types
     is_time = types.is_timestamp(arrow_type) or types.is_date(arrow_type)
     is_string = types.is_string(arrow_type) or types.is_large_string(arrow_type)
@@ -101,13 +100,14 @@ def check_column(name: str, arrow_type: pa.DataType, coordinate: str, kind: Kind
 def column_numbers(
     column: pa.Array, kind: Kind, calendar: str | None
 ) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_] | None]:
-    """Return the values of a point's column as numbers.
+    """Convert the values of a points' column to numbers.
 
     Returns
     -------
     tuple
-        The numbers (0 for NULL and NaN), or strings unchanged; a mask of values that are not NULL
-        or NaN; and a mask of those that exist in the calendar of the labels, or None for all.
+        The numbers (0 for NULL and NaN), or unchanged strings; a mask of the values that are not
+        NULL or NaN; and a mask of the values that exist in the calendar of the labels, None if all
+        do.
     """
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     if kind == "string":
@@ -134,7 +134,7 @@ def column_numbers(
 def coordinate_numbers(
     labels: pa.Array, kind: Kind, calendar: str | None
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return decoded labels as numbers to search, and a mask of those that exist."""
+    """Convert decoded labels to numbers, and return a mask of those that are not NULL."""
     if pa.types.is_decimal(labels.type):
         labels = _narrowed(labels, pa.int64(), pa.uint64())
     numbers, valid, exists = column_numbers(labels, kind, calendar)
@@ -144,7 +144,7 @@ def coordinate_numbers(
 
 
 def _narrowed(column: pa.Array, *kinds: pa.DataType) -> pa.Array:
-    """Return decimals as the first type that holds all of them, and else as doubles."""
+    """Cast decimals to the first of ``kinds`` that holds all of them, else to doubles."""
     for kind in kinds:
         with contextlib.suppress(pa.ArrowInvalid):
             return column.cast(kind)
@@ -161,7 +161,7 @@ def _integers(column: pa.Array) -> NDArray[Any]:
 def _calendar_numbers(
     column: pa.Array, calendar: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return microseconds in a calendar, date by date, and which dates exist there."""
+    """Convert dates to microseconds in a calendar; return these, and a mask of valid dates."""
     if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
         instants = _integers(column.cast(pa.timestamp("us"), safe=False))
         days, rest = np.divmod(instants, _DAY)
@@ -181,7 +181,7 @@ def _calendar_numbers(
 
 
 def _calendar_time(string: str, calendar: str) -> int | None:
-    """Return microseconds of a date in a calendar; None if it has no such date."""
+    """Return microseconds of a date in a calendar; None if the calendar does not have the date."""
     match = _ISO.fullmatch(string)
     if match is None:
         raise InvalidInputError(
@@ -199,7 +199,7 @@ def _calendar_time(string: str, calendar: str) -> int | None:
 
 
 def read_tolerance(value: Any, coordinate: str, kind: Kind) -> float:
-    """Read a tolerance in the units of the labels; microseconds for times.
+    """Parse a tolerance to units of the labels; microseconds for times.
 
     Parameters
     ----------

@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. Every dimension of a sampled variable is chosen by points (``on``), becomes an array (``keep``),
-   is fixed by ``sel`` or ``isel``, or has size one.
-2. If the user names no variables, all data variables that fulfil rule 1 and have a dimension that
-   points choose are sampled.
-3. Labels that ``sel`` needs are the only values read here; tasks read the rest.
+1. Every dimension of a sampled variable is matched to points (``on``), becomes an array (``keep``),
+is fixed by ``sel`` or ``isel``, or has size one.
+2. Without named variables, all data variables are sampled that fulfil rule 1 and have a dimension
+in ``on``.
+3. Planning reads only the labels that ``sel`` needs; tasks read all other values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
-    """Plan to sample a group."""
+    """Plan the sampling of a group."""
     outside: Outside = choose("outside", request.outside, OUTSIDE)
     read = request.read
     factory = ColumnFactory(
@@ -108,7 +108,7 @@ def _fixed(
     chosen: Mapping[str, str],
     keep: Sequence[str],
 ) -> dict[str, DimSelection]:
-    """Return the selections that ``sel`` and ``isel`` make."""
+    """Resolve ``sel`` and ``isel``."""
     sizes = {dim: size for variable in candidates for dim, size in variable.dimensions}
     arrays = context.open_arrays()
 
@@ -234,7 +234,7 @@ def _described(
     keep: Sequence[str],
     fixed: Mapping[str, DimSelection],
 ) -> SampledVariable:
-    """Return how a variable is sampled, and the type of the result."""
+    """Return the plan of a variable, with the type of the result."""
     pointed = {axis: dim for axis, dim in enumerate(variable.dims) if dim in choices.dims}
     linear = {axis.dim: axis.name for axis in choices.axes if axis.method == "linear"}
     value_type = column.arrow_type

@@ -1,4 +1,4 @@
-"""Holds the plan of sampling as values for tasks: coordinates, variables and options."""
+"""Defines the plan of a sampling, which tasks receive: coordinates, variables and options."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ OUTSIDE: tuple[Outside, ...] = ("null", "error", "drop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisChoice:
-    """A coordinate with one dimension, and how points choose on it.
+    """A one-dimensional coordinate, and the method by which points match it.
 
     Parameters
     ----------
     point
-        The number of the points' column.
+        Index of the points' column.
     column
-        The labels; its path is None if positions are the labels.
+        The column of labels; its path is None for a dimension without labels.
     tolerance
-        The largest distance, in units of the labels (microseconds for times), or None.
+        Maximum distance, in units of the labels (microseconds for times), or None.
     period
-        The period of a circular axis.
+        The period of a circular axis, or None.
     scale
-        Values in the units of the CRS are divided by this to get those of the labels.
+        Factor from units of the labels to units of the CRS.
     """
 
     name: str
@@ -54,14 +54,14 @@ class AxisChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeChoice:
-    """Latitudes and longitudes along the same dimensions, of which points choose the nearest.
+    """Latitudes and longitudes on the same dimensions, of which points take the nearest cell.
 
     Parameters
     ----------
     y_point, x_point
-        The numbers of the points' columns.
+        Indices of the points' columns.
     tolerance
-        The longest arc to a cell, in degrees, or None.
+        Maximum arc to a cell, in degrees, or None.
     """
 
     y: Column
@@ -75,16 +75,16 @@ class TreeChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizontal:
-    """The columns of the horizontal coordinates of points.
+    """The points' columns of horizontal coordinates.
 
     Parameters
     ----------
     y_point, x_point
-        The numbers of the columns; None for one that is not given.
+        Indices of the columns; None if not given.
     points_crs, grid_crs
-        CRS as WKT if points are moved from one to the other.
+        WKT of the CRS, if points are transformed.
     is_declared
-        True if the user gave ``crs``, so that values are not checked for plausibility.
+        True if the user gave ``crs``; values are then not checked for plausibility.
     """
 
     kind: str
@@ -102,11 +102,11 @@ class SampledVariable:
     Parameters
     ----------
     pointed
-        Axes of the array that points choose on, and their dimensions.
+        Axes of the array that points match, and their dimensions.
     selections
-        The positions to take along every other axis.
+        The positions to take along each other axis.
     kept
-        The axes that become arrays, the outermost first.
+        The axes that become arrays, outermost first.
     """
 
     column: Column
@@ -117,7 +117,7 @@ class SampledVariable:
 
     @property
     def cells(self) -> int:
-        """The number of values for a point."""
+        """Number of values for each point."""
         return math.prod(selection.count for selection in self.selections.values())
 
 
@@ -128,9 +128,9 @@ class SamplePlan:
     Parameters
     ----------
     variables
-        The result, in order; chunks of number `lead` decide which points share a task.
+        The sampled variables in order; points are grouped into tasks by chunks of variable `lead`.
     skip_missing
-        True if values of missing chunks are NULL rather than the fill value.
+        True if values of missing chunks are NULL instead of the fill value.
     """
 
     context: ScanContext
@@ -150,7 +150,7 @@ class SamplePlan:
 
     @property
     def bytes_of_a_point(self) -> int:
-        """The approximate memory of one point while it is sampled."""
+        """The approximate memory for sampling one point."""
         total = 64 * (len(self.axes) + 2 * len(self.trees))
         methods = {axis.dim: axis.method for axis in self.axes}
         for variable in self.variables:
@@ -160,7 +160,7 @@ class SamplePlan:
 
 
 def nested(arrow_type: pa.DataType, depth: int) -> pa.DataType:
-    """Return the type of arrays in arrays, `depth` deep."""
+    """Return the type of nested arrays, `depth` levels deep."""
     for _ in range(depth):
         arrow_type = pa.list_(arrow_type)
     return arrow_type

@@ -1,11 +1,11 @@
-"""Samples batches of points, in the process that runs a task.
+"""Samples batches of points, on executors.
 
 Rules of this file
 ------------------
-1. A point whose column is NULL or NaN gets NULL for every variable with that dimension; so does a
-   point that is outside, unless ``outside`` specifies otherwise.
-2. Corners of an interpolation whose weight is zero are not read and may be missing. Any other
-   corner that is missing makes the value NULL.
+1. A NULL or NaN in a column of a point gives NULL for every variable with that dimension. A point
+outside gives NULL too, unless ``outside`` overrides it.
+2. Corners of an interpolation with weight zero are not read. A missing value at any other corner
+makes the result NULL.
 3. Labels and trees are kept in the metadata cache of the process.
 """
 
@@ -45,7 +45,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PointPositions:
-    """Positions of points along all dimensions."""
+    """Positions of points along each dimension."""
 
     count: int
     along: Mapping[str, Positions]
@@ -53,7 +53,7 @@ class PointPositions:
 
     @property
     def outside(self) -> NDArray[np.bool_]:
-        """A mask of the points that have all values and are outside along some dimension."""
+        """A mask of the points without NULL that are outside along a dimension."""
         every = np.ones(self.count, np.bool_)
         inside = np.ones(self.count, np.bool_)
         for dim, found in self.along.items():
@@ -63,12 +63,12 @@ class PointPositions:
 
 
 class Sampler:
-    """Samples points by one plan."""
+    """Samples points according to a plan."""
 
     def __init__(self, plan: SamplePlan) -> None:
         self.plan = plan
         self.arrays = plan.context.open_arrays()
-        # Half for chunks on their way, half for those that the next points may need.
+        # Half for prefetched chunks, half for chunks that the next points may need.
         self._max_bytes = max(1, plan.context.read_ahead_bytes // 2)
         self._kept = DecodedChunks(self._max_bytes)
         self._gathers: dict[str, Gather] = {}
@@ -76,7 +76,7 @@ class Sampler:
     # --- positions ------------------------------------------------------------------------------
 
     def find(self, columns: Sequence[pa.Array]) -> PointPositions:
-        """Return the positions of points, whose columns are in the order of the plan."""
+        """Return the positions of points; columns are in the order of the plan."""
         plan = self.plan
         kinds: dict[int, tuple[Kind, str | None]]
         kinds = {axis.point: (axis.kind, axis.calendar) for axis in plan.axes}
@@ -163,7 +163,7 @@ class Sampler:
         return self._cached(("axis", choice.method, choice.tolerance, choice.period), choice, make)
 
     def _is_decimal(self, choice: AxisChoice, column: pa.Array) -> bool:
-        """Return True if points are found exactly among numbers that no NumPy type holds both."""
+        """Return True if numbers must be compared as decimals, which NumPy does not have."""
         earth = self.plan.horizontal
         is_moved = earth is not None and earth.points_crs is not None
         if choice.method != "exact" or choice.period is not None or choice.scale != 1 or is_moved:
@@ -178,7 +178,7 @@ class Sampler:
         )
         kind = labels.type
         if choice.kind == "number":
-            self.axis(choice)  # which refuses duplicate labels
+            self.axis(choice)  # raises for duplicate labels
             kind = pa.decimal256(76, max(getattr(column.type, "scale", 0), 0))
         found = pc.index_in(column.cast(kind), value_set=labels.cast(kind), skip_nulls=True)
         inside = found.is_valid().to_numpy(zero_copy_only=False)
@@ -205,7 +205,7 @@ class Sampler:
     def _cached(
         self, key: tuple[Any, ...], choice: AxisChoice, make: Callable[[], tuple[V, int]]
     ) -> V:
-        # A dimension without labels has no path: positions are the same in every array.
+        # A dimension without labels has no path, so its key has no array.
         own = (choice.column.path, choice.dim, choice.size, choice.column.arrow_type)
         return self._kept_in_process((*key, *own), make)
 
@@ -222,9 +222,9 @@ class Sampler:
     # --- values ---------------------------------------------------------------------------------
 
     def chunk_of(self, points: PointPositions) -> NDArray[np.int64]:
-        """Return one number for each point, equal for points in one chunk of the leading array.
+        """Return a number for each point, equal for points in the same chunk of the leading array.
 
-        Points outside of the grid get negative numbers, so that they are spread evenly.
+        Points outside of the grid get negative numbers that spread them evenly over tasks.
         """
         variable = self.plan.variables[self.plan.lead]
         axes = chunk_axes(self.arrays.variable(str(variable.column.path)))
@@ -259,7 +259,7 @@ class Sampler:
             )
 
     def _range(self, points: PointPositions, row: int) -> str:
-        """Describe the labels of the first axis that a point is outside of."""
+        """Describe the labels of the first axis along which a point is outside."""
         for choice in self.plan.axes:
             if not points.along[choice.dim].inside[row]:
                 ends = pc.min_max(self.arrays.labels(choice.column, choice.size)).as_py()
@@ -270,7 +270,7 @@ class Sampler:
 
     @staticmethod
     def _rows(variable: SampledVariable, points: PointPositions) -> NDArray[np.int64]:
-        """Return the points that have a value."""
+        """Return the rows of points that have a value."""
         has = np.ones(points.count, np.bool_)
         for dim in variable.pointed.values():
             has &= points.present[dim] & points.along[dim].inside
@@ -290,7 +290,7 @@ class Sampler:
     def _taken(
         self, variable: SampledVariable, count: int, positions: Mapping[int, NDArray[np.int64]]
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return stored values, the kept axes first and in the order of ``keep``."""
+        """Return stored values, with the axes in ``keep`` first, in this order."""
         path = str(variable.column.path)
         if path not in self._gathers:
             reader = self.arrays.reader(path)
@@ -357,7 +357,7 @@ class Sampler:
         total = np.zeros((len(rows), cells))
         whole = np.ones((len(rows), cells), np.bool_)
         begin = 0
-        for used in owners:  # no point twice in one corner
+        for used in owners:  # without repeated points in one corner
             total[used] += values[begin : begin + len(used)]
             whole[used] &= valid[begin : begin + len(used)]
             begin += len(used)
@@ -370,7 +370,7 @@ class Sampler:
 def _in_rows(
     values: pa.Array, variable: SampledVariable, rows: NDArray[np.int64], count: int
 ) -> pa.Array:
-    """Put values in the rows of their points, as arrays where axes are kept; others are NULL."""
+    """Return values at the rows of their points, as arrays for kept axes, and NULL elsewhere."""
     sizes = [variable.selections[axis].count for axis in variable.kept]
     if not sizes:
         return scattered(values, rows, count)

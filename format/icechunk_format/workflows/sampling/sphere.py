@@ -1,12 +1,13 @@
-"""Finds the nearest cell of a grid whose latitudes and longitudes are arrays. Needs scipy.
+"""Finds the nearest cell of a curvilinear or unstructured grid. Needs scipy.
 
-Cells are points on the unit sphere in a tree, so seams, poles and folds are not special cases.
+A KD-tree holds the cells as points on the unit sphere, so the date line and the poles are not
+special cases.
 
 Rules of this file
 ------------------
-1. Without a tolerance a point is outside if its distance from the nearest cell is larger than that
-   of a corner would be: three quarters of the widest step to a neighbour.
-2. A tolerance is an arc of the great circle, in degrees.
+1. Without a tolerance, a point is outside if its distance from the nearest cell exceeds three
+quarters of the widest step to a neighbour, somewhat more than the distance to a corner.
+2. A tolerance is a great-circle arc in degrees.
 3. Cells without coordinates (masked latitudes) are never found.
 """
 
@@ -29,9 +30,9 @@ class SphereTree:
     Parameters
     ----------
     latitudes, longitudes
-        Degrees, of one shape: that of the grid.
+        Degrees, both in the shape of the grid.
     tolerance
-        The longest arc from a point to its cell, in degrees, or None for rule 1.
+        Maximum arc from a point to its cell, in degrees; None for rule 1.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class SphereTree:
 
 
 def on_sphere(latitudes: NDArray[Any], longitudes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return points on the unit sphere, with a last axis of three."""
+    """Return points on the unit sphere: ``x, y, z`` along a new last axis."""
     latitude = np.deg2rad(np.asarray(latitudes, np.float64))
     longitude = np.deg2rad(np.asarray(longitudes, np.float64))
     around = np.cos(latitude)
@@ -98,7 +99,7 @@ def on_sphere(latitudes: NDArray[Any], longitudes: NDArray[Any]) -> NDArray[np.f
 
 
 def _widest_steps(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each cell of a 2-D grid the widest step to a neighbour along either axis."""
+    """Return, for each cell of a 2-D grid, the widest step to a neighbour along either axis."""
     widest = np.zeros(points.shape[:2])
     for axis in (0, 1):
         steps = np.linalg.norm(np.diff(points, axis=axis), axis=-1)

@@ -1,4 +1,4 @@
-"""Makes files of other formats arrays of a repository, by references."""
+"""Makes files of other formats readable as arrays of a repository, by virtual references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits the changes of a call: groups, arrays, references, containers and the record."""
+"""Commits the changes of a ``virtualize`` call: groups, arrays, references, containers, record."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Changes:
     """The changes of a call."""
 
     group: NodePath
-    """The parent of the arrays."""
+    """The group of the arrays."""
     groups: Mapping[str, Mapping[str, Any]]
-    """Attributes of groups by path below ``group``; its own path is ``""``."""
+    """Attributes of groups by path relative to ``group``, whose path is ``""``."""
     arrays: Sequence[PlannedArray]
     receipts: Sequence[ReferencesReceipt]
     record: Record
@@ -67,12 +67,12 @@ def commit_changes(
     virtual_options: Mapping[str, str],
     message: str,
 ) -> SnapshotId:
-    """Commit on top of the snapshot that the call was planned for.
+    """Commit on top of the snapshot for which the call was planned.
 
     Raises
     ------
     ConflictError
-        Other writers have changed the same arrays meanwhile; nothing was committed.
+        Other writers changed the same arrays meanwhile; nothing was committed.
     CommitOutcomeUnknownError
         The commit may have landed.
     StorageError, ReadOnlyError
@@ -178,7 +178,7 @@ def _put_array(
 def _set_values(
     session: WriteSession, metadata: ArrayMetadata, values: NDArray[Any], first_changed: int = 0
 ) -> None:
-    """Store the values of an array, from the chunk of the first changed one."""
+    """Store the values of an array, from the chunk of the first changed value on."""
     codecs, grid = metadata.chunk_codecs(), metadata.grid
     coords, payloads = [], []
     for index in np.ndindex(*grid.num_chunks):

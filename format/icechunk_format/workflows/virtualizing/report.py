@@ -1,4 +1,4 @@
-"""The report of a call: one row for each file, with its status and the reason."""
+"""Builds the report of a call: a row for each file, with status and reason."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _MOST_SHOWN: Final = 10
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """The status of one file."""
+    """The report row of one file."""
 
     file: str
     status: str = TAKEN
-    """``taken``, ``copied``, ``known`` (the repository has it), ``refreshed`` (it has changed) or
+    """``taken``, ``copied``, ``known`` (in the repository), ``refreshed`` (changed since) or
     ``refused``."""
     array: str | None = None
     """The array that caused the refusal."""
@@ -44,31 +44,31 @@ class Row:
     """The reason of the refusal."""
     compared_with: str | None = None
     note: str | None = None
-    """Harmless differences, and gaps."""
+    """Differences that do not cause a refusal, and gaps."""
     references: int = 0
     is_copied: bool = False
-    """True if arrays of the file are copied; not a column."""
+    """True if arrays of the file are copied; not a column of the report."""
 
     def refuse(
         self, difference: str, *, array: str | None = None, other: str | None = None
     ) -> None:
-        """Refuse the file; the first reason is kept."""
+        """Refuse the file; keep the first reason."""
         if self.status != REFUSED:
             self.status, self.array, self.difference = REFUSED, array, difference
             self.compared_with, self.references, self.is_copied = other, 0, False
 
     def add_note(self, text: str) -> None:
-        """Add a note that does not refuse the file."""
+        """Add a note without refusing the file."""
         self.note = text if self.note is None else f"{self.note}; {text}"
 
 
 def report_table(rows: Iterable[Row]) -> pa.Table:
-    """Return the report, one row for each file."""
+    """Return the report with a row for each file."""
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=REPORT_SCHEMA)
 
 
 def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
-    """Return the error of a call with ``on_mismatch="fail"`` and refused files."""
+    """Return the error for refused files with ``on_mismatch="fail"``."""
     refused = [row for row in rows if row.status == REFUSED]
     lines = [_line(row) for row in refused[:_MOST_SHOWN]]
     if len(refused) > _MOST_SHOWN:

@@ -1,4 +1,4 @@
-"""The result of ``virtualize``, in a module that is cheap to import."""
+"""Defines the result of ``virtualize`` in a module that is cheap to import."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
     from icechunk_format.storage.measures import Measures
 
 Report = TypeVar("Report")
-"""An Arrow table, or with Spark a DataFrame."""
+"""An Arrow table, or a DataFrame with Spark."""
 
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualizeResult(Generic[Report]):
-    """The result of a call of ``virtualize``.
+    """The result of ``virtualize``.
 
     Parameters
     ----------
     snapshot_id
-        The snapshot of the branch after the call; None if the repository does not exist.
+        The tip of the branch after the call; None if the repository does not exist.
     files_added
-        Files whose references were committed, changed ones included.
+        Number of files whose references or copies were committed, including changed files.
     files_skipped
-        Files that the repository already had, and refused files.
+        Number of known files and refused files.
     references
-        References that were committed.
+        Number of committed references.
     files_copied
-        Files of `files_added` that were copied, wholly or in part.
+        Number of files among `files_added` that were copied, fully or partly.
     chunks
-        Copied chunks that were committed; 0 for a dry run.
+        Number of committed copied chunks; 0 for a dry run.
     places
-        URL prefixes for the option ``virtual.authorize`` of readers.
+        URL prefixes that readers must authorize with the option ``virtual.authorize``.
     report
         One row for each file: ``file``, ``status`` (``taken``, ``copied``, ``known``,
         ``refreshed``, ``refused``), ``array``, ``difference``, ``compared_with``, ``note``,
         ``references``.
     dry_run
-        True if nothing was stored; the other values are those of the planned call.
+        True if nothing was stored; the other values are planned ones.
     totals
-        What Spark's tasks have read and written; None for a call in this process.
+        Requests, bytes, chunks and codec times of Spark's tasks; None for a call in this process.
     """
 
     snapshot_id: SnapshotId | None

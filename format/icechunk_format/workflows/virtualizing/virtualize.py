@@ -1,13 +1,13 @@
-"""Makes files one dataset: lists, scans, plans, writes references, and commits once.
+"""Combines files to one dataset: lists, scans, plans, writes references, and commits once.
 
 Rules of this file
 ------------------
-1. The driver holds small data: headers, spans and counts of files, values of coordinates. Tasks
-   pass references to each other in staged objects, which are deleted at the end.
-2. Nothing is committed, and no configuration changed, before all files are planned and all
-   references written. If other writers have changed the same arrays meanwhile, the call is planned
-   again on top of their commit; nothing is parsed again.
-3. Staged objects are not part of a snapshot, so they may be deleted in every outcome.
+1. The driver holds only small data: headers, spans and counts of files, and values of coordinates.
+Tasks pass references to each other in staged objects, which are deleted at the end.
+2. The repository and its configuration are changed only after all files are planned and all
+references are written. If other writers changed the same arrays meanwhile, the call is planned
+again on top of their commit, without parsing files again.
+3. Staged objects are not part of a snapshot, so they are deleted after every outcome.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _TASKS_PER_CORE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The request: files, and the group that they become part of."""
+    """The request: files, and the group to which they are added."""
 
     location: Location
     names: Sequence[str]
@@ -96,9 +96,9 @@ class Archive:
     parser: str | Parser | None = None
     on_mismatch: Literal["fail", "skip"] = "fail"
     containers: bool = True
-    """True if virtual chunk containers may be added to the repository's configuration."""
+    """Allow adding virtual chunk containers to the repository's configuration."""
     authorize: tuple[str, ...] = ()
-    """Prefixes of files that may be read, besides those of ``names``."""
+    """Prefixes of files that may be read, in addition to those of ``names``."""
     virtual_options: Mapping[str, str]
     copying: Copying | None = None
     """None copies no file."""
@@ -109,16 +109,16 @@ class Archive:
 def virtualize_files(
     archive: Archive, run: Run, *, cores: int = 1, progress: ProgressOption = None
 ) -> VirtualizeResult[pa.Table]:
-    """Make files part of a repository, in one commit; `cores` tasks run at once.
+    """Add files to a repository, in one commit, with `cores` parallel tasks.
 
     Raises
     ------
     InvalidInputError
-        An option cannot be used, or ``on_mismatch="fail"`` and a file cannot be part of the
-        dataset; nothing was committed. The fact ``report`` has a row for each file then.
+        An option is invalid, or ``on_mismatch="fail"`` and a file cannot be part of the dataset;
+        nothing was committed. In the second case, the fact ``report`` has a row for each file.
     ConflictError
-        Other writers have changed the same arrays meanwhile, and ``on_conflict="fail"``, or too
-        often; nothing was committed.
+        Other writers changed the same arrays meanwhile with ``on_conflict="fail"``, or in every
+        attempt; nothing was committed.
     CommitOutcomeUnknownError
         The commit may have landed.
     NotFoundError, ReadOnlyError, StorageError, FormatError
@@ -131,7 +131,7 @@ class _Call:
     def __init__(self, archive: Archive, run: Run, cores: int, progress: ProgressOption) -> None:
         self._archive, self._run, self._progress = archive, run, progress
         self._cores = cores
-        # Readers compare whole seconds, so objects written within this second count as unchanged.
+        # Rounded up: readers compare whole seconds, and objects may be written within this second.
         self._now = int(time.time()) + 1
         self._folder = f"{STAGING}{secrets.token_hex(16)}"
         check_options(archive.options)
@@ -166,7 +166,7 @@ class _Call:
             )
 
     def result(self) -> VirtualizeResult[pa.Table]:
-        """Return the result; a lost race repeats all but the scan."""
+        """Run the call; after a conflict, repeat everything except the scan."""
         options = self._archive.options
         files = list_files(self._archive.names, self._archive.virtual_options)
         scanned: list[ScannedFile] | None = None
@@ -195,7 +195,7 @@ class _Call:
     def _copy(
         self, arrays: Sequence[PlannedArray], destination: Destination, files: Sequence[SourceFile]
     ) -> tuple[list[CopyReceipt], dict[str, tuple[str, str]]]:
-        """Copy the values of files that are not referenced; return the problems of files by URL."""
+        """Copy values of files that are not referenced; return receipts, and problems by URL."""
         tasks = [
             task
             for array in arrays
@@ -227,7 +227,7 @@ class _Call:
         ).plan()
         if plan.is_refused and archive.on_mismatch == "fail":
             raise refusal(plan.rows, report_table(plan.rows))
-        # Copies read elements of known files through references of the base.
+        # Copies read elements of known files from the base snapshot.
         destination = self._destination((*prefixes, *prefixes_of(_urls(files))))
         planner = ArraysPlanner(
             plan=plan,
@@ -334,7 +334,7 @@ class _Call:
         )
 
     def _new_prefixes(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
-        """Return the prefixes that need a container, or refuse to add one."""
+        """Return the prefixes that need a new container; raise if containers must not be added."""
         if self._archive.copying is not None and self._archive.copying.which == "all":
             return ()
         usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
@@ -348,7 +348,7 @@ class _Call:
     # -- the scan -----------------------------------------------------------------------------
 
     def _scan_rules(self) -> tuple[object, ...] | None:
-        """Return the parts of the record that a scan depends on."""
+        """Return the fields of the record that affect a scan."""
         layout = None if self._record is None else self._record.layout
         return None if layout is None else (layout.dims, layout.loaded)
 
@@ -357,7 +357,7 @@ class _Call:
         return {span.file.url: span.file for span in spans}
 
     def _mark(self, scanned: Sequence[ScannedFile]) -> bool:
-        """Return True if no file must be scanned again; mark files that the repository has."""
+        """Mark known files; return True if no file must be scanned again."""
         known = self._known()
         for item in scanned:
             own = known.get(item.file.url)
@@ -390,7 +390,7 @@ class _Call:
         return finish_scan(receipts)
 
     def _access(self, files: Sequence[SourceFile]) -> FileAccess:
-        """Return the right to read files, and those below the prefixes that the user named."""
+        """Return the access to the files and to the prefixes that the user authorized."""
         own = (url_of(prefix.removeprefix("file://")) for prefix in prefixes_of(_urls(files)))
         return FileAccess(
             prefixes=(*self._archive.authorize, *own),
@@ -405,7 +405,7 @@ class _Call:
         try:
             storage.delete_many([info.key for info in storage.list(f"{self._folder}/")])
         except StorageError:
-            return  # remaining objects are not part of a snapshot
+            return  # harmless: remaining objects are not part of a snapshot
 
 
 def _urls(files: Sequence[SourceFile]) -> pa.Array:

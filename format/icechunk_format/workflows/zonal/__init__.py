@@ -1,4 +1,4 @@
-"""Sums cells of a grid up by polygons: geometries, cover of cells, statistics, combination."""
+"""Computes zonal statistics: covered fractions of cells by polygons, and weighted statistics."""
 
 from __future__ import annotations
 

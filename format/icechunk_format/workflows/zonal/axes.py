@@ -1,14 +1,14 @@
-"""Holds the edges of cells along one axis of a horizontal grid.
+"""Defines the edges of cells along one axis of a horizontal grid.
 
 Rules of this file
 ------------------
 1. Edges are the CF bounds of the coordinate, or else midway between labels. Labels that are evenly
-   spaced but for their rounding get even edges.
-2. Positions count cells: the cell `i` lies between the positions `i` and `i + 1`, whichever way
-   the labels run. Within a cell, a position is linear in the coordinate.
-3. Latitudes end at the poles: cells of a grid that has the poles as labels are cut there.
-4. On a closed circle the last cell ends where the first begins, a period later. A last label that
-   repeats the first has no cell.
+spaced up to rounding get evenly spaced edges.
+2. Positions count cells: cell `i` is between the positions `i` and `i + 1`, for ascending and
+descending labels. Within a cell, a position is linear in the coordinate.
+3. Latitudes end at the poles: cells are cut there if the poles are labels.
+4. On a closed circle the last cell ends at the start of the first, plus a period. A last label that
+repeats the first has no cell.
 
 CF conventions, section 7.1 "Cell Boundaries".
 """
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.horizontal.circles import circle_of
 
-# A label may differ from its even position by this many roundings of its data type.
+# Evenly spaced labels may deviate by this many rounding errors of their data type.
 _ROUNDINGS: Final = 4
 _POLE: Final = 90.0
 
@@ -39,7 +39,7 @@ class CellAxis:
     edges
         ``float64 (n + 1,)``, in the order of the labels.
     even_ends
-        The outer edges, before cells are cut at the poles, if all cells are equally long.
+        The outer edges, before cells are cut at the poles, if all cells have the same length.
     """
 
     name: str
@@ -49,7 +49,7 @@ class CellAxis:
 
     @property
     def size(self) -> int:
-        """The number of cells."""
+        """Number of cells."""
         return len(self.labels)
 
     @property
@@ -64,7 +64,7 @@ class CellAxis:
 
     @property
     def stretches(self) -> NDArray[np.float64] | None:
-        """By how much longer each cell is in positions than it is, or None where none is cut."""
+        """Ratio of each cell's length before and after cuts at the poles; None without cuts."""
         if self.even_ends is None:
             return None
         begin, end = self.even_ends
@@ -73,7 +73,7 @@ class CellAxis:
         return np.asarray((end - begin) / self.size / np.diff(self.edges))
 
     def position(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the positions of coordinates, which may are outside of all cells."""
+        """Return the positions of coordinates, which may be outside of all cells."""
         if self.even_ends is not None:
             begin, end = self.even_ends
             return np.asarray((values - begin) * (self.size / (end - begin)))
@@ -82,7 +82,7 @@ class CellAxis:
         ascending = last > first
         edges = self.edges if ascending else self.edges[::-1]
         found = np.interp(values, edges, numbers if ascending else numbers[::-1])
-        # Outside, positions continue as in cells of average length.
+        # Outside, positions are extrapolated with the average cell length.
         below, above = values < edges[0], values > edges[-1]
         slope = self.size / (last - first)
         found[below] += (values[below] - edges[0]) * slope
@@ -98,9 +98,9 @@ def cell_axis(
     period: float | None = None,
     ends_at_poles: bool = False,
 ) -> CellAxis:
-    """Return the cells of a coordinate with labels ``(n,)``, which may jump by the period.
+    """Return the cells of a coordinate with labels ``(n,)``, which may jump by a period.
 
-    `bounds` ``(n, 2)`` are the ends of each cell.
+    `bounds` ``(n, 2)`` has the ends of each cell.
     """
     precision = np.finfo(labels.dtype).eps if labels.dtype.kind == "f" else 0.0
     values = np.asarray(labels, dtype=np.float64)
@@ -161,12 +161,12 @@ def cell_axis(
 def _bound_edges(
     name: str, labels: NDArray[np.float64], bounds: NDArray[Any], period: float | None
 ) -> NDArray[np.float64] | None:
-    """Return the edges that bounds give; warn and return None if they do not fit."""
+    """Return the edges from bounds; warn and return None if the bounds are not usable."""
     ends = np.asarray(bounds, dtype=np.float64)
     problem = "not two numbers for each label"
     if ends.shape == (len(labels), 2) and np.isfinite(ends).all():
         if period is not None:
-            # Labels may have been moved by whole turns.
+            # Labels may have been shifted by multiples of the period.
             ends = ends + np.round((labels - ends.mean(axis=1)) / period)[:, None] * period
         ascending = labels[-1] > labels[0] if len(labels) > 1 else True
         ends = np.sort(ends, axis=1) if ascending else -np.sort(-ends, axis=1)

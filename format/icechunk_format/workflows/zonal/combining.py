@@ -1,8 +1,8 @@
-"""Joins parts of statistics over columns and makes rows of the result: the third and last step.
+"""Combines parts of statistics over columns to rows of the result: the third and last step.
 
 Rows of parts of one zone and one split are in one partition. They are combined one after another,
-and the values for quantiles are sorted part by part. Then each selected position of the split is a
-row, with the keys of the zone, the labels of the other dimensions, and the statistics.
+and quantiles are computed part by part. Each selected position of the split becomes a row with the
+keys of the zone, the labels of the other dimensions, and the statistics.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from icechunk_format.workflows.zonal.statistics import combine, finish, no_parts
 from icechunk_format.workflows.zonal.summing import PARTS_SCHEMA
 
 _KEYS: Final = len(PARTS_SCHEMA)
-# Rows and bytes of a batch of the result.
+# Maximum rows and bytes of a batch of the result.
 _MOST_ROWS: Final = 1 << 16
 
 
 class _Zone:
-    """The parts ``(variables, parts, *split)`` and quantiles of one zone and one split so far."""
+    """Accumulates the parts ``(variables, parts, *split)`` and quantiles of a zone in a split."""
 
     def __init__(self, context: ZonalContext, zone: bytes, split: int, key: pa.RecordBatch) -> None:
         self.zone, self.split, self.key = zone, split, key
@@ -38,7 +38,7 @@ class _Zone:
         self._part = 0
 
     def add(self, box: Box, parts: bytes) -> None:
-        """Combine parts of some steps with the earlier ones."""
+        """Combine parts of some steps with the accumulated parts."""
         at = tuple(slice(*ends) for ends in box)
         shape = (*self.found.shape[:2], *(last - first for first, last in box))
         more = np.frombuffer(parts, dtype=np.float64).reshape(shape)
@@ -47,7 +47,7 @@ class _Zone:
             held[...] = combine(held, added, self._parts)
 
     def add_samples(self, part: int, box: Box, samples: bytes) -> None:
-        """Keep the values of some cells until their part is complete."""
+        """Keep values of cells until their part is complete."""
         if self._samples is None or part != self._part:
             self.close_part()
             keys = ", ".join(str(column[0].as_py())[:60] for column in self.key.columns)
@@ -55,14 +55,14 @@ class _Zone:
         self._samples.add(box, len(self.found), samples)
 
     def close_part(self) -> None:
-        """Compute the quantiles of the part whose values are complete."""
+        """Compute the quantiles of the completed part."""
         if self._samples is not None:
             self._samples.quantiles(self._shares, self.quantiles)
         self._samples = None
 
 
 class Combining:
-    """Makes the result of the rows of parts of one partition."""
+    """Combines the rows of parts of one partition to rows of the result."""
 
     def __init__(self, context: ZonalContext) -> None:
         self._context = context
@@ -71,7 +71,7 @@ class Combining:
         self._types = [field.type for field in context.result_fields()]
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of the result for rows of parts, which are sorted by zone, split and part."""
+        """Yield rows of the result from rows of parts, sorted by zone, split and part."""
         current: _Zone | None = None
         done: list[_Zone] = []
         filled = 0
@@ -135,7 +135,7 @@ class Combining:
             yield batch.slice(first, _MOST_ROWS)
 
     def _labels_of(self, split: int) -> list[pa.Array]:
-        """Return the labels of the other dimensions for each row of a split."""
+        """Return the labels of the other dimensions, for each row of a split."""
         if split not in self._labels:
             context = self._context
             table = context.scan.table

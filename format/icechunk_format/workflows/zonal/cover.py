@@ -1,17 +1,17 @@
 """Computes the fractions of cells that polygons cover, with exactextract.
 
-exactextract computes covered fractions on even grids of square cells. So vertices are moved to
-positions, which count cells; see `CellAxis`. On uneven axes a vertex is added wherever an edge
-crosses the edge of a cell. Between two vertices positions are then linear in coordinates, so
-covered fractions do not change.
+exactextract computes covered fractions on regular grids of square cells, so vertices are
+transformed to positions, which count cells (see `CellAxis`). On uneven axes a vertex is added at
+each crossing of a polygon's edge and a cell's edge. Between two vertices, positions are then linear
+in coordinates, so covered fractions do not change.
 
 Rules of this file
 ------------------
-1. The fraction is that of the area in coordinates: on a grid of degrees, in square degrees.
-2. ``center`` takes the cells whose label is inside, with the fraction 1. A label on the common
-   border of two polygons is in exactly one of them.
-3. ``touched`` takes the cells of which some area is inside, with the fraction 1.
-4. Memory is bounded by the cells of a window, not by the size of a polygon.
+1. Fractions are of areas in coordinates: on a grid of degrees, of square degrees.
+2. ``center`` takes cells whose label is inside, with the fraction 1. A label on the common border
+of two polygons is in exactly one of them.
+3. ``touched`` takes cells with any area inside, with the fraction 1.
+4. Memory is bounded by the cells of a window, independent of the size of a polygon.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 Coverage = Literal["fraction", "center", "touched"]
 
-# Cells of the boxes around polygons in one window.
+# Maximum cells of the bounding boxes of polygons in one window.
 _MOST_CELLS: Final = 1 << 21
 # Smaller fractions of a polygon (or of a cell) are due to the rounding of coordinates.
 _ROUNDING: Final = 1e-10
-# Labels on a border are moved by this part of a cell, all in one direction.
+# Labels are shifted by this fraction of a cell, all in one direction, to decide those on a border.
 _NUDGE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cover:
-    """Pairs of a polygon and a cell (row along y, column along x), and the covered fraction."""
+    """Pairs of polygon and cell (row along y, column along x), with the covered fraction."""
 
     zones: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -52,7 +52,7 @@ class Cover:
 def cover_cells(
     geometries: NDArray[Any], y: CellAxis, x: CellAxis, coverage: Coverage
 ) -> Iterator[Cover]:
-    """Yield the cells that valid polygons cover, some at a time; each pair occurs once."""
+    """Yield the cells that valid polygons cover, in batches; each pair occurs once."""
     lib = shapely()
     moved = _in_positions(geometries, y, x)
     bounds = lib.bounds(moved)
@@ -84,9 +84,9 @@ def _windows(
     height: int,
     width: int,
 ) -> Iterator[tuple[NDArray[np.int64], tuple[int, int, int, int]]]:
-    """Yield numbers of polygons, and the window of cells ``(y0, y1, x0, x1)`` for them.
+    """Yield indices of polygons, with a window of cells ``(y0, y1, x0, x1)`` for them.
 
-    Positions of y are counted from the end, as exactextract does.
+    Positions of y are counted from the end, as in exactextract.
     """
     small = np.flatnonzero((sizes > 0) & (sizes <= _MOST_CELLS))
     ends = np.searchsorted(
@@ -107,7 +107,7 @@ def _windows(
 
 
 def _in_positions(geometries: NDArray[Any], y: CellAxis, x: CellAxis) -> NDArray[Any]:
-    """Return polygons in positions along x, and along y counted from the end."""
+    """Transform polygons to positions, along y counted from the end."""
     lib = shapely()
     if y.even_ends is not None and x.even_ends is not None:
 
@@ -120,7 +120,7 @@ def _in_positions(geometries: NDArray[Any], y: CellAxis, x: CellAxis) -> NDArray
     kind, points, offsets = lib.to_ragged_array(geometries)
     positions = np.stack([x.position(points[:, 0]), y.position(points[:, 1])], axis=1)
     segments = np.ones(len(points), dtype=bool)
-    segments[offsets[0][1:] - 1] = False  # the last vertex of a ring begins no edge
+    segments[offsets[0][1:] - 1] = False  # no edge begins at the last vertex of a ring
     starts = np.flatnonzero(segments)
     owners, shares, vertices = [np.arange(len(points))], [np.zeros(len(points))], [positions]
     for along, axis in enumerate((x, y)):
@@ -149,13 +149,13 @@ def _in_positions(geometries: NDArray[Any], y: CellAxis, x: CellAxis) -> NDArray
 
 def _exact(geometries: NDArray[Any], window: tuple[int, int, int, int], height: int) -> Cover:
     """Return the covered fractions of the cells in a window."""
-    # Lazily, as all packages of the extra.
+    # Imported here, since exactextract is optional.
     from icechunk_format.workflows.zonal.exact import coverage_fractions
 
     first, last, left, right = window
     extent = (float(left), float(height - last), float(right), float(height - first))
     lib = shapely()
-    # Not for speed: exactextract 0.3.0 ends the process for some polygons that only touch the grid.
+    # Required: exactextract 0.3.0 crashes the process for some polygons that only touch the grid.
     inside = lib.clip_by_rect(geometries, *extent)
     some = np.flatnonzero(~lib.is_empty(inside))
     zones, cells, fractions = coverage_fractions(lib.to_wkb(inside[some]), extent)
@@ -167,7 +167,7 @@ def _exact(geometries: NDArray[Any], window: tuple[int, int, int, int], height: 
 def _whole(
     cover: Cover, geometries: NDArray[Any], y: CellAxis, x: CellAxis, coverage: Coverage
 ) -> Cover:
-    """Return the cells whose fraction is 1 under ``center`` or ``touched``."""
+    """Return the cells that ``center`` or ``touched`` selects, with the fraction 1."""
     chosen = np.ones(len(cover.zones), dtype=bool)
     if coverage == "center":
         lib = shapely()

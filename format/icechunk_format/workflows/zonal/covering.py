@@ -1,16 +1,16 @@
-"""Turns zones into rows of cover: the first step of zonal statistics, run in tasks.
+"""Converts zones to rows of cover: the first step of zonal statistics, run in tasks.
 
-A row holds, for one zone and one column of the grid, the covered cells. It is repeated for each
-split, since each split is read by another task. A zone that covers no cell has rows without cells,
-so that the result has it as well.
+A row has the covered cells of one zone in one column of the grid. It is repeated for each split,
+since each split is read by a different task. A zone that covers no cell has rows without cells, so
+that it is in the result.
 
 Rules of this file
 ------------------
-1. A zone is identified by the hash of its geometry, the partition and its number among equal
-   ones. If Spark computes a partition again in another order of rows, a hash means the same
-   geometry.
-2. Cells are numbered within the column, as ``int32``. Those that are covered in part come first;
-   ``fractions`` has a ``float64`` for each of these alone.
+1. A zone is identified by the hash of its geometry, the partition, and a counter of equal
+geometries. If Spark recomputes a partition in another order of rows, a hash still identifies the
+same geometry.
+2. Cells are numbered within the column, as ``int32``. Partly covered cells are first; ``fractions``
+has one ``float64`` for each of them.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ COVER_SCHEMA: Final = pa.schema(
         ("fractions", pa.binary()),
     ]
 )
-# Tasks of rows without cells: the zone is outside of the grid, or has no geometry.
+# The column number of rows without cells: the zone is outside of the grid, or has no geometry.
 OUTSIDE: Final = -1
 NO_GEOMETRY: Final = -2
 _MOST_SHOWN: Final = 3
 
 
 class Covering:
-    """Covers the zones of one partition; `names` of keys are for messages."""
+    """Computes the cover of the zones in one partition; `names` of keys are for messages."""
 
     def __init__(self, context: ZonalContext, names: Sequence[str], partition: int) -> None:
         self._context = context
@@ -69,14 +69,14 @@ class Covering:
             if mask is not None:
                 mask[chosen.positions()] = True
             self._selected.append(mask)
-        # If a column repeats another one, the selected one counts.
+        # If a column of cells repeats another, the selected column counts.
         self._first_column = 0
         columns = self._selected[1]
         if columns is not None and context.x.size < len(columns) and not columns[0]:
             self._first_column = context.x.size
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield rows of cover for a batch of keys and, in its last column, geometries."""
+        """Yield rows of cover for a batch with columns of keys, followed by geometries."""
         if not self._context.split_count:
             return
         keys, geometry = batch.columns[:-1], batch.columns[-1]
@@ -108,12 +108,12 @@ class Covering:
         return pa.array(found, pa.binary())
 
     def _usable(self, column: pa.Array, keys: Sequence[pa.Array]) -> NDArray[Any]:
-        """Return the geometries in coordinates of the grid, None for those without."""
+        """Return the geometries in coordinates of the grid; None without a usable geometry."""
         context = self._context
         geometries, problems = read_geometries(column)
         self._drop(geometries, problems, keys)
         if self._move is None:
-            # Before far edges are searched: metres also produce far edges.
+            # Checked before far edges, which coordinates in metres also have.
             found = unusable(geometries, is_geographic=context.is_geographic)
             self._drop(geometries, found, keys)
             if context.period is not None:
@@ -126,14 +126,14 @@ class Covering:
             found = unusable(geometries, is_geographic=context.is_geographic)
             self._drop(geometries, found, keys)
             if context.period is not None:
-                # Edges of moved zones are short, so far ones can only cross the antimeridian.
+                # Edges of transformed zones are short, so a far edge must cross the antimeridian.
                 geometries, _ = across_antimeridian(geometries, "split")
         return geometries
 
     def _drop(
         self, geometries: NDArray[Any], problems: list[str | None], keys: Sequence[pa.Array]
     ) -> None:
-        """Refuse geometries that have a problem, or replace them by None."""
+        """Raise for geometries with a problem, or replace them by None."""
         for number, problem in enumerate(problems):
             if problem is None:
                 continue
@@ -150,7 +150,7 @@ class Covering:
             geometries[number] = None
 
     def _by_column(self, cover: Cover) -> tuple[NDArray[np.int64], NDArray[np.int64], Any, Any]:
-        """Return owner, column, cells and fractions of rows, each of one zone and one column."""
+        """Return owner, column, cells and fractions of rows: one row per zone and column."""
         rows, columns = cover.rows, cover.columns
         zones, fractions = cover.zones, cover.fractions
         if self._first_column:
@@ -197,7 +197,7 @@ class Covering:
         held = [key.take(index) for key in keys]
         count = self._context.split_count
         for split in range(count):
-            # Zones without cells share the numbers below those of the first column.
+            # Zones without cells get the task numbers before those of the first column.
             task = column * count + split
             arrays = [zones.take(index), pa.array(task), cells, fractions, *held]
             names = [*COVER_SCHEMA.names, *(f"key{number}" for number in range(len(keys)))]
@@ -205,7 +205,7 @@ class Covering:
 
 
 def binaries(values: NDArray[Any], starts: NDArray[np.int64]) -> pa.Array:
-    """Return parts of an array as a column of bytes; ``starts`` has one number more than rows."""
+    """Return slices of an array as a column of bytes; ``starts`` has one number more than rows."""
     offsets = (starts * values.itemsize).astype(np.int32)
     data = np.ascontiguousarray(values)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -1,7 +1,6 @@
-"""Computes covered fractions with exactextract, without its files, data frames and GeoJSON.
+"""Computes covered fractions with exactextract from arrays in memory.
 
-Only `cover` imports this module, and only when polygons are covered, because exactextract is an
-optional package.
+Only `cover` imports this module, when it is needed: exactextract is an optional package.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ _NUMBER = "zone"
 def coverage_fractions(
     polygons: Sequence[bytes], extent: tuple[float, float, float, float]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the fractions of square cells of length 1 that polygons (WKB) cover.
+    """Return the fractions of unit cells that polygons (WKB) cover.
 
-    `extent` is the smallest x and y and the largest x and y of the cells, whole numbers.
+    `extent` is ``(xmin, ymin, xmax, ymax)`` of the cells, in whole numbers.
 
     Returns
     -------
     tuple
-        Arrays of one length: the number of the polygon, the number of the cell in C order from the
-        largest y downwards, and the fraction.
+        Arrays of the same length: index of the polygon, index of the cell in C order from the
+        largest y downwards, and the covered fraction.
     """
     raster, results = _Cells(extent), _Results()
     operations = [Operation(name, name, raster) for name in ("cell_id", "coverage")]
-    # The processor does not keep its arguments alive, so variables hold all of them.
+    # The processor does not keep references to its arguments, so variables keep them alive.
     source = _Polygons(polygons)
     processor = FeatureSequentialProcessor(source, results, operations, include_cols=[_NUMBER])
     processor.process()
@@ -47,7 +46,7 @@ def coverage_fractions(
 
 
 class _Polygon(Feature):  # type: ignore[misc]
-    """A polygon with its number, or a result."""
+    """A polygon with its index, or a result."""
 
     def __init__(self, wkb: bytes | None = None, number: int | None = None) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
-"""Reads zones from WKB or WKT, checks them, and moves them to the coordinates of a grid.
+"""Reads zones from WKB or WKT, checks them, and transforms them to the coordinates of a grid.
 
 Rules of this file
 ------------------
-1. A geometry that cannot be used becomes None beside a string that names the reason. The caller
-   decides whether that is an error.
-2. Edges are straight lines in the coordinates in which zones are given. Zones in another CRS get
-   more vertices before they are moved, since a straight edge becomes a curve.
+1. An unusable geometry becomes None, with the reason as a string. The caller decides if that is an
+error.
+2. Edges are straight lines in the CRS of the zones. Zones in another CRS than the grid are
+densified before they are transformed, since a straight edge becomes a curve.
 3. On a sphere an edge of more than 180 degrees is ambiguous, and the caller chooses its meaning. An
-   edge of exactly 360 degrees, as of the box of the whole world, is not.
-4. Shapely is imported when it is needed.
+edge of exactly 360 degrees, as in a box of the whole world, is not ambiguous.
+4. Shapely is imported on first use.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ Antimeridian = Literal["error", "split", "keep"]
 
 _POLYGON: Final = 3
 _MULTI_POLYGON: Final = 6
-# Edges of zones in another CRS are cut to this fraction of a degree, or of its length on the ground
-# in metres.
+# Maximum length of densified edges in degrees, or the corresponding length in metres.
 _MOST_DEGREES: Final = 0.1
 _METRES_OF_A_DEGREE: Final = 111_195.0
 
 
 def shapely() -> ModuleType:
-    """Import shapely, or raise UnsupportedError."""
+    """Import shapely; raise UnsupportedError if it is not installed."""
     return geo_package("shapely", "icechunk_spark.zonal")
 
 
@@ -43,8 +42,8 @@ def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
     Returns
     -------
     tuple
-        Polygons and multi-polygons of two dimensions, or None; and for each row the problem of it,
-        or None. A NULL has no geometry, and nothing is wrong.
+        Two-dimensional polygons and multi-polygons, or None; and for each row its problem, or None.
+        A NULL is not a problem.
     """
     lib = shapely()
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
@@ -65,7 +64,7 @@ def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
 
 
 def invalid(geometries: NDArray[Any]) -> list[str | None]:
-    """Return for each geometry why it is invalid, or None."""
+    """Return the reason why each geometry is invalid, or None."""
     lib = shapely()
     problems: list[str | None] = [None] * len(geometries)
     given = np.array([geometry is not None for geometry in geometries.tolist()], dtype=bool)
@@ -83,7 +82,7 @@ class Projector:
     source, target
         CRS as WKT.
     scale
-        Labels of the target's grid are its coordinates divided by this, for x and for y.
+        Factors from the grid's labels to coordinates of the target CRS, for x and y.
     """
 
     def __init__(self, source: str, target: str, scale: tuple[float, float] = (1.0, 1.0)) -> None:
@@ -99,7 +98,7 @@ class Projector:
         self._scale = np.array(scale)
 
     def __call__(self, geometries: NDArray[Any]) -> NDArray[Any]:
-        """Return the geometries in the target CRS; vertices outside of its domain are infinite."""
+        """Transform geometries; vertices outside of the target's domain become infinite."""
         lib = shapely()
 
         def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -135,12 +134,13 @@ def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | Non
 def across_antimeridian(
     geometries: NDArray[Any], how: Antimeridian
 ) -> tuple[NDArray[Any], list[str | None]]:
-    """Apply `how` to geometries with edges of more than 180 degrees (and not of 360).
+    """Apply `how` to geometries with edges of more than 180 degrees, except 360 degrees.
 
     Returns
     -------
     tuple
-        The geometries, whose longitudes may exceed 180 degrees; and for each the problem, or None.
+        The geometries, with longitudes that may exceed 180 degrees; and the problem of each, or
+        None.
     """
     lib = shapely()
     problems: list[str | None] = [None] * len(geometries)
@@ -148,7 +148,7 @@ def across_antimeridian(
         return geometries, problems
     points, owners = lib.get_coordinates(geometries, return_index=True)
     steps = np.abs(np.diff(points[:, 0])) if len(points) else np.empty(0)
-    # Steps between rings are also found; `_unwrapped` does not change them.
+    # Also finds steps between rings, which `_unwrapped` does not change.
     far = (steps > 180) & (np.abs(steps - 360) > 1e-9) & (owners[1:] == owners[:-1])
     result = geometries.copy()
     for number in np.unique(owners[1:][far]).tolist():
@@ -167,7 +167,7 @@ def across_antimeridian(
 
 
 def _unwrapped(geometry: Any) -> Any:
-    """Return a polygon whose far edges cross the antimeridian, or None if it has no far edge."""
+    """Unwrap a polygon whose far edges cross the antimeridian; None if it has no far edge."""
     lib = shapely()
     parts, is_changed = [], False
     for part in lib.get_parts(geometry):
@@ -185,7 +185,7 @@ def _unwrapped(geometry: Any) -> Any:
                 ends = [[points[-1, 0], pole], [points[0, 0], pole]]
                 points = np.concatenate([points, ends, points[:1]])
             if rings:
-                # A hole is inside its polygon, whichever multiple of 360 degrees that is.
+                # Shift a hole by a multiple of 360 degrees into its polygon.
                 outer: Any = rings[0][:, 0]
                 inner: Any = points[:, 0]
                 middle = (outer.min() + outer.max() - inner.min() - inner.max()) / 2
@@ -198,14 +198,15 @@ def _unwrapped(geometry: Any) -> Any:
 def on_every_turn(
     geometries: NDArray[Any], low: float, high: float, period: float | None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the geometries that, moved by multiples of the period, meet a range of x.
+    """Return the geometries that overlap a range of x after a shift by multiples of the period.
 
-    A geometry that meets it several times becomes the union, so that no cell counts twice.
+    A geometry that overlaps it several times becomes the union of its copies, so that no cell
+    counts twice.
 
     Returns
     -------
     tuple
-        Geometries, and the numbers ``int64`` of those that they came from.
+        Geometries, and the ``int64`` indices of their originals.
     """
     lib = shapely()
     bounds = lib.bounds(geometries)

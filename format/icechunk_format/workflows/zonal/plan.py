@@ -1,14 +1,14 @@
-"""Plans statistics of zones: the grid, the variables, and how the work is cut into tasks.
+"""Plans zonal statistics: the grid, the variables, and the tasks.
 
-The work is cut twice. A *column* is one chunk of the horizontal grid, along all other
-dimensions. A *split* is a box of the other dimensions, cut at chunk edges, so that a grid of few
+Tasks are divided in two ways. A *column* is one chunk of the horizontal grid, along all other
+dimensions. A *split* is a box of the other dimensions, cut at chunk edges, so that a grid with few
 columns has enough tasks.
 
 Rules of this file
 ------------------
-1. The driver reads one snapshot, and the labels and bounds of the two horizontal axes. Nothing here
-   grows with the number of chunks or of zones.
-2. A context is plain values and is pickled into every task.
+1. The driver reads one snapshot, and the labels and bounds of the two horizontal axes. A plan does
+not grow with the number of chunks or zones.
+2. A context holds plain values, since it is pickled into every task.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 OnInvalid = Literal["error", "null"]
 
-#: The weights that are not a variable: the spherical area of cells.
+#: The weights by spherical area of cells, which are not a variable.
 AREA: Final = "area"
-# A task reads about this many cells, or fewer if cores would be idle.
+# A task reads about this many cells, or fewer so that all cores are used.
 _MOST_CELLS_OF_A_TASK: Final = 32 << 20
 _FEWEST_CELLS_OF_A_TASK: Final = 4 << 20
 _TASKS_OF_A_CORE: Final = 4
-# Edges and labels are pickled into every task.
+# Limit of labels, since edges and labels are pickled into every task.
 _MOST_LABELS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZonalRequest:
-    """The arguments of ``icechunk_spark.zonal``, and about how many tasks run at once."""
+    """The arguments of ``icechunk_spark.zonal``, and the approximate number of parallel tasks."""
 
     statistics: tuple[str, ...]
     coverage: Coverage = "fraction"
@@ -83,23 +83,23 @@ class ZonalContext:
     y, x
         The cells of the horizontal grid.
     horizontal
-        The numbers of the dimensions of y and x among those of the table.
+        Indices of the dimensions of y and x in the table.
     columns
         The chunk edges along y and x.
     others
-        The numbers of the other dimensions of the table, in order.
+        Indices of the other dimensions of the table, in order.
     splits
-        For each other dimension, the ranges ``(start, stop)`` that it is cut into; each has a
-        selected position.
+        For each other dimension, the ranges ``(start, stop)`` of the splits that have selected
+        positions.
     period
         The period of x, or None.
     is_geographic
-        Whether coordinates are longitudes and latitudes.
+        True if coordinates are longitudes and latitudes.
     projection
-        The CRS of zones and of the grid as WKT, and the units of the grid's labels along x and y;
+        The CRS of zones and of the grid as WKT, and the scales of the grid's labels along x and y;
         None if zones are in coordinates of the grid.
     weights
-        The variable of weights, or None.
+        The column of weights, or None.
     """
 
     scan: ScanContext
@@ -122,33 +122,33 @@ class ZonalContext:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The quantiles among the statistics, by name, each from 0 to 1."""
+        """The quantiles among the statistics by name, from 0 to 1."""
         found = ((name, quantile_of(name)) for name in self.request.statistics)
         return {name: share for name, share in found if share is not None}
 
     def part_steps(self, split: int) -> tuple[int, ...]:
-        """Return the steps of a split whose quantiles are computed together."""
+        """Return the number of steps along each dimension whose quantiles are computed together."""
         cells = len(self.variables) * math.prod(self.selection(p).count for p in self.horizontal)
         return part_steps([s.count for s in self.split_selections(split)], cells)
 
     @property
     def variables(self) -> list[Column]:
-        """The variables that are summed up, in order."""
+        """The variables of the statistics, in order."""
         return [c for c in self.scan.table.columns if c.role != "dimension"]
 
     @property
     def split_counts(self) -> tuple[int, ...]:
-        """The number of ranges of each other dimension."""
+        """Number of ranges of each other dimension."""
         return tuple(len(ranges) for ranges in self.splits)
 
     @property
     def split_count(self) -> int:
-        """The number of splits; 0 if nothing is selected."""
+        """Number of splits; 0 if nothing is selected."""
         return math.prod(self.split_counts)
 
     @property
     def column_count(self) -> int:
-        """The number of columns of the grid."""
+        """Number of columns of the grid."""
         return self.columns[0].count * self.columns[1].count
 
     def selection(self, dim: int) -> DimSelection:
@@ -168,7 +168,7 @@ class ZonalContext:
         ]
 
     def result_fields(self) -> list[pa.Field]:
-        """Return the columns of the result after the keys: other dimensions, then statistics."""
+        """Return the fields of the result after the keys: other dimensions, then statistics."""
         table = self.scan.table
         by_dim = {c.source: c for c in table.columns if c.role == "dimension"}
         others = [table.dims[dim] for dim in self.others]
@@ -181,7 +181,7 @@ class ZonalContext:
 
 
 def value_type(column: Column) -> pa.DataType:
-    """Return the type of smallest and largest values: the variable's, or DOUBLE for wide ones."""
+    """Return the type of minimum and maximum: the variable's, or DOUBLE for wide types."""
     kind = column.arrow_type
     narrow = pa.types.is_float32(kind) or (pa.types.is_integer(kind) and kind.bit_width <= 32)
     return kind if narrow else pa.float64()
@@ -197,7 +197,7 @@ def plan_zonal(
     read_ahead_bytes: int,
     **selecting: Unpack[Selecting],
 ) -> ZonalContext:
-    """Plan statistics of zones; selections and conditions are about dimensions."""
+    """Plan zonal statistics; selections and conditions must be on dimensions."""
     check_statistics(request.statistics)
     table = dataset.table(
         "cells", variables=variables, decode_cf=decode_cf, timestamp_type=timestamp_type
@@ -317,7 +317,7 @@ def _decoded(dataset: Dataset, variable: Variable) -> NDArray[Any]:
 
 
 def numbers_or_nan(decoder: VariableDecoder, stored: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of stored values; NaN where one is missing."""
+    """Decode stored values to numbers, with NaN for missing values."""
     values, valid = decoder.decode_numeric(stored)
     return values if valid is None else np.where(valid, values, np.nan)
 
@@ -338,7 +338,7 @@ def _projection(
         return None
     source = given_crs(crs)
     is_geographic = grid.kind == "geographic"
-    # Longitudes and latitudes are not moved to the ellipsoid of the grid.
+    # Longitudes and latitudes are not transformed to the ellipsoid of the grid.
     if is_geographic and source.equals(given_crs(WGS_84), ignore_axis_order=True):
         return None
     target = grid_crs(variable, dataset.variables, grid)
@@ -349,7 +349,7 @@ def _projection(
 
 
 def _weights(dataset: Dataset, name: str | None, grid: HorizontalGrid) -> Column | None:
-    """Return the column of weights; an array named ``area`` takes precedence over areas."""
+    """Return the column of weights; an array named ``area`` takes precedence over cell areas."""
     if name is None or (name == AREA and AREA not in dataset.variables):
         return None
     table = dataset.table("cells", variables=[name])
@@ -368,7 +368,7 @@ def _weights(dataset: Dataset, name: str | None, grid: HorizontalGrid) -> Column
 def _cut_splits(
     context: ZonalContext, axes: Sequence[ChunkAxis]
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Cut the other dimensions at chunk edges, the first one first."""
+    """Cut the other dimensions at chunk edges, starting with the first dimension."""
     numbers = []
     for dim, axis in zip(context.others, axes, strict=True):
         chosen = context.selection(dim)
@@ -382,7 +382,7 @@ def _cut_splits(
         max(cells // (_TASKS_OF_A_CORE * context.request.cores), _FEWEST_CELLS_OF_A_TASK),
         _MOST_CELLS_OF_A_TASK,
     )
-    # For quantiles, one task has the values of a zone from all columns.
+    # For quantiles, one task holds the values of a zone from all columns.
     columns = 1 if context.shares else max(1, context.column_count)
     wanted = -(-cells // columns // of_a_task)
     splits = []

@@ -1,15 +1,15 @@
-"""Computes quantiles of zones from the values of all their cells, as exactextract defines them.
+"""Computes quantiles of zones from the values of all their cells, as exactextract does.
 
-Quantiles of blocks cannot be combined, so the values are shuffled, by zone and *part*: a box of
-steps that is small enough for the values of a zone that covers the whole grid.
+Quantiles of blocks cannot be combined, so values are shuffled by zone and *part*: a box of steps
+small enough to hold all values of a zone that covers the whole grid.
 
 Definition
 ----------
-The n cells with a value and a weight above zero are sorted by value, then by weight, so that the
-result does not depend on the order of reading. Cell k, from 0, is at position
-``k w_k + (n - 1) (w_0 + ... + w_{k-1})``; the last one is at ``(n - 1)`` times the sum of weights.
-The quantile is interpolated between the two cells around the share ``q`` of that. Equal
-weights give the quantile of NumPy and xarray.
+The n cells with a value and a positive weight are sorted by value, then by weight, so that the
+result does not depend on the order of reading. Cell k, from 0, is at position ``k w_k + (n - 1)
+(w_0 + ... + w_{k-1})``; the last cell is at ``(n - 1)`` times the sum of weights. The quantile is
+interpolated between the two cells around ``q`` times this position. Equal weights give the quantile
+of NumPy and xarray.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.grid.cover import sides_from_last
 
-#: Values of a zone that a task holds at once; cells of a step times variables may not exceed it.
+#: Maximum values of a zone in memory of a task: cells of one step, times variables.
 MOST_VALUES: Final = 8 << 20
-# Values that are sorted together.
+# Number of values that are sorted together.
 _SORTED_TOGETHER: Final = 1 << 18
 _SPELLED: Final = re.compile(r"quantile\(\s*q\s*=\s*([0-9.eE+-]+)\s*\)")
 
 Box = tuple[tuple[int, int], ...]
-"""Steps of a split: the first one and the one after the last, along each other dimension."""
+"""Ranges ``(start, stop)`` of steps of a split, along each other dimension."""
 
 
 def quantile_of(statistic: str) -> float | None:
-    """Return the share that ``median`` or ``quantile(q=0.9)`` names; None for any other text."""
+    """Parse ``median`` or ``quantile(q=0.9)`` to a number from 0 to 1; None for other strings."""
     if statistic == "median":
         return 0.5
     match = _SPELLED.fullmatch(statistic)
@@ -49,23 +49,23 @@ def quantile_of(statistic: str) -> float | None:
 
 
 def column_suffix(statistic: str) -> str:
-    """Return the suffix of columns of a statistic, as in quantile_90, or the statistic itself."""
+    """Return the column suffix of a statistic: its name, or for instance quantile_90."""
     share = quantile_of(statistic)
     if share is None or statistic == "median":
         return statistic
-    # Whole digits of the share, so that 0.29 becomes 29, not 28.999999999999996.
+    # Rounded, so that 0.29 becomes 29, not 28.999999999999996.
     return f"quantile_{round(100 * share, 10):.12g}".replace(".", "_")
 
 
 def part_steps(shape: Sequence[int], cells: int) -> tuple[int, ...]:
-    """Return the steps of a part along each dimension of a split, for the cells of one step."""
+    """Return the number of steps of a part along each dimension; ``cells`` is per step."""
     return sides_from_last(shape, max(1, MOST_VALUES // max(1, cells)))
 
 
 def parts_within(
     region: Box, shape: Sequence[int], steps: Sequence[int]
 ) -> Iterator[tuple[int, Box]]:
-    """Yield the number of each part that has steps of a box, and the box of these steps."""
+    """Yield the number of each part that overlaps a box, and the overlap."""
     counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
     numbers = (range(a // step, -(-b // step)) for (a, b), step in zip(region, steps, strict=True))
     for at in product(*numbers):
@@ -79,16 +79,16 @@ def parts_within(
         yield number, tuple(box)
 
 
-#: Bytes before the numbers of samples: the column, and a number for the row of cover.
+#: Bytes of the head of a sample: the column, and the number of the row of cover.
 HEAD_BYTES: Final = 16
 
 
 class Samples:
-    """The values of one zone and one part, in the order of blocks."""
+    """The values of one zone in one part, in the order of blocks."""
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
-        # The head of a sample identifies its cells, in all blocks.
+        # The head of a sample identifies its cells in all blocks.
         self._weights: dict[bytes, NDArray[np.float64]] = {}
         self._pieces: list[tuple[bytes, Box, NDArray[np.float64]]] = []
         self._held = 0
@@ -111,7 +111,7 @@ class Samples:
         self._pieces.append((head, box, numbers[cells:].reshape(*shape, cells)))
 
     def quantiles(self, shares: Sequence[float], into: NDArray[np.float64]) -> None:
-        """Write quantiles into an array ``(variables, shares, *split)``; NaN where no value is."""
+        """Write quantiles to an array ``(variables, shares, *split)``; NaN without a value."""
         weights = np.concatenate(list(self._weights.values()))
         ends = np.cumsum([len(some) for some in self._weights.values()])
         stops = dict(zip(self._weights, ends.tolist(), strict=True))
@@ -135,10 +135,10 @@ def weighted_quantiles(
 ) -> NDArray[np.float64]:
     """Return the quantiles ``(rows, shares)`` of values ``(rows, cells)``; NaN is a missing value.
 
-    Cells count if their weight is above zero. A row without a value gets NaN.
+    Cells with a weight of zero are ignored. A row without values gets NaN.
     """
     used = np.flatnonzero(weights > 0)
-    # The second order, which the stable one of values keeps among equals.
+    # Sort by weight first; the stable sort by value keeps this order among equal values.
     used = used[np.argsort(weights[used], kind="stable")]
     weights = weights[used]
     result = np.full((len(values), len(shares)), np.nan)

@@ -1,15 +1,15 @@
-"""Computes weighted statistics of zones from blocks of cells, and combines those of several blocks.
+"""Computes weighted statistics of zones from blocks of cells, and combines those of blocks.
 
-A block has values of cells at some steps: the positions along all other dimensions. The cover of
-the block is a sparse matrix of zones by cells, and a sum is its product with the values. Smallest
-and largest values, and squared differences, are reduced over the cells of each zone.
+A block has the values of cells at some steps: positions along all other dimensions. Its cover is a
+sparse matrix of zones by cells, and a sum is the product of this matrix and the values. Minimum,
+maximum and squared differences are reduced over the cells of each zone.
 
 Rules of this file
 ------------------
-1. A cell without a value does not count at that step.
+1. A cell without a value at a step is ignored at this step.
 2. ``m2`` is computed from differences to the mean of the zone, never from a difference of squares,
    and combined by the formula of Chan, Golub and LeVeque with weights in place of counts.
-3. ``count`` adds up covered fractions; ``weight`` adds up fractions times the weights of cells.
+3. ``count`` is the sum of covered fractions; ``weight`` is the sum of fractions times weights.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PARTS: Final = {
 STATISTICS: Final = tuple(PARTS)
 _ORDER: Final = ("count", "weight", "sum", "m2", "min", "max")
 _BEST: Final = {"min": np.fmin, "max": np.fmax}
-# Values of covered cells that are reduced at once.
+# Number of values of covered cells that are reduced together.
 _MOST_VALUES: Final = 1 << 20
 
 
 def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of statistics; raise InvalidInputError if they cannot be computed."""
+    """Check the names of statistics; raise InvalidInputError for unknown or repeated names."""
     names = tuple(statistics)
     known = f"{', '.join(STATISTICS)}, median, or quantile(q=0.9) with q from 0 to 1"
     for name in names:
@@ -61,7 +61,7 @@ def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
 
 
 def parts_of(statistics: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of some statistics, in the order in which arrays hold them."""
+    """Return the parts that statistics need, in the order of arrays of parts."""
     # Quantiles have no parts; `count` lists the zones.
     needed = {part for name in statistics for part in PARTS.get(name, ("count",))}
     return tuple(part for part in _ORDER if part in needed)
@@ -74,11 +74,12 @@ class CoverMatrix:
     Parameters
     ----------
     cells
-        ``int64``: positions among the cells of the block.
+        ``int64``: indices of cells in the block.
     fractions
-        ``float64``: how much of each cell is covered.
+        ``float64``: covered fraction of each cell.
     weights
-        ``float64``: fractions times the weights of cells; the same array if there are none.
+        ``float64``: fractions times weights of cells; the same array as ``fractions`` without
+        weights.
     """
 
     starts: NDArray[np.int64]
@@ -89,11 +90,11 @@ class CoverMatrix:
 
     @property
     def zones(self) -> int:
-        """The number of zones."""
+        """Number of zones."""
         return len(self.starts) - 1
 
     def some(self, first: int, last: int) -> CoverMatrix:
-        """Return the cover by the zones from `first` up to but not including `last`."""
+        """Return the cover of the zones ``[first, last)``."""
         if first == 0 and last >= self.zones:
             return self
         starts = self.starts[first : last + 1]
@@ -110,12 +111,12 @@ class CoverMatrix:
 
     @cached_property
     def by_fraction(self) -> Any:
-        """The matrix of fractions, in SciPy's compressed rows."""
+        """The matrix of fractions in SciPy's CSR format."""
         return self._matrix(self.fractions)
 
     @cached_property
     def by_weight(self) -> Any:
-        """The matrix of weights, in SciPy's compressed rows."""
+        """The matrix of weights in SciPy's CSR format."""
         return self.by_fraction if self.weights is self.fractions else self._matrix(self.weights)
 
     def _matrix(self, values: NDArray[np.float64]) -> Any:
@@ -128,7 +129,7 @@ def block_parts(
 ) -> NDArray[np.float64]:
     """Return the parts ``(zones, parts, steps)`` of the values ``(steps, cells)`` of a block.
 
-    `valid` marks the values that exist; None stands for all.
+    `valid` is a mask of present values; None if all are present.
     """
     steps = len(values)
     result = np.empty((cover.zones, len(parts), steps))
@@ -147,7 +148,7 @@ def _parts(
 ) -> dict[str, NDArray[np.float64]]:
     """Return parts by name, each ``(zones, steps)`` or ``(zones, 1)``."""
     found: dict[str, NDArray[np.float64]] = {}
-    # Cells first: SciPy multiplies fastest if the values of a cell are contiguous.
+    # Transposed: SciPy multiplies fastest if the values of a cell are contiguous.
     wide = np.array(values.T, dtype=np.float64, order="C")
     there = None
     if valid is not None:
@@ -180,7 +181,7 @@ def _parts(
 
 
 def _summed(matrix: Any, there: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """Return the sum over the cells that have a value."""
+    """Return the sums over the cells with a value."""
     if there is None:
         total: NDArray[np.float64] = np.asarray(matrix.sum(axis=1))[:, None]
         return total
@@ -190,7 +191,7 @@ def _summed(matrix: Any, there: NDArray[np.bool_] | None) -> NDArray[np.float64]
 def _reduced(
     reduce: np.ufunc, values: NDArray[np.float64], starts: NDArray[np.int64], none: float
 ) -> NDArray[np.float64]:
-    """Reduce the cells of each zone; a zone may have none."""
+    """Reduce the cells of each zone; ``none`` for zones without cells."""
     result = np.full((len(starts) - 1, values.shape[1]), none)
     some = np.diff(starts) > 0
     if some.any():
@@ -201,7 +202,7 @@ def _reduced(
 def combine(
     one: NDArray[np.float64], other: NDArray[np.float64], parts: Sequence[str]
 ) -> NDArray[np.float64]:
-    """Return the parts of two sets of cells together; arrays are ``(parts, ...)``."""
+    """Combine the parts of two sets of cells; arrays are ``(parts, ...)``."""
     result = np.empty(np.broadcast_shapes(one.shape, other.shape))
     index = {name: number for number, name in enumerate(parts)}
     for name, number in index.items():
@@ -220,7 +221,7 @@ def combine(
 
 
 def no_parts(parts: Sequence[str], shape: Sequence[int]) -> NDArray[np.float64]:
-    """Return the parts of no cells, ``float64 (parts, *shape)``."""
+    """Return the parts of an empty set of cells, ``float64 (parts, *shape)``."""
     result = np.zeros((len(parts), *shape))
     for number, name in enumerate(parts):
         result[number] = np.nan if name in _BEST else 0.0
@@ -230,9 +231,9 @@ def no_parts(parts: Sequence[str], shape: Sequence[int]) -> NDArray[np.float64]:
 def finish(
     found: NDArray[np.float64], parts: Sequence[str], statistic: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the values of a statistic from ``(parts, ...)``, and a mask of those that exist.
+    """Return the values of a statistic from ``(parts, ...)``, and a mask of valid values.
 
-    NaN as a count or a weight stands for a zone without geometry.
+    A count or a weight of NaN marks a zone without geometry.
     """
     held = {name: found[number] for number, name in enumerate(parts)}
     if statistic in ("count", "min", "max"):

@@ -1,15 +1,14 @@
 """Reads arrays for rows of cover and reduces them: the second step of zonal statistics.
 
-Rows of one task, which is one column and one split, are in one
-partition. Their chunks are read once, and each block is reduced for all zones at once. The results
-are the parts of statistics, an array for each zone, and for quantiles the values of its cells,
-which `combining` joins over columns.
+The rows of a task (one column and one split) are in one partition. Their chunks are read once, and
+each block is reduced for all zones together. The results are the parts of statistics of each zone,
+and for quantiles the values of its cells; `combining` joins them over columns.
 
 Rules of this file
 ------------------
-1. Rows are taken as long as their cover is below a bound; the reads of all these tasks then run
-   ahead of the sums. If one task has more, its chunks are read again.
-2. Parts of a whole split are collected if they are below a bound, so that there are few rows.
+1. Rows are collected up to a limit of their cover; the reads of all their tasks then run ahead of
+the computation. If one task exceeds the limit, its chunks are read again.
+2. Parts of a whole split are collected up to a limit, so that there are few rows.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ class _Task:
     Parameters
     ----------
     box
-        The cells that are covered: ``(start, stop)`` along y and x.
+        Bounding box of the covered cells: ``(start, stop)`` along y and x.
     number
-        The number of the first row among all rows of the partition.
+        Number of the first row within the partition.
     collected
         Parts of the whole split, ``(zones, variables, parts, *split)``; None if they are too large,
-        and each block makes rows.
+        so that each block yields rows.
     """
 
     rows: pa.Table
@@ -85,12 +84,12 @@ class Summing:
         self._variables = context.variables
         self._parts = context.parts
         self._seen = 0
-        # The axes of a block in the order of parts: other dimensions, then y and x.
+        # Order of the axes of a block in parts: other dimensions, then y and x.
         self._order = (*context.others, *context.horizontal)
         self._reads = BlockReads(context.scan, self._arrays, self._variables, self._convert)
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of parts for rows of cover, which are sorted by task."""
+        """Yield rows of parts for rows of cover, sorted by task."""
         waiting: list[pa.RecordBatch] = []
         filled = 0
         for batch in batches:
@@ -193,14 +192,14 @@ class Summing:
         )
 
     def _weights_of(self, chosen: list[DimSelection]) -> NDArray[np.float64]:
-        """Return the weights of selected cells along y and x; NaN for none."""
+        """Return the weights of selected cells along y and x; NaN for missing weights."""
         context, column = self._context, self._context.weights
         if column is None:
             assert context.request.weights == AREA
             ends = np.radians(context.y.edges)
             heights = np.abs(np.diff(np.sin(ends)))[chosen[0].positions()]
             widths = np.abs(np.diff(np.radians(context.x.edges)))
-            # A last column that repeats the first has its width.
+            # A last column that repeats the first has the width of the first.
             widths = widths.take(chosen[1].positions(), mode="wrap")
             return np.asarray(_RADIUS**2 * heights[:, None] * widths)
         dims = [context.scan.table.dims[dim] for dim in context.horizontal]
@@ -216,7 +215,7 @@ class Summing:
         return np.broadcast_to(values, (chosen[0].count, chosen[1].count))
 
     def _read(self, tasks: dict[tuple[int, int], _Task]) -> Iterator[pa.RecordBatch]:
-        """Read the blocks of tasks one after another, and yield rows of parts."""
+        """Read the blocks of tasks; yield rows of parts."""
         if not tasks:
             return
         boxes = []
@@ -278,7 +277,7 @@ class Summing:
                 flat = moved.reshape(-1, cover.size)
                 there = None if valid is None else valid.transpose(self._order).reshape(flat.shape)
                 parts = block_parts(flat, there, cover, self._parts)
-                # A variable may lack other dimensions.
+                # A variable may lack some of the other dimensions.
                 found[:, number] = parts.reshape(*parts.shape[:2], *moved.shape[: len(others)])
             if task.collected is None:
                 some = task.rows.slice(first, at_once)
@@ -359,7 +358,7 @@ class Summing:
         )
 
     def _batch(self, rows: pa.Table, **columns: pa.Array) -> pa.RecordBatch:
-        """Return rows of parts, with the zones and their keys of rows of cover."""
+        """Return rows of parts, with zones and keys from rows of cover."""
         columns = {"zone": rows.column("zone").combine_chunks(), **columns}
         keys = rows.column_names[_KEYS:]
         arrays = [*columns.values(), *(rows.column(key).combine_chunks() for key in keys)]
@@ -371,14 +370,14 @@ class Summing:
         assert column.decoder is not None
         found, valid = column.decoder.decode_numeric(values)
         if valid is None and found.dtype.kind == "f":
-            # Without CF decoding NaN is a value; here it never is.
+            # NaN counts as missing even without CF decoding.
             missing = np.isnan(found)
             valid = ~missing if missing.any() else None
         return found, None if valid is None or valid.all() else valid
 
 
 def _numbers(column: pa.ChunkedArray, dtype: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the numbers of all rows of a column of bytes, and how many each row has."""
+    """Return the numbers in a column of bytes, joined, and their count in each row."""
     data = column.combine_chunks().cast(pa.large_binary())
     offsets = np.frombuffer(data.buffers()[1], np.int64)[data.offset : data.offset + len(data) + 1]
     held = data.buffers()[2]

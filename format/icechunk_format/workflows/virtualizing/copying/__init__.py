@@ -1,1 +1,1 @@
-"""Copies arrays of files: decodes them, and writes them as chunks of the repository."""
+"""Copies arrays of files: decodes them, and writes chunks of the repository."""

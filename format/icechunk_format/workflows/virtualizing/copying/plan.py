@@ -1,11 +1,11 @@
-"""Plans the chunks that are copied: their boxes, and the files and elements that they come from.
+"""Plans the chunks to copy: boxes of chunks, and their sources in files.
 
 Rules of this file
 ------------------
-1. A chunk is either one reference or copied as a whole. A file is referenced only if no other file
-   has elements of its chunks; a chunk that is shared is copied from all that have a part of it.
-2. Elements of files that the repository has come from the base, and need not be fetched again.
-3. A box is a bounded number of bytes, or one chunk.
+1. A chunk is either one reference or copied as a whole. A file is referenced only if its chunks
+have no elements of other files; a shared chunk is copied from all files that have a part of it.
+2. Elements of known files are copied from the base snapshot, without fetching the files.
+3. A box has a bounded number of bytes, or is one chunk.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TASKS_OF_A_CORE: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class CopiedParts:
-    """The parts of one array that are copied.
+    """The parts of one array to copy.
 
     Parameters
     ----------
     axes
         The concatenated axes, slowest first.
     sources
-        All files of the array, copied or not, by their starts along `axes`.
+        All files of the array, copied or referenced, by their starts along `axes`.
     copied
         Boxes of the files to copy.
     """
@@ -48,13 +48,13 @@ class CopiedParts:
     copied: list[Box] = field(default_factory=list)
 
     def boxes(self, metadata: ArrayMetadata) -> list[Box]:
-        """Return disjoint boxes of whole chunks that hold all that is copied."""
+        """Return disjoint boxes of whole chunks that cover all copied elements."""
         grid, ndim, axes = metadata.grid, metadata.ndim, list(self.axes)
         item = metadata.data_type.itemsize or _ITEM_OF_STRINGS
         chunk = grid.chunk_shape or metadata.shape
         left = max(1, _BOX_BYTES // item // max(1, math.prod(chunk)))
         steps, counts = [1] * ndim, grid.num_chunks
-        # Whole axes of files first, so that their chunks are decoded once.
+        # Extend boxes along whole axes of files first, so that their chunks are decoded once.
         for axis in [a for a in reversed(range(ndim)) if a not in axes] + axes[-1:]:
             steps[axis] = max(1, min(counts[axis], left))
             left //= steps[axis]
@@ -79,7 +79,7 @@ class CopiedParts:
         return found
 
     def sources_of(self, boxes: Sequence[Box]) -> list[CopySource]:
-        """Return the sources that have elements near some boxes."""
+        """Return the sources that may have elements in some boxes."""
         lower, upper = (np.array(edge) for edge in zip(*boxes, strict=True))
         first, last = lower.min(axis=0), upper.max(axis=0)
         sources = list(self.sources.values())
@@ -89,7 +89,7 @@ class CopiedParts:
 
 
 def plan_copies(parts: CopiedParts, target: ArrayTarget, cores: int) -> list[CopyTask]:
-    """Return the tasks that copy the chunks of one array."""
+    """Divide the copied chunks of one array into tasks."""
     boxes = parts.boxes(target.metadata)
     size = max(1, -(-len(boxes) // (_TASKS_OF_A_CORE * max(1, cores))))
     return [
@@ -105,12 +105,12 @@ def plan_copies(parts: CopiedParts, target: ArrayTarget, cores: int) -> list[Cop
 
 
 def is_aligned(start: int, length: int, chunk: int, *, is_last: bool) -> bool:
-    """Return True if no other elements of an axis are in the chunks of some elements."""
+    """Return True if a range of elements fills its chunks along an axis."""
     return start % chunk == 0 and (is_last or length % chunk == 0)
 
 
 def stale_chunks(box: Box, target: ArrayTarget) -> Box | None:
-    """Return the chunks of a box that an existing array may have; None if it has none."""
+    """Return the chunks of a box that may exist in an existing array, or None."""
     if target.old_shape is None:
         return None
     grid = target.metadata.grid
@@ -121,7 +121,7 @@ def stale_chunks(box: Box, target: ArrayTarget) -> Box | None:
 
 
 def _runs(numbers: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Return sorted numbers as ranges of at most so many."""
+    """Return sorted numbers as ranges of at most ``most`` numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number and number - found[-1][0] < most:

@@ -1,10 +1,10 @@
-"""Copies boxes of elements from files into chunks, on executors.
+"""Copies boxes of elements from files to chunks, on executors.
 
 Rules of this file
 ------------------
-1. References are those that the scan has staged, so files are not parsed again.
+1. References are read from staged objects of the scan, so files are not parsed again.
 2. Memory is one box of values, the encoded chunks of one request, and a decoded chunk of a file.
-3. A file that cannot be copied is a problem of the receipt, by its URL; other errors are raised.
+3. Errors of files are returned in the receipt, by URL; other errors are raised.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 _FETCHED_AT_ONCE: Final = 32 * 2**20
-# Of a step: errors of floats, and not of packing.
+# Tolerance for float errors, as a fraction of a packing step.
 _ROUNDED: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedArray:
-    """An array of a file: its document, and its rows in a staged stream of references."""
+    """An array of a file: its document, and its rows in a staged stream."""
 
     file: SourceFile
     text: str
@@ -57,24 +57,24 @@ class StagedArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """The elements of an array that come from a file, or from the base at other elements."""
+    """Elements of an array, from a file or from other elements of the base."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
     file: StagedArray | None = None
     moved_from: tuple[int, ...] = ()
-    """Without a file: the first element in the base."""
+    """The first element in the base, for a source without a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTask:
-    """Boxes of whole chunks of one array, and all that they are copied from."""
+    """Boxes of whole chunks of one array, with their sources."""
 
     target: ArrayTarget
     decoded_like: ArrayMetadata
-    """The array with the attributes that give its values their meaning."""
+    """The document with the attributes that decode the array's values."""
     may_round: bool
-    """True if values may be rounded to its steps."""
+    """True if values may be rounded to packing steps."""
     boxes: tuple[Box, ...]
     sources: tuple[CopySource, ...]
 
@@ -110,7 +110,7 @@ def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> Co
                 continue
             try:
                 part = reader.read(source, low, high)
-            except Exception as error:  # libraries raise anything on broken files
+            except Exception as error:  # parsers raise any class of error for broken files
                 if source.file is None:
                     raise
                 problems.setdefault(source.file.file.url, message_of(error))
@@ -125,21 +125,21 @@ def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> Co
 
 
 class _SourceReader:
-    """Reads values of sources, as the array of a task stores them."""
+    """Reads values of sources, converted to the stored form of the task's array."""
 
     def __init__(self, destination: Destination, access: FileAccess, task: CopyTask) -> None:
         self._destination, self._task, self._opener = destination, task, FileOpener(access)
-        # Files of a task share streams.
+        # Cached, since the files of a task share streams.
         self._stream = lru_cache(maxsize=2)(self._load)
 
     def read(self, source: CopySource, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
-        """Return the values of a box of the array that is inside of a source."""
+        """Return the values of a box of the array that is inside one source."""
         shift = np.subtract(source.moved_from or (0,) * len(source.lower), source.lower)
         low, high = np.add(lower, shift).tolist(), np.add(upper, shift).tolist()
         if source.file is None:
             return self._of_base(low, high)
         document = metadata_of(source.file.text, self._task.target.path.lstrip("/"))
-        # Dimensions that files do not have are first.
+        # Added dimensions, which files do not have, are first.
         added = len(low) - document.ndim
         values = self._of_file(source.file, document, low[added:], high[added:])
         wanted = self._task.decoded_like
@@ -164,7 +164,7 @@ class _SourceReader:
     def _of_file(
         self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]
     ) -> NDArray[Any]:
-        """Return stored values of a box of a file's array."""
+        """Return the stored values of a box of an array in a file."""
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
         values, codecs, grid = document.fill_array(sizes), document.chunk_codecs(), document.grid
         if not file.count:
@@ -196,7 +196,7 @@ class _SourceReader:
         return pa.ipc.open_stream(data).read_all().combine_chunks()
 
     def _fetched(self, file: StagedArray, rows: pa.Table) -> Iterator[bytes]:
-        """Yield the encoded chunks of references, a bounded number of bytes at once."""
+        """Yield the encoded chunks of references, with bounded memory."""
         columns: dict[str, list[Any]] = rows.to_pydict()
         offsets, lengths = columns["offset"], columns["length"]
         location, inline = (columns.get(n) or [None] * len(rows) for n in ("location", "data"))
@@ -230,7 +230,7 @@ class _SourceReader:
 def _check_exact(
     decoder: VariableDecoder, before: NDArray[Any], other: VariableDecoder, after: NDArray[Any]
 ) -> None:
-    """Raise InvalidInputError if stored values of another packing are other numbers."""
+    """Raise InvalidInputError if repacking changes values."""
     if not decoder.is_numeric or not other.is_numeric:
         return
     was, valid = decoder.decode_numeric(before)

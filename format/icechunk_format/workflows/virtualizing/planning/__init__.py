@@ -1,1 +1,1 @@
-"""Plans which files fit together, and the span of each."""
+"""Plans which files form the dataset, and the span of each file."""

@@ -1,14 +1,14 @@
-"""Arranges files along the concatenated dimensions: sorts their keys, and adds up their lengths.
+"""Arranges files along the concatenated dimensions: sorts keys, and sums up lengths.
 
 Each file has a key along each dimension: the time in its name, the first value of its coordinate,
 or its number in the list.
 
 Rules of this file
 ------------------
-1. Times are microseconds of their calendar, so that files with different units compare.
-2. Files of the repository are arranged together with new ones.
-3. A file that overlaps another one is refused; the one of the repository, or the first, stays.
-4. A file has one key along a dimension; its groups may differ in lengths, and so in starts.
+1. Times are microseconds in their calendar, so that files with different units can be compared.
+2. Known files are arranged together with new files.
+3. Of two overlapping files, the known or the first file is kept, and the other is refused.
+4. A file has one key along a dimension; its groups may have different lengths and starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A number for each concatenated dimension, of a file and of its groups that differ."""
+    """A number for each concatenated dimension, with exceptions for groups of a file."""
 
     own: tuple[int, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -48,17 +48,17 @@ class Along:
 
 @dataclass(slots=True, kw_only=True)
 class FileSpan:
-    """The elements of a file along the concatenated dimensions."""
+    """The range of a file along the concatenated dimensions."""
 
     file: SourceFile
     first: tuple[Any, ...]
-    """The first key along each dimension, which is the key of the file."""
+    """The first key along each dimension, by which files are sorted."""
     last: tuple[Any, ...]
     lengths: Along
     starts: Along = field(default_factory=Along)
-    """Its first element along each dimension; set by ``arrange``."""
+    """The first element along each dimension; set by ``arrange``."""
     is_old: bool = False
-    """True if the repository has it."""
+    """True if the record of the repository has the file."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Arranged:
     files: list[FileSpan]
     sizes: Along
     refused: dict[str, tuple[str, str | None]]
-    """By URL: the problem, and the URL of the other file."""
+    """The problem and the URL of the other file, by URL."""
     notes: list[tuple[FileSpan, str]]
 
 
@@ -78,7 +78,7 @@ def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple
     Raises
     ------
     InvalidInputError
-        Values are missing, or do not all rise or all fall.
+        Values are missing, or are not strictly monotonic.
     """
     comparable = comparable_values(values, metadata, name)
     before, after = comparable[:-1], comparable[1:]
@@ -89,7 +89,7 @@ def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple
 
 
 def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> NDArray[Any]:
-    """Return values that compare across files: times as microseconds, all strings as ``str``."""
+    """Return values comparable across files: times as microseconds, strings as ``str``."""
     flat = values.reshape(-1)
     units = metadata.attributes.get("units")
     if isinstance(units, str) and " since " in units and flat.dtype.kind in "iuf":
@@ -109,7 +109,7 @@ def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) 
 
 
 def arrange(files: Sequence[FileSpan], ndim: int) -> Arranged:
-    """Set the starts of files: those of the repository first, then in the order of the list.
+    """Set the starts of files; known files take precedence, then earlier files in the list.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _in_order(
     refused: dict[str, tuple[str, str | None]],
     notes: list[tuple[FileSpan, str]],
 ) -> tuple[list[Any], set[Any]]:
-    """Return keys in order, without those of refused files; and these."""
+    """Return the accepted keys in order, and the refused keys."""
     falls = _falls(members, axis)
     kept: list[Any] = []
     lost: set[Any] = set()
@@ -191,7 +191,7 @@ def _in_order(
             is_over = end <= key if falls else end >= key
             if not is_over:
                 break
-            # The file of the repository stays; of two new files, the earlier.
+            # Keep the known file, or the earlier of two new files.
             if span.is_old and not before.is_old:
                 lost.add(kept.pop())
                 _refuse(refused, before, "overlaps another file", span)
@@ -211,7 +211,7 @@ def _refuse(
     problem: str,
     other: FileSpan | None = None,
 ) -> None:
-    """Note the first problem of a file."""
+    """Record the first problem of a file."""
     url, other_url = span.file.url, None if other is None else other.file.url
     if span.is_old:
         raise FormatError(
@@ -235,7 +235,7 @@ def _falls(members: dict[Any, FileSpan], axis: int) -> bool:
 
 
 def _note_gaps(files: list[FileSpan], axis: int, notes: list[tuple[FileSpan, str]]) -> None:
-    """Note gaps between files that are wider than the steps in files, or than most gaps."""
+    """Add notes on gaps between files that are wider than the steps in files or most gaps."""
     numbers = [(f.first[axis], f.last[axis], f.lengths.own[axis]) for f in files]
     if not all(isinstance(n, int | float) for ends in numbers for n in ends):
         return

@@ -1,8 +1,8 @@
-"""Checks that chunks of files make one grid, and cuts chunks if that is possible.
+"""Checks that chunks of files form one grid, and splits chunks if possible.
 
-A Zarr array has one chunk shape, so each file but the last must consist of whole chunks. Chunks of
-arrays that are not encoded can be cut along their first axis, since a part of such a chunk is a
-range of its bytes: months of 31 and of 28 days then have chunks of one day.
+A Zarr array has one chunk shape, so each file but the last must consist of whole chunks. Unencoded
+chunks can be split along their first axis, since a part of such a chunk is a byte range: files of
+31 and of 28 days then have chunks of one day.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -> dict[str, int]:
-    """Return arrays whose chunks are cut along their first axis, and the length of the cut chunks.
+    """Return the arrays whose chunks are split along their first axis, with the split length.
 
     The first call for a group chooses the lengths.
     """
@@ -45,7 +45,7 @@ def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -
 
 
 def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies: bool) -> bool:
-    """Return True if a file was refused, since its chunks are not multiples of the array's.
+    """Refuse files whose chunks cannot be split to the array's; return True if any was.
 
     With `copies`, such files are copied instead.
     """
@@ -115,6 +115,6 @@ def chunk_shape_of(document: Mapping[str, Any]) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def _first_chunks(header: Header) -> dict[str, int]:
-    """Return the length of chunks along the first axis, by array."""
+    """Return the length of chunks along the first axis by array."""
     shapes = {path: chunk_shape_of(json.loads(text)) for path, text in header.arrays}
     return {path: shape[0] for path, shape in shapes.items() if shape}

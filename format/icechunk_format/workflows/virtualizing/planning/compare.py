@@ -1,14 +1,14 @@
-"""Compares the headers of files with that of a dataset.
+"""Compares the headers of files with the header of the dataset.
 
 Rules of this file
 ------------------
-1. The model is the header of the repository, or the most frequent one, so that one odd file does
-   not refuse all others.
+1. The model is the header in the record, or else the most frequent header, so that one different
+file does not cause the refusal of all others.
 2. Everything that affects the values must be equal: data type, codecs, chunk shape, fill value,
-   dimensions, and the attributes of ``MEANING``. Other attributes may differ; those of the model
-   are kept, and the report notes the difference.
+dimensions, and the attributes in ``MEANING``. Other attributes may differ; the attributes of the
+model are kept, and the report notes the difference.
 3. Lengths may differ along concatenated dimensions only.
-4. Stored times are converted, so that their units and their type may differ.
+4. Times of stored arrays are converted, so their units and data type may differ.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class Difference:
     is_fatal: bool = True
     advice: str = ""
     is_copyable: bool = False
-    """True if a copy of the values fits."""
+    """True if the values can be copied instead."""
 
 
 def differences(
     header: Header, model: Header, *, dims: Iterable[str], stored: Collection[str] = ()
 ) -> list[Difference]:
-    """Return the differences, fatal ones first.
+    """Return the differences, fatal differences first.
 
-    Chunks and codecs of `stored` arrays do not matter, and their times are converted.
+    Chunks and codecs of `stored` arrays are not compared, and their times are converted.
     """
     arrays, others = dict(header.arrays), dict(model.arrays)
     missing, added = others.keys() - arrays.keys(), arrays.keys() - others.keys()
@@ -97,7 +97,7 @@ def differences(
 
 
 def kind_of(header: Header, *, dims: Iterable[str], stored: Collection[str]) -> str:
-    """Return a string that is equal for headers without fatal differences."""
+    """Return a key that is equal for headers without fatal differences."""
     times, concatenated = header.times(), set(dims)
     arrays = {
         path: _meaning(times.get(path) or document, concatenated, path in stored)
@@ -143,7 +143,7 @@ def _of_arrays(
 
 
 def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[str, Any]:
-    """Return all properties that must be equal, by their names in the report."""
+    """Return all properties that must be equal, by name in the report."""
     raw, attributes = document.raw, document.attributes
     is_time = " since " in str(attributes.get("units"))
     is_converted = is_stored and is_time and not attributes.keys() & set(_PACKING)
@@ -173,7 +173,7 @@ def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[s
 
 
 def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
-    """Return True if chunks can be cut along the first axis: concatenated, and not encoded."""
+    """Return True if chunks can be split: unencoded, and concatenated along the first axis."""
     names = document.get("dimension_names") or [None]
     is_plain = [codec.get("name") for codec in document["codecs"]] == ["bytes"]
     chunks = _chunks(document)
@@ -181,7 +181,7 @@ def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
 
 
 def _decoding(codecs: Any) -> Any:
-    """Return codecs without settings that matter for writing only."""
+    """Return codecs without settings that affect only writing."""
     if isinstance(codecs, dict):
         return {k: _decoding(v) for k, v in codecs.items() if k not in _OF_WRITING}
     return [_decoding(codec) for codec in codecs] if isinstance(codecs, list) else codecs

@@ -1,12 +1,12 @@
-"""Chooses how copies are stored: the documents of arrays after the call's chunks and encoding.
+"""Chooses the documents of copied arrays from the options ``chunks`` and ``encoding``.
 
 Rules of this file
 ------------------
-1. Without an encoding, copies of all files keep stored values bit for bit if the packing of all
-   files is the same, and become float64 if it is not. Copies beside references are packed as the
-   references are.
-2. Values are rounded only to a packing or a type that the call gives.
-3. The same call gives the same documents again, so that it can append.
+1. Without an encoding, copies of all files keep stored values bit by bit if all files have the same
+packing, and become float64 otherwise. Copies in an array with references have the packing of the
+references.
+2. Values are rounded only to a packing or a data type given in the call.
+3. The same call gives the same documents, so that it can append.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ _KEYS: Final = ("dtype", "compressors", *CF_KEYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """The arguments of a call that copies."""
+    """The options of a call that copies."""
 
     which: Literal["all", "mismatching"]
     chunks: Mapping[str, int] = field(default_factory=dict)
-    """By dimension; -1 is the whole of a dimension that is not concatenated."""
+    """Chunk lengths by dimension; -1 is the whole length, if the dimension is not concatenated."""
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By name or path of an array, in the words of writing."""
+    """Encodings by name or path of an array, as for writes."""
 
     def documents(
         self, found: Mapping[str, Sequence[ArrayMetadata]], dims: Sequence[str]
     ) -> dict[str, ArrayMetadata]:
-        """Return the documents that copies are stored with.
+        """Return the documents of copied arrays.
 
         Parameters
         ----------
         found
-            By path: the document of the model, and those of other files.
+            By path: the document of the model, followed by those of other files.
         dims
             The concatenated dimensions.
 
         Raises
         ------
         InvalidInputError
-            The arguments name what no array has, or a value cannot be used.
+            An option names an unknown array or dimension, or a value is invalid.
         """
         inside = {d for own, *_ in found.values() for d in own.dimension_names or () if d}
         names = {path.rpartition("/")[2] for path in found} | found.keys()
@@ -80,11 +80,11 @@ class Copying:
         return {path: self._document(path, own) for path, own in found.items()}
 
     def encoding_of(self, path: str) -> dict[str, Any]:
-        """Return the encoding that the call gives for an array."""
+        """Return the given encoding of an array."""
         return dict(self.encoding.get(path) or self.encoding.get(path.rpartition("/")[2]) or {})
 
     def rounds(self, path: str) -> bool:
-        """Return True if the call gives the packing or the type of an array."""
+        """Return True if the packing or the data type of an array is given."""
         return bool(self.encoding_of(path).keys() & {"dtype", "scale_factor", "add_offset"})
 
     def _document(self, path: str, files: Sequence[ArrayMetadata]) -> ArrayMetadata:
@@ -124,9 +124,9 @@ class Copying:
 
 
 def packing_of(document: ArrayMetadata) -> tuple[str, ...]:
-    """Return all that gives stored numbers their meaning: equal numbers are then equal values."""
+    """Return the properties that determine the values of stored numbers."""
     keys = (*_PACKING, *MISSING_KEYS, "units", "calendar", "dtype")
     is_time = " since " in str(document.attributes.get("units"))
     found = [document.attributes.get(k) for k in (keys if is_time else (*keys[:5], "dtype"))]
-    # As text, since NaN differs from itself.
+    # Compared as strings, since NaN differs from itself.
     return (str(document.data_type.numpy.newbyteorder("=")), *map(repr, found))

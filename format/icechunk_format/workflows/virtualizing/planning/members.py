@@ -1,4 +1,4 @@
-"""Holds the files of a call with their rows of the report, and the spans of accepted files."""
+"""Defines the files of a call with their report rows and spans, and the plan."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A scanned file, its row of the report, and its span."""
+    """A scanned file with its report row and span."""
 
     row: Row
     scanned: ScannedFile
     span: FileSpan | None = None
-    """None for a file that is refused or empty."""
+    """None for a refused or empty file."""
     is_changed: bool = False
-    """True if the repository has another state of the file with the same span."""
+    """True if the record has another state of the file with the same span."""
     has_grown: bool = False
-    """True if the repository has a shorter state of the file with the same start."""
+    """True if the record has a shorter state of the file with the same start."""
     copied: dict[str, str] = field(default_factory=dict)
     """Arrays that are copied instead of referenced, with the reasons; see ``copies``."""
     is_empty: bool = False
-    """True if it has no element along a concatenated dimension."""
+    """True if the file has no elements along a concatenated dimension."""
 
     def copy(self, path: str, reason: str) -> None:
-        """Note that an array of the file is copied; the first reason is kept."""
+        """Mark an array of the file as copied; keep the first reason."""
         if self.copied.setdefault(path, reason) is not reason:
             return
         if self.row.status == TAKEN:
@@ -44,18 +44,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivePlan:
-    """The files that are taken, and the spans of all files."""
+    """The accepted new files, and the spans of all files."""
 
     layout: Layout
     rows: list[Row]
     taken: list[Member]
     """New and changed files."""
     files: list[FileSpan]
-    """All files, those of the repository included."""
+    """All files, including known ones."""
     sizes: Along
     """Length of each concatenated dimension."""
     old_starts: Mapping[str, Along]
-    """By URL: the starts of files that the repository has."""
+    """Starts of known files in the record, by URL."""
 
     @property
     def is_refused(self) -> bool:

@@ -1,12 +1,12 @@
-"""Plans which files are taken, and the span of each, from the scanned files.
+"""Plans which scanned files are accepted, and the span of each.
 
 Algorithm
 ---------
-1. The model is the header of the repository's record, or the most frequent one.
-2. Files are compared with it; values that they share are compared by digests.
-3. Names, coordinates or the order of the list give keys along the concatenated dimensions; keys and
-   lengths give the span of each file.
-4. Files that break the chunk grid are refused, and the others are arranged again.
+1. The model is the header in the record, or else the most frequent header.
+2. The headers of files are compared with the model, and values common to all files by digests.
+3. File names, coordinates or the order of the list give keys along the concatenated dimensions;
+keys and lengths determine the span of each file.
+4. Files that do not fit the chunk grid are refused, and the others are arranged again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class ArchivePlanner:
-    """Plans which files are taken; ``plan`` is called once."""
+    """Plans the files of one call; ``plan`` is called once."""
 
     files: Sequence[ScannedFile]
     dims: tuple[str, ...]
@@ -67,7 +67,7 @@ class ArchivePlanner:
         Raises
         ------
         InvalidInputError
-            Not one file can be used, or the options contradict the record.
+            All files are refused, or the options contradict the record.
         FormatError
             The record is damaged.
         """
@@ -176,7 +176,7 @@ class ArchivePlanner:
         return layout, model_file
 
     def _with_copies(self, layout: Layout) -> Layout:
-        """Return the layout whose arrays are those that the call's copies are stored with."""
+        """Return the layout with the documents of copied arrays."""
         copying = self.copying
         is_given = copying is not None and bool(copying.chunks or copying.encoding)
         if copying is None or not layout.documents or (self.record and not is_given):
@@ -206,7 +206,7 @@ class ArchivePlanner:
         return kind_of(header, dims=self.dims, stored=stored)
 
     def _other_times(self, model: Header) -> set[str]:
-        """Return scalar times whose units or types differ, so that they are converted."""
+        """Return scalar times to convert, since their units or types differ."""
         found = set()
         for header in self._headers():
             times = header.times()
@@ -242,13 +242,13 @@ class ArchivePlanner:
             return digest
         try:
             return digest_of(converted_times(values, own, wanted, path))
-        except IcechunkError:  # another calendar, or a time that the model cannot hold
+        except IcechunkError:  # another calendar, or a time that does not fit the model
             return b""
 
     # -- comparisons ------------------------------------------------------------------------
 
     def _compare(self, layout: Layout, model_file: Member | None) -> Layout:
-        """Refuse files that differ from the model; return the layout with digests."""
+        """Refuse files that differ from the model; return the layout with digests of values."""
         by_header = {
             header: differences(header, layout.model, dims=layout.dims, stored=layout.stored)
             for header in self._headers()
@@ -263,7 +263,7 @@ class ArchivePlanner:
                 if not layout.own_dims(path) and not layout.added_dims(path)
             }
         for member in self.members:
-            # Parsers leave coordinates without values out, so nothing is compared then.
+            # Parsers omit coordinates without values, so empty files are not compared.
             dim = _empty_dim(member.scanned.header, layout.dims)
             if dim is not None:
                 member.row.add_note(f"it has no steps along {dim}")
@@ -300,7 +300,7 @@ class ArchivePlanner:
     # -- keys -------------------------------------------------------------------------------
 
     def _set_keys(self, layout: Layout) -> Layout:
-        """Set the keys of files; return the layout with types that hold all converted times."""
+        """Set the keys of files; return the layout, with wider types for times if needed."""
         number = 0 if self.record is None else len(self.record.files)
         wide: dict[str, ArrayMetadata] = {}
         for member in self.members:
@@ -358,7 +358,7 @@ class ArchivePlanner:
         )
 
     def _refresh(self, by_url: Mapping[str, FileSpan]) -> None:
-        """Mark files of which the repository has another state."""
+        """Mark files that changed since the record."""
         for member in self.members:
             before, span = by_url.get(member.scanned.file.url), member.span
             if before is None or member.row.status == REFUSED:
@@ -366,7 +366,7 @@ class ArchivePlanner:
             keys = (before.first, before.last, before.lengths)
             if span is not None and (span.first, span.last, span.lengths) == keys:
                 member.is_changed = True
-                # The record gets the new size, tag and time.
+                # Update size, entity tag and time in the record.
                 before.file = span.file
             elif span is not None and _has_grown(span, before):
                 member.has_grown = True
@@ -382,7 +382,7 @@ class ArchivePlanner:
 def _keys_of(
     dim: str, documents: Mapping[str, ArrayMetadata], scanned: ScannedFile
 ) -> tuple[Any, Any] | None:
-    """Return the first and last value of a coordinate of a file; None if it has no coordinate."""
+    """Return the first and last value of a file's coordinate; None if it has no coordinate."""
     for path, document in documents.items():
         is_key = document.dimension_names == (dim,) or document.ndim == 0
         if path.rpartition("/")[2] == dim and is_key and path in scanned.values:
@@ -391,7 +391,7 @@ def _keys_of(
 
 
 def _has_grown(span: FileSpan, before: FileSpan) -> bool:
-    """Return True if a file has the same start as before, and is longer along one dimension."""
+    """Return True if a file has the same start as before and is longer along one dimension."""
     now, then = span.lengths, before.lengths
     pairs = [(now.of(g), then.of(g)) for g in {*now.groups, *then.groups}]
     longer = [[a - b for a, b in zip(*pair, strict=True)] for pair in [(now.own, then.own), *pairs]]
@@ -401,7 +401,7 @@ def _has_grown(span: FileSpan, before: FileSpan) -> bool:
 
 @lru_cache(maxsize=4096)
 def _lengths(header: Header, dims: tuple[str, ...]) -> Along:
-    """Return the lengths of concatenated dimensions: of the first group, and of others."""
+    """Return the lengths of concatenated dimensions, with exceptions for other groups."""
     own: dict[str, int] = {}
     groups: dict[str, dict[str, int]] = {}
     for path, document in header.documents().items():
@@ -424,7 +424,7 @@ def _lengths(header: Header, dims: tuple[str, ...]) -> Along:
 
 @lru_cache(maxsize=4096)
 def _empty_dim(header: Header, dims: tuple[str, ...]) -> str | None:
-    """Return a concatenated dimension along which files of this header have no elements."""
+    """Return a concatenated dimension of length 0 in a header, or None."""
     sizes: dict[str | None, set[int]] = {}
     for document in header.documents().values():
         for dim, size in zip(document.dimension_names or (), document.shape, strict=False):

@@ -1,21 +1,17 @@
-"""Records the files of a group in the repository: the group ``virtualized_files``.
+"""Records the files of a group in its subgroup ``virtualized_files``.
 
-The record consists of ordinary arrays on the dimension ``file``, so that every snapshot has its
-own, and copies, rewrites, garbage collection and other libraries keep it. The layout of the arrays
-is an attribute of the group.
+The record consists of ordinary arrays on the dimension ``file``. Every snapshot therefore has its
+own record, which copies, rewrites, garbage collection and other libraries preserve. The layout of
+the arrays is an attribute of the group.
 
-==================  ==================================================================
-array               of each file
-==================  ==================================================================
-``location``        its URL
-``size``            bytes
-``etag``            entity tag of the storage, or empty
-``modified``        seconds since 1970, rounded up
-DIM_start           first element along a concatenated dimension
-DIM_length          elements along it
-DIM_keys            JSON: the first and the last key, see ``arrange``
-``group_places``    JSON: starts and lengths of groups, where they differ from those above
-==================  ==================================================================
+==================  ================================================================== array of each
+file ==================  ==================================================================
+``location``        URL ``size``            bytes ``etag``            entity tag of the storage, or
+empty ``modified``        seconds since 1970, rounded up DIM_start           first element along a
+concatenated dimension DIM_length          number of elements along it DIM_keys            JSON: the
+first and the last key, see ``arrange`` ``group_places``    JSON: starts and lengths of groups, if
+they differ from those above ==================
+==================================================================
 """
 
 from __future__ import annotations
@@ -43,22 +39,22 @@ ATTRIBUTE: Final = "virtualized"
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How arrays of files become arrays of the repository: the head of a record."""
+    """Maps arrays of files to arrays of the repository: the attributes of a record."""
 
     dims: tuple[str, ...]
     """The concatenated dimensions, slowest first."""
     new_dims: tuple[str, ...] = ()
     """Concatenated dimensions that files do not have."""
     model: Header = field(default_factory=Header)
-    """The header that files are compared with."""
+    """The header with which files are compared."""
     loaded: frozenset[str] = frozenset()
-    """Arrays whose values are stored."""
+    """Arrays whose values are stored in the repository."""
     spread: frozenset[str] = frozenset()
-    """Scalars that become arrays along the first dimension."""
+    """Scalars that become arrays along the first concatenated dimension."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Digests of values that all files share, in hexadecimal."""
+    """Digests of values common to all files, in hexadecimal."""
     splits: Mapping[str, int] = field(default_factory=dict)
-    """Arrays whose chunks are cut along the first axis, and the length of the cut chunks."""
+    """The length of split chunks along the first axis, by array."""
 
     @cached_property
     def documents(self) -> Mapping[str, ArrayMetadata]:
@@ -67,7 +63,7 @@ class Layout:
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """The arrays whose values are stored; all others are references."""
+        """The arrays whose values are stored; all other arrays are references."""
         return frozenset(
             path
             for path, document in self.documents.items()
@@ -75,13 +71,13 @@ class Layout:
         )
 
     def with_documents(self, documents: Mapping[str, ArrayMetadata]) -> Layout:
-        """Return the layout with other metadata of some arrays."""
+        """Return the layout with replaced documents of some arrays."""
         arrays = dict(self.model.arrays)
         arrays |= {p: json.dumps(own.raw, sort_keys=True) for p, own in documents.items()}
         return replace(self, model=replace(self.model, arrays=tuple(sorted(arrays.items()))))
 
     def added_dims(self, path: str) -> tuple[str, ...]:
-        """Return the dimensions that are added before those of an array."""
+        """Return the new dimensions that are added in front of those of an array."""
         document = self.documents[path]
         if document.ndim == 0:
             name = path.rpartition("/")[2]
@@ -112,7 +108,7 @@ class Layout:
 
 
 def _parse_layout(given: Any) -> Layout:
-    """Return a layout from ``to_json``; errors are those of Python."""
+    """Parse the result of ``to_json``; raises KeyError, TypeError, ValueError or AttributeError."""
     return Layout(
         dims=tuple(given["dims"]),
         new_dims=tuple(given["new_dims"]),
@@ -130,7 +126,7 @@ def _sorted_pairs(given: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The files of a group, sorted by their starts, and their layout."""
+    """The files of a group, sorted by start, and their layout."""
 
     layout: Layout
     files: list[FileSpan] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Templates of file names, whose parts in braces are keys along dimensions."""
+"""Extracts keys along dimensions from file names, by templates with braces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """Finds keys in names of files; made by ``parse_template``."""
+    """Extracts keys from file names; made by ``parse_template``."""
 
     text: str
     pattern: str
@@ -39,7 +39,7 @@ class Template:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The dimensions that it names, in order."""
+        """The dimensions in the template, in order."""
         return tuple(self.formats)
 
     @property
@@ -73,7 +73,7 @@ class Template:
 
 
 def parse_template(text: str) -> Template:
-    """Parse a template such as ``"{member}/{time:%Y%m%d}.nc"``, or raise InvalidInputError."""
+    """Parse a template such as ``"{member}/{time:%Y%m%d}.nc"``."""
     parts: list[str] = [r"(?:.*/)?"]
     formats: dict[str, str] = {}
     at = 0

@@ -1,10 +1,11 @@
-"""Converts times of files to the units and the type of the repository's arrays.
+"""Converts times of files to the units and the data type of the repository's arrays.
 
 Rules of this file
 ------------------
-1. A converted time is equal to the time in its file, or refused: to the microsecond, and to the
-   millisecond if it is stored as float64.
-2. Calendars are not mixed, except the two Gregorian ones, which are equal since the reform of 1582.
+1. A converted time must equal the time in the file to the microsecond (to the millisecond in
+float64), otherwise it is refused.
+2. Calendars are not mixed, except for ``standard`` and ``proleptic_gregorian``, which are equal
+after the reform of 1582.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from icechunk_format.errors import InvalidInputError
 
 
 def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Return True if equal numbers of two arrays are equal times."""
+    """Return True if two arrays encode times in the same way."""
     keys = ("units", "calendar", "_FillValue", "missing_value")
     own, others = document.attributes, other.attributes
     is_same = all(own.get(key) == others.get(key) for key in keys)
@@ -38,12 +39,12 @@ def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:
 def converted_times(
     values: NDArray[Any], document: ArrayMetadata, wanted: ArrayMetadata, name: str
 ) -> NDArray[Any]:
-    """Return times of a file as another array stores them; both arrays are of ``times_of``.
+    """Convert times of a file to the encoding of another array of times.
 
     Raises
     ------
     InvalidInputError, UnsupportedError
-        The other array cannot hold a time, or has another calendar.
+        A time does not fit the other array, or the calendars differ.
     """
     if is_coded_alike(document, wanted):
         return values
@@ -71,7 +72,7 @@ def converted_times(
 
 
 def widened(document: ArrayMetadata) -> ArrayMetadata:
-    """Return an array of times with the widest type of its kind."""
+    """Return the document of an array of times with the widest data type of its kind."""
     is_float = document.data_type.numpy.kind == "f"
     wide = {"data_type": "float64", "fill_value": "NaN"}
     raw = document.raw | (wide if is_float else {"data_type": "int64", "fill_value": 0})
@@ -81,7 +82,7 @@ def widened(document: ArrayMetadata) -> ArrayMetadata:
 def _microseconds(
     values: NDArray[Any], document: ArrayMetadata, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], TimeScale]:
-    """Return microseconds, a mask of those that are present, and the scale."""
+    """Return microseconds, a mask of present values, and the scale."""
     scale, flat = _scale(document, name), values.reshape(-1)
     present = ~np.isin(flat, _missing(document, name))
     found, valid = scale.microseconds(flat, present, name=name)

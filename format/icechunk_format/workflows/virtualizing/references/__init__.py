@@ -1,1 +1,1 @@
-"""Plans arrays of the repository, and writes their values and references."""
+"""Plans arrays of the repository, with their values or references, and writes manifests."""

@@ -1,11 +1,10 @@
-"""Plans the arrays of the repository, with their values or their references.
+"""Plans the arrays of the repository, with their values or references.
 
 Rules of this file
 ------------------
-1. Values of stored arrays are assembled here, from small values that the scan returned. References
-   of all others never pass through the driver.
-2. If files of the repository move to other starts, their arrays are made again, with the references
-   of the base.
+1. Values of stored arrays are assembled on the driver, from small values that the scan returned.
+References of other arrays never pass through the driver.
+2. If known files move to other starts, their arrays are replaced, reusing references of the base.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.members import ArchivePlan, Member
 
-# Stored coordinates grow with each file; short chunks along that axis would be as many as files.
+# Chunk length of stored coordinates: with the chunks of files, each file would add a chunk.
 _STORED_CHUNK: Final = 8_192
 _DATES: Final = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
@@ -56,10 +55,10 @@ class ArraysPlanner:
     snapshot: Snapshot | None
     """The base; None for a new repository."""
     group: NodePath
-    """The parent of the arrays."""
+    """The group of the arrays."""
     destination: Destination
     dates: frozenset[str] = frozenset()
-    """Dimensions whose keys are dates in names of files."""
+    """Dimensions whose keys are dates in file names."""
     copying: Copying | None = None
 
     def arrays(self) -> list[PlannedArray]:
@@ -68,7 +67,7 @@ class ArraysPlanner:
         Raises
         ------
         InvalidInputError
-            Values of a file cannot be converted to the units of the others.
+            Values of a file cannot be converted to the units of the array.
         """
         if not self.plan.taken:
             return []
@@ -77,7 +76,7 @@ class ArraysPlanner:
         return [array for array in found if array is not None]
 
     def groups(self) -> dict[str, dict[str, Any]]:
-        """Return the attributes of groups by path below ``group``; its own path is ``""``."""
+        """Return the attributes of groups by path relative to ``group``, whose path is ``""``."""
         model = self.plan.layout.model
         return {
             path: {**json.loads(text), **model.volatile.get(f"{path}/", {})}
@@ -206,7 +205,7 @@ class ArraysPlanner:
         return reader.read_box([0] * len(variable.shape), list(variable.shape))
 
     def _values_of(self, member: Member, path: str) -> NDArray[Any]:
-        """Return the values of a file, in the units and the type of the array."""
+        """Return the values of a file, in the units and the data type of the array."""
         values = member.scanned.values[path]
         wanted = self.plan.layout.model.times().get(path)
         if wanted is None:
@@ -215,7 +214,7 @@ class ArraysPlanner:
         return converted_times(values, own, wanted, path)
 
     def _named_axes(self) -> list[int]:
-        """Return new dimensions without a coordinate in files, whose keys become the coordinate."""
+        """Return the axes of new dimensions without a coordinate in files; keys become labels."""
         layout = self.plan.layout
         return [
             axis
@@ -361,7 +360,7 @@ class ArraysPlanner:
 
 
 def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool) -> PlannedArray:
-    """Return an array without values; `variable` is the existing one."""
+    """Return a planned array without values; `variable` is the existing array."""
     target = ArrayTarget(
         name=metadata.node_path,
         path=metadata.node_path,
@@ -374,7 +373,7 @@ def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool
 
 
 def _staged(member: Member, path: str) -> StagedArray:
-    """Return the references of an array of a file that is copied."""
+    """Return the staged references of a copied array of a file."""
     scanned = member.scanned
     header, stage = scanned.header, scanned.stage
     row = [p for p, _ in header.arrays].index(path)
@@ -391,7 +390,7 @@ def _staged(member: Member, path: str) -> StagedArray:
 
 
 def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:
-    """Return a codec for chunks with added leading dimensions of length one."""
+    """Adapt a codec to chunks with added leading dimensions of length one."""
     settings = dict(codec.get("configuration") or {})
     if codec["name"] == "transpose":
         settings["order"] = [*range(added), *(added + n for n in settings["order"])]

@@ -1,6 +1,6 @@
 """Writes the manifests of a box of chunks of one array, on executors.
 
-References are those that the scan has staged, and those of the base that move to other indices.
+Reads references staged by the scan, and moved references of the base.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from icechunk_format.storage.protocol import ReadRequest, Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRows:
-    """References of files in one staged stream; columns have a row for each file."""
+    """References of files in one staged stream; arrays have a row for each file."""
 
     key: str
     span: tuple[int, int]
-    """The bytes of the stream in the object."""
+    """The byte range of the stream in the staged object."""
     urls: list[str]
     rows: NDArray[np.int64]
-    """First row, and number of rows."""
+    """First row and number of rows, ``int64 (n, 2)``."""
     shifts: NDArray[np.int64]
-    """Added to chunk indices of a file; shape (n, ndim)."""
+    """Offsets added to chunk indices of a file, ``int64 (n, ndim)``."""
     modified: NDArray[np.int64]
-    """Seconds since 1970; 0 if unknown."""
+    """Last modification in seconds since 1970; 0 if unknown."""
     parts: NDArray[np.int64]
-    """Number of chunks, along the first axis of the file, into which each chunk is cut."""
+    """Number of chunks into which each chunk is split along the first axis of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedBox:
-    """Chunks ``[lower, upper)`` of an array in the base, moved by ``shift``."""
+    """Chunks ``[lower, upper)`` of an array in the base, which move by ``shift``."""
 
     path: str
     lower: tuple[int, ...]
@@ -52,7 +52,7 @@ class MovedBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferencesTask:
-    """A box of chunks of one array."""
+    """A box of chunks of one array, with the sources of its references."""
 
     target: ArrayTarget
     staged: tuple[StagedRows, ...] = ()
@@ -65,18 +65,18 @@ class ReferencesContext:
 
     destination: Destination
     now: int
-    """Last modification, in seconds since 1970, of other objects than the files themselves: chunks
-    of Zarr, and files in references of Kerchunk."""
+    """Last modification, in seconds since 1970, assumed for objects other than the files: chunks of
+    Zarr, and files in Kerchunk references."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferencesReceipt:
-    """Stored manifests of one array."""
+    """The stored manifests of one array."""
 
     path: str
     manifests: tuple[ManifestReceipt, ...]
     prefixes: tuple[str, ...]
-    """URL prefixes that need a container."""
+    """URL prefixes of references that need a container."""
 
 
 def run_references(context: ReferencesContext, task: ReferencesTask) -> ReferencesReceipt:
@@ -85,7 +85,7 @@ def run_references(context: ReferencesContext, task: ReferencesTask) -> Referenc
     Raises
     ------
     InvalidInputError
-        A file has a reference that cannot be stored, such as one outside of the containers.
+        A reference cannot be stored, for instance because it is outside of all containers.
     StorageError, FormatError
         The repository cannot be read or written.
     """
@@ -113,7 +113,7 @@ def _of_stage(
     number = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(number)) - np.repeat(np.cumsum(counts) - counts, counts)
     rows = table.take(pa.array(first[number] + within))
-    # A chunk that is cut becomes several adjacent rows.
+    # A split chunk becomes several adjacent rows.
     parts = staged.parts[number]
     taken = np.repeat(np.arange(len(number)), parts)
     part = np.arange(len(taken)) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -122,7 +122,7 @@ def _of_stage(
     ndim = staged.shifts.shape[1]
     coords = staged.shifts[number]
     for axis, name in enumerate(axes):
-        # New dimensions are first, and a file has one index along each.
+        # New dimensions are first; a file has one index along each.
         index = rows.column(name).to_numpy()
         coords[:, ndim - len(axes) + axis] += index * parts + part if axis == 0 else index
     length = rows.column("length").to_numpy() // parts

@@ -1,4 +1,4 @@
-"""Plans tasks that write the references of arrays; their boxes of chunks do not overlap."""
+"""Plans tasks that write the references of arrays, in disjoint boxes of chunks."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _LEAST_REFS_PER_TASK: Final = 5_000
 
 @dataclass(slots=True, kw_only=True)
 class PlannedArray:
-    """An array that is created or changed."""
+    """An array to create or change."""
 
     target: ArrayTarget
     is_new: bool
-    """True if it is created; an existing one is deleted first."""
+    """True if the array is created; an existing array is deleted first."""
     values: NDArray[Any] | None = None
-    """All values of an array that is stored; None for references."""
+    """All values of a stored array; None for references."""
     first_changed: int = 0
-    """The first element along the first axis whose chunk must be stored."""
+    """The first changed element along the first axis."""
     cleared: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    """Boxes of its chunk grid whose chunks are deleted first."""
+    """Boxes of the chunk grid whose chunks are deleted first."""
     segments: list[Segment] = field(default_factory=list)
     copies: CopiedParts | None = None
 
 
 @dataclass(slots=True)
 class Segment:
-    """References of one box of chunks: of a new file, or of the base."""
+    """References of one box of chunks, from a new file or from the base."""
 
     starts: tuple[int, ...]
     count: int
@@ -58,7 +58,7 @@ class Segment:
 
 
 def plan_references(arrays: Sequence[PlannedArray], wanted: int) -> list[ReferencesTask]:
-    """Return the tasks that write the manifests of arrays, about `wanted` ones or more."""
+    """Return the tasks that write the manifests of arrays: about `wanted` tasks or more."""
     total = sum(segment.count for array in arrays for segment in array.segments)
     limit = max(1, min(_MOST_REFS_PER_TASK, max(_LEAST_REFS_PER_TASK, total // max(1, wanted))))
     found: list[ReferencesTask] = []
@@ -69,7 +69,7 @@ def plan_references(arrays: Sequence[PlannedArray], wanted: int) -> list[Referen
 
 
 def _cut(segments: list[Segment], axis: int, limit: int) -> list[list[Segment]]:
-    """Cut sorted segments into parts whose boxes do not overlap."""
+    """Cut sorted segments into parts with disjoint boxes."""
     if not segments:
         return []
     total = sum(segment.count for segment in segments)

@@ -1,1 +1,1 @@
-"""Lists, opens and parses files; the receipts are small."""
+"""Lists, opens and parses files."""

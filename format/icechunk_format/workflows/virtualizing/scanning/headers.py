@@ -1,7 +1,7 @@
-"""Headers of files: their arrays and groups, without values.
+"""Defines headers of files: their arrays and groups, without values.
 
-Attributes that differ from file to file without a meaning for values are kept apart, so that many
-files share one ``Header``.
+Attributes that vary from file to file and do not affect values are separated, so that many files
+share one ``Header``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VOLATILE: Final = frozenset(
         "_ncproperties",
     ]
 )
-"""Attributes, in lower case, that differ from file to file without a meaning for values."""
+"""Attributes, in lower case, that vary from file to file and do not affect values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Header:
         return {path: metadata_of(text, path) for path, text in self.arrays}
 
     def times(self) -> Mapping[str, ArrayMetadata]:
-        """Return the arrays of times by path, as ``times_of``."""
+        """Return the arrays of times by path."""
         return _times_in(self.arrays)
 
 
@@ -85,7 +85,7 @@ def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]
 
 @lru_cache(maxsize=4096)
 def _without_volatile(text: str) -> tuple[str, dict[str, Any]]:
-    """Return a ``zarr.json`` without volatile attributes, and these."""
+    """Split the volatile attributes from a ``zarr.json``."""
     document = json.loads(text)
     document["attributes"], volatile = _apart(document.get("attributes") or {})
     return json.dumps(document, sort_keys=True), volatile
@@ -97,7 +97,7 @@ def _apart(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
-    """Return the arrays that describe others: coordinates, bounds, grid mappings."""
+    """Return the paths of arrays that describe others: coordinates, bounds, grid mappings."""
     found = set()
     for path, document in documents.items():
         folder = path.rpartition("/")[0]
@@ -112,7 +112,7 @@ def coordinate_paths(documents: Mapping[str, ArrayMetadata]) -> set[str]:
 def loaded_paths(
     documents: Mapping[str, ArrayMetadata], loadable: Collection[str] | None
 ) -> set[str]:
-    """Return the arrays whose values are stored; bounds of times are stored with the times.
+    """Return the paths of arrays to store; bounds of times are stored with the times.
 
     `loadable` has names or paths; None means the coordinates of dimensions.
     """
@@ -125,7 +125,7 @@ def loaded_paths(
 
 
 def times_of(documents: Mapping[str, ArrayMetadata]) -> dict[str, ArrayMetadata]:
-    """Return the arrays of times; bounds get the units and calendar of their times."""
+    """Return the arrays of times by path; bounds get the units and calendar of their times."""
     found = {path: own for path, own in documents.items() if _is_time(own)}
     for path, document in list(found.items()):
         units = {k: v for k, v in document.attributes.items() if k in ("units", "calendar")}
@@ -140,7 +140,7 @@ def _is_time(document: ArrayMetadata) -> bool:
 
 
 def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
-    """Return the paths that attributes name as bounds of times."""
+    """Return the paths of bounds that the attributes of a time array name."""
     if not _is_time(document):
         return set()
     named = [document.attributes.get(key) for key in ("bounds", "climatology")]
@@ -149,7 +149,7 @@ def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def metadata_of(text: str, path: str) -> ArrayMetadata:
-    """Return a parsed ``zarr.json``; many files share one."""
+    """Parse a ``zarr.json``; cached, since many files share it."""
     return parse_array_metadata(text.encode(), node_path="/" + path)
 
 

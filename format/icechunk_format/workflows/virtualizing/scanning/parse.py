@@ -1,12 +1,12 @@
-"""Parses one file with a parser of VirtualiZarr, which only this module imports.
+"""Parses one file with a parser of VirtualiZarr; only this module imports it.
 
-The result has the ``zarr.json`` of each array, and its references as columns.
+The result has the ``zarr.json`` and the references (as columns) of each array.
 
 Rules of this file
 ------------------
-1. VirtualiZarr is imported by the first file that is parsed, on executors.
-2. A parser is a callable ``(url, registry) -> ManifestStore``; the option names one, or the suffix
-   and the first bytes of the file do.
+1. VirtualiZarr is imported when the first file is parsed, on executors.
+2. A parser is a callable ``(url, registry) -> ManifestStore``, chosen by the option, or else by the
+suffix and the first bytes of the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CLASSES: Final = {
     "fits": "virtualizarr.parsers.FITSParser",
     "grib": "gribberish.virtualizarr.GribberishParser",
 }
-# Packages that parsers import when they are called, and the extra of VirtualiZarr with each.
+# Packages that parsers import when they are called, with the extra of VirtualiZarr.
 _NEEDED: Final = {
     "hdf": ("h5py", "hdf"),
     "zarr": ("arro3", "zarr"),
@@ -78,21 +78,21 @@ class ParsedArray:
     """An array of a file, and its references."""
 
     path: str
-    """Below the root of the file, without a leading ``/``."""
+    """Path in the file, without a leading ``/``."""
     text: str
-    """Its ``zarr.json``, with sorted keys, so that equal ones are parsed once."""
+    """The ``zarr.json`` with sorted keys, so that equal documents are parsed once."""
     coords: NDArray[np.int64]
-    """Chunk indices, shape (n, ndim)."""
+    """Chunk indices, ``int64 (n, ndim)``."""
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     locations: list[str] | None = None
-    """URL of each reference; None if all are in the file itself."""
+    """URL of each reference; None if all references are to the file itself."""
     inline: list[bytes | None] | None = None
-    """Encoded chunks of inline references, None for others; None if all are in files."""
+    """Encoded chunk of each inline reference, None for others; None without inline references."""
 
 
 def check_parser(parser: str | Parser | None) -> str | Parser | None:
-    """Return a parser or its name in ``_CLASSES``, or raise InvalidInputError."""
+    """Return a parser or its canonical name; raise InvalidInputError if it is unknown."""
     if parser is None or callable(parser):
         return parser
     name = str(parser).lower()
@@ -108,12 +108,12 @@ def check_parser(parser: str | Parser | None) -> str | Parser | None:
 def parse_file(
     file: SourceFile, store: FileStore, parser: str | Parser | None, opener: FileOpener
 ) -> tuple[list[ParsedArray], dict[str, dict[str, Any]]]:
-    """Return the arrays of a file, by path, and the attributes of its groups; the root is ``""``.
+    """Return the arrays of a file, and attributes of its groups by path; the root is ``""``.
 
     Raises
     ------
     Exception
-        Any error of the parser, which the caller reports as the problem of the file.
+        Any error of the parser; the caller reports it as the problem of the file.
     UnsupportedError
         The format of the file is unknown, or VirtualiZarr is not installed.
     """
@@ -144,7 +144,7 @@ def parse_file(
 
 
 def _kind(file: SourceFile, store: FileStore, *, is_needed: bool) -> str:
-    """Return the format of a file; an unknown one is an error only if a parser must be chosen."""
+    """Return the format of a file; if ``is_needed``, raise for an unknown format."""
     for suffix, kind in _SUFFIXES.items():
         if file.url.rstrip("/").lower().endswith(suffix):
             return kind
@@ -193,7 +193,7 @@ def _imported(name: str) -> Any:
 
 
 def _object_store(url: str, opener: FileOpener) -> Any:
-    """Return a client of obstore, for parsers that list folders or read through obstore."""
+    """Return an obstore client, for parsers that list folders or read through obstore."""
     if url.startswith("file://"):
         return _imported("obstore.store").LocalStore()
     location, _ = opener.find(url)
@@ -203,9 +203,9 @@ def _object_store(url: str, opener: FileOpener) -> Any:
 
 @contextlib.contextmanager
 def _local_copy(file: SourceFile, opener: FileOpener) -> Iterator[str]:
-    """Return the URL of a local copy of a folder.
+    """Copy a folder to local disk; yield the URL of the copy.
 
-    The parser of Kerchunk Parquet reads through fsspec, without the options of the storage.
+    The parser of Kerchunk Parquet reads through fsspec without storage options.
     """
     if file.url.startswith("file://"):
         yield file.url
@@ -229,9 +229,9 @@ def _is_zarr_v2(file: SourceFile, opener: FileOpener) -> bool:
 
 @lru_cache(maxsize=4096)
 def _with_missing_value(text: str) -> str:
-    """Add the attribute ``_FillValue``: in Zarr v2, the fill value alone marks missing values.
+    """Add ``_FillValue`` to an array of Zarr v2, where the fill value marks missing values.
 
-    VirtualiZarr replaces a fill value of null by 0 or NaN, so these two are left out.
+    Not for 0 and NaN, which VirtualiZarr also uses for a fill value of null.
     """
     document = json.loads(text)
     fill, attributes = document["fill_value"], document.setdefault("attributes", {})
@@ -253,7 +253,7 @@ def _walk(
 
 
 def _array(path: str, array: Any, url: str) -> ParsedArray:
-    # Chunks are found by references, so their names do not matter.
+    # Chunk keys are irrelevant, since chunks are found by references.
     document = {**array.metadata.to_dict(), "chunk_key_encoding": _ANY_ENCODING}
     manifest = array.manifest
     grid = manifest.shape_chunk_grid

@@ -1,15 +1,15 @@
 """Scans files on executors: parses them, stages their references, and returns small receipts.
 
-A task has a few hundred files. The references of its files are staged in one object, with one Arrow
-stream for each array, from which other tasks make manifests (``references``). The driver receives
-headers, counts, and values of small coordinates.
+A task has a few hundred files. Their references are staged in one object, with one Arrow stream for
+each array, from which other tasks make manifests (``references``). The driver receives headers,
+counts, and values of small coordinates.
 
 Rules of this file
 ------------------
-1. A file that cannot be used is a receipt, whatever its parser raises; a task fails only if the
-   repository cannot be written.
-2. Values of variables without the concatenated dimension are read, and compared by a digest.
-3. Staged objects have random names below ``staging/``, outside the prefixes of the format.
+1. Any error of a parser is returned in the file's receipt; a task fails only if the repository
+cannot be written.
+2. Values of variables without a concatenated dimension are read and compared by digests.
+3. Staged objects have random names below ``staging/``, which is not a prefix of the format.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
     with_state,
 )
 
-# Larger variables without the concatenated dimension are not read for a comparison.
+# Larger variables without a concatenated dimension are not compared.
 _MOST_COMPARED: Final = 64 * 2**20
 _MOST_LOADED: Final = 64 * 2**20
 _OPEN_AT_ONCE: Final = 16
-# Blocks of 1 MiB in memory of a task, and those of one file that are fetched before it is parsed.
+# Blocks of 1 MiB in memory of a task, and blocks of one file that are prefetched before parsing.
 _MOST_BLOCKS: Final = 128
 _MOST_BLOCKS_OF_A_FILE: Final = 32
 # References in memory of a task before they are staged.
@@ -65,38 +65,38 @@ class Stage:
 
     key: str
     streams: dict[str, tuple[int, int]]
-    """Bytes of the stream of each array in the object."""
+    """Byte range of each array's stream in the object."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ScannedFile:
-    """The receipt of one file: small, but for the values of coordinates."""
+    """The receipt of one file; small, except for values of coordinates."""
 
     number: int
-    """Its index in the listing."""
+    """Index of the file in the listing."""
     file: SourceFile
     problem: str | None = None
     array: str | None = None
-    """The array that has the problem."""
+    """The array with the problem."""
     is_known: bool = False
-    """True if the repository has this state of the file."""
+    """True if the record has this state of the file."""
     header: Header = field(default_factory=Header)
     stage: Stage | None = None
-    """The object with its references."""
+    """The staged object with the references of the file."""
     counts: list[int] = field(default_factory=list)
-    """References of each array of the header."""
+    """Number of references of each array in the header."""
     starts: list[int] = field(default_factory=list)
-    """First row of each array in its staged stream."""
+    """First row of each array in the staged stream."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Values of loaded arrays, of keys and of scalars."""
+    """Values of loaded arrays, keys and scalars."""
     digests: dict[str, bytes] = field(default_factory=dict)
-    """Digests of the values that were read."""
+    """Digests of read values by path."""
     uncompared: dict[str, int] = field(default_factory=dict)
-    """Arrays too large to be read for a comparison, and their bytes."""
+    """Bytes of arrays that are too large to compare, by path."""
 
 
 ScanTask = Sequence[tuple[int, SourceFile, SourceFile | None]]
-"""Files with their numbers, and the states that the repository has."""
+"""Number, file and recorded state of each file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class ScanContext:
 def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
     """Scan files on an executor.
 
-    References are staged in several objects if there are many, so that memory is bounded.
+    Many references are staged in several objects, so that memory is bounded.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
 
 
 def finish_scan(receipts: Iterable[list[ScannedFile]]) -> list[ScannedFile]:
-    """Return all files in the order of the listing; equal headers and values become one object."""
+    """Return all files in listing order; equal headers and values share one object."""
     headers: dict[Header, Header] = {}
     values: dict[bytes, NDArray[Any]] = {}
     files = sorted((file for receipt in receipts for file in receipt), key=lambda f: f.number)
@@ -162,14 +162,14 @@ def finish_scan(receipts: Iterable[list[ScannedFile]]) -> list[ScannedFile]:
 
 
 def is_near(url: str) -> bool:
-    """Return True if a file is local, so that threads would only cost time."""
+    """Return True if a file is local, so that threads do not speed up reads."""
     return url.startswith("file:")
 
 
 def _opened(
     opener: FileOpener, blocks: Sequence[int], item: tuple[int, SourceFile, SourceFile | None]
 ) -> tuple[FileStore | None, ScannedFile]:
-    """Open a file and fetch blocks of it, unless the repository has this state of it."""
+    """Open a file and prefetch blocks of it, unless the record has this state."""
     number, file, known = item
     try:
         storage, key = opener.open(file.url)
@@ -180,18 +180,18 @@ def _opened(
         store = FileStore(storage, key, file)
         if not is_folder(file.url):
             store.fetch(blocks)
-    except Exception as error:  # a file that cannot be opened is a row of the report
+    except Exception as error:  # reported as the problem of the file
         return None, ScannedFile(number=number, file=file, problem=message_of(error))
     return store, ScannedFile(number=number, file=file)
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error on one line, with its class unless it is one of this project."""
+    """Format an error on one line, with its class unless it is an IcechunkError."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = "; ".join(lines) or "no reason was given"
     if isinstance(error, IcechunkError):
         return text
-    if "truncated file" in text:  # part of a long message of the HDF5 library
+    if "truncated file" in text:  # part of a long error message of the HDF5 library
         return f"the file is truncated: {text}"[:600]
     return f"{type(error).__name__}: {text}"[:600]
 
@@ -207,11 +207,11 @@ class _Scanner:
 
     @property
     def rows(self) -> int:
-        """The number of references to be staged."""
+        """The number of references to stage."""
         return sum(self._totals.values())
 
     def scan(self, scanned: ScannedFile, store: FileStore, opener: FileOpener) -> None:
-        """Parse a file and collect its references; add the result to its receipt."""
+        """Parse a file, collect its references, and fill in its receipt."""
         file = scanned.file
         try:
             arrays, groups = parse_file(file, store, self._context.parser, opener)
@@ -238,7 +238,7 @@ class _Scanner:
                 self._totals[array.path] = self._totals.get(array.path, 0) + len(array.coords)
 
     def finish(self) -> list[ScannedFile]:
-        """Stage the references, and return the receipts."""
+        """Stage the references; return the receipts."""
         streams: dict[str, tuple[int, int]] = {}
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -264,7 +264,7 @@ class _Scanner:
         store: FileStore,
         opener: FileOpener,
     ) -> None:
-        """Read values that are loaded, and those that files must have in common."""
+        """Read the values to load, and the values that must be equal in all files."""
         documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)

@@ -1,14 +1,12 @@
-"""Lists the files that a user names, and opens them for the parsers of VirtualiZarr.
+"""Lists the files that a call names, and opens them for the parsers of VirtualiZarr.
 
 Rules of this file
 ------------------
-1. A file is identified by its URL in references: absolute, with characters that a URL cannot hold
-   percent-encoded.
-2. Files are opened like virtual chunks: with the same options, and below the prefixes that the user
-   named.
-3. A parser reads through ``FileStore``, which keeps fetched blocks. Files of an archive are alike,
-   so the blocks that one parser read are fetched at once for the next file: a parser of HDF5 reads
-   one after another, and each would cost a round trip.
+1. A file is identified by its URL in references: absolute, with special characters percent-encoded.
+2. Files are opened like virtual chunks: with the same options, and only below authorized prefixes.
+3. A parser reads through ``FileStore``, which caches blocks. Files of an archive are alike, so the
+blocks read for one file are prefetched together for the next: a parser of HDF5 reads blocks one
+after another, with a round trip for each.
 """
 
 from __future__ import annotations
@@ -38,16 +36,16 @@ _SAFE: Final = "/=+,~-_.:@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file and its state; None for values that were not fetched."""
+    """A file and its state; fields are None if not fetched."""
 
     url: str
     size: int | None = None
     etag: str | None = None
     modified: int | None = None
-    """Seconds since 1970, rounded up: readers compare whole seconds."""
+    """Last modification in seconds since 1970, rounded up: readers compare whole seconds."""
 
     def is_same(self, other: SourceFile) -> bool:
-        """Return True if both are the same state of the file."""
+        """Return True if both have the same state."""
         if self.size != other.size:
             return False
         is_local = self.url.startswith("file:") and not is_folder(self.url)
@@ -58,7 +56,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAccess:
-    """Prefixes and options for opening files; picklable."""
+    """Authorized prefixes and storage options for opening files; picklable."""
 
     prefixes: tuple[str, ...]
     containers: tuple[VirtualChunkContainer, ...] = ()
@@ -72,18 +70,18 @@ class FileOpener:
         self._resolver = VirtualResolver(access.containers, access.prefixes, access.options)
 
     def find(self, url: str) -> tuple[Location, str]:
-        """Return the storage that holds a file, and its key there."""
+        """Return the location of the storage of a file, and the file's key."""
         found = self._resolver.resolve(url)
         return found.location, found.object_key
 
     def open(self, url: str) -> tuple[Storage, str]:
-        """Return the open storage that holds a file, and its key there."""
+        """Open the storage of a file; return it with the file's key."""
         location, key = self.find(url)
         return open_storage(location), key
 
 
 def with_state(file: SourceFile, storage: Storage, key: str) -> SourceFile:
-    """Return a file with its size, tag and time, or raise NotFoundError."""
+    """Fetch the size, entity tag and time of a file; raise NotFoundError if it does not exist."""
     if is_folder(file.url):
         return _folder(file, storage.list(f"{key.rstrip('/')}/"))
     info = storage.head(key)
@@ -93,12 +91,12 @@ def with_state(file: SourceFile, storage: Storage, key: str) -> SourceFile:
 
 
 def _folder(file: SourceFile, infos: Iterable[ObjectInfo]) -> SourceFile:
-    """Return a folder that is one data set, with the state of all its objects."""
+    """Return a folder, such as a Zarr store, with the combined state of its objects."""
     size = modified = digest = 0
     for info in infos:
         own = described(info.key, info)
         state = f"{info.key}\n{own.size}\n{own.etag or own.modified}".encode()
-        # A sum, since storages list in any order.
+        # Summed, since the order of listings varies.
         digest += int.from_bytes(hashlib.blake2b(state, digest_size=16).digest())
         size, modified = size + info.size, max(modified, own.modified or 0)
     if not digest:
@@ -107,21 +105,21 @@ def _folder(file: SourceFile, infos: Iterable[ObjectInfo]) -> SourceFile:
 
 
 class FileStore:
-    """One file as a store of obspec, the protocol that VirtualiZarr's parsers read through."""
+    """One file as an obspec store, the protocol through which VirtualiZarr's parsers read."""
 
     def __init__(self, storage: Storage, key: str, file: SourceFile) -> None:
         self._storage, self._key, self._file = storage, key, file
         self._blocks: dict[int, bytes] = {}
         self.touched: set[int] = set()
-        """Numbers of the blocks that were read."""
+        """Numbers of the read blocks."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the file in bytes."""
         return self._file.size or 0
 
     def fetch(self, blocks: Iterable[int]) -> None:
-        """Fetch blocks at once, adjacent ones by one request; a file may have fewer."""
+        """Fetch blocks in parallel, adjacent blocks in one request; skip blocks beyond the end."""
         wanted = sorted({n for n in blocks if n * BLOCK < self.size} - self._blocks.keys())
         edges = [0, *(i for i in range(1, len(wanted)) if wanted[i] > wanted[i - 1] + 1)]
         runs = [wanted[a:b] for a, b in zip(edges, [*edges[1:], len(wanted)], strict=True) if a < b]
@@ -211,18 +209,18 @@ class _Answer:
 
 
 def described(url: str, info: ObjectInfo) -> SourceFile:
-    """Return a file with its state in a listing."""
+    """Return a file with its state from a listing."""
     modified = math.ceil(info.last_modified.timestamp())
     return SourceFile(url=url, size=info.size, etag=info.version.etag, modified=modified)
 
 
 def is_folder(url: str) -> bool:
-    """Return True if a URL names a folder that is one data set."""
+    """Return True if a URL is that of a folder that is read as one file, such as a Zarr store."""
     return url.rstrip("/").endswith(_STORES)
 
 
 def url_of(text: str) -> str:
-    """Return the URL of a file that a user names by path or by URL."""
+    """Convert a path or a URL to the URL of a file."""
     if "://" not in text:
         text = os.path.abspath(os.path.expanduser(text))
         return "file://" + quote(text, safe=_SAFE)
@@ -231,10 +229,10 @@ def url_of(text: str) -> str:
 
 
 def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceFile]:
-    """Return the files that a user names, each once, in the order of names.
+    """List files without repeats, in the order of the names.
 
     Names are paths, URLs, folders that end with ``/``, and patterns with ``*``, ``?``, ``[...]``
-    and ``**``. A pattern or folder without a file raises InvalidInputError.
+    and ``**``. Raises InvalidInputError if a pattern or folder matches no file.
     """
     found: dict[str, SourceFile] = {}
     for text in names:
@@ -273,7 +271,7 @@ def _matching(pattern: str, options: Mapping[str, str]) -> list[SourceFile]:
     head = pattern[: _WILD.search(pattern).start()].rpartition("/")[0] + "/"  # type: ignore[union-attr]
     root_url = url_of(head) if not head.startswith("file://") else url_of(head[7:]) + "/"
     prefix_url = root_url if root_url.startswith("file://") else _bucket(root_url)
-    # A name that need not exist resolves to a key below the folder.
+    # A placeholder name, to resolve a key below the folder.
     opener = FileOpener(FileAccess(prefixes=(prefix_url,), options=options))
     location, key = opener.find(root_url.rstrip("/") + "/x")
     prefix = key[:-1]
