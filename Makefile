@@ -39,6 +39,7 @@ test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## every test, on t
 torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture
 	FUZZ_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/fuzz
+	INTERLEAVINGS=all $(PYTEST) tests/repository/state/test_state_interleaved_calls.py
 
 # Old releases of s3fs leave warnings to the garbage collector, which meets them in any test.
 lower-bounds:  ## the format's tests with the oldest packages that pyproject.toml allows

@@ -128,8 +128,8 @@ def test_a_store_that_throttles_for_a_while_is_asked_again(tmp_path):
         for number, file in enumerate(files):
             server.objects[f"/bucket/days/{number}.nc"] = Path(file).read_bytes()
         options = {"anon": "true", "endpoint_url": server.url, "max_retries": "12"}
-        server.faults[:] = [Fault(status=503, code="SlowDown")] * 20
-        server.chance, server.rate = random.Random(0), 0.2
+        server.faults[:] = [Fault(status=503, code="SlowDown")] * 8
+        server.chance, server.rate = random.Random(0), 0.1
         done = virtualize("s3://bucket/days/*.nc", tmp_path / "repository", virtual_options=options)
         assert not server.faults
         assert statuses(done) == {f"{number}.nc": "taken" for number in range(6)}
