@@ -81,12 +81,12 @@ class IcechunkDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Resolve and pin the snapshot, and return the columns of the table."""
-        options = parse_read_options(self.options, "read", "readStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.plan import open_read
         from icechunk_spark.schema import with_base
 
-        with errors_on_one_line():
+        with errors_on_one_line(is_planner=True):
+            options = parse_read_options(self.options, "read", "readStream")
             opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             self._pin_since(options)
@@ -95,22 +95,22 @@ class IcechunkDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the pinned snapshot for the columns of `schema`."""
-        options = parse_read_options(self.options)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.reading.plan import open_read
 
-        with errors_on_one_line():
+        with errors_on_one_line(is_planner=True):
+            options = parse_read_options(self.options)
             opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             return opened.reader(schema, since=self._pinned_since)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of an unplanned write, for sessions without `register`."""
-        request = parse_write_options(self.options, mode=_mode(overwrite))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.writing.unplanned import UnplannedWriter
 
-        with errors_on_one_line():
+        with errors_on_one_line(is_planner=True):
+            request = parse_write_options(self.options, mode=_mode(overwrite))
             writer = UnplannedWriter(request, schema)
             writer.check_base()
             return writer
@@ -130,13 +130,14 @@ class IcechunkDataSource(DataSource):
         are computed. If the group is not yet known, errors that may depend on it are raised by
         tasks.
         """
-        request = parse_write_options(self.options, "writeStream", mode=_mode(overwrite))
+        with errors_on_one_line(is_planner=True):
+            request = parse_write_options(self.options, "writeStream", mode=_mode(overwrite))
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.changes.batches import check_stream
         from icechunk_spark.changes.staged import StagedStreamWriter
 
         try:
-            with errors_on_one_line():
+            with errors_on_one_line(is_planner=True):
                 group = check_stream(request, schema)
         except IcechunkError as error:
             if request.group is not None:

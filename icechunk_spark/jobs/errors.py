@@ -13,7 +13,8 @@ Rules of this file
 2. Facts do not survive in Spark's text, so an extracted error has only its message.
 3. Spark prints the traceback of a worker under that of the JVM, and users read the last line; so
    the message of an error has one line when it leaves a worker. Spark also prints each frame of the
-   traceback, so this package's errors leave a task without it: their message is sufficient.
+   traceback, so this package's errors leave a task or a planner process without it: their message
+   is sufficient.
 """
 
 from __future__ import annotations
@@ -75,24 +76,25 @@ _MOST_SHOWN: Final = 300
 
 
 @contextlib.contextmanager
-def errors_on_one_line() -> Iterator[None]:
+def errors_on_one_line(*, is_planner: bool = False) -> Iterator[None]:
     """Put the message of an error on one line, keeping its class and facts.
 
-    In a task, the error is raised without its traceback, which is logged at DEBUG.
+    In a task, and in Spark's planner process, the error is raised without its traceback, which is
+    logged at DEBUG.
     """
     try:
         yield
     except errors.IcechunkError as error:
-        in_task = TaskContext.get() is not None
+        is_bare = is_planner or TaskContext.get() is not None
         lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-        if len(lines) < 2 and not in_task:
+        if len(lines) < 2 and not is_bare:
             raise
         joined = copy.copy(error)
         joined.message = "; ".join(lines)
         joined.args = (joined.message,)
-        if in_task:
-            _log.debug("a task failed", exc_info=error)
-        raise joined.with_traceback(None if in_task else error.__traceback__) from None
+        if is_bare:
+            _log.debug("a task or its planning failed", exc_info=error)
+        raise joined.with_traceback(None if is_bare else error.__traceback__) from None
 
 
 @contextlib.contextmanager

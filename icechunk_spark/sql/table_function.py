@@ -52,13 +52,19 @@ class IcechunkFunction:
         path: AnalyzeArgument, parts: AnalyzeArgument | None = None, **options: AnalyzeArgument
     ) -> Analysis:
         """Return the columns of the table that the options name."""
-        del parts  # only ``eval`` receives its rows
-        given = {name: _constant(name, argument) for name, argument in options.items()}
-        request = parse_arguments(_constant("path", path), given, "read")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
         from icechunk_spark.reading.plan import open_read
 
-        with errors_on_one_line():
+        with errors_on_one_line(is_planner=True):
+            # Only ``eval`` receives the rows of `parts`.
+            if parts is not None and not parts.isTable:
+                raise InvalidInputError(
+                    f"the second argument of the table function icechunk, parts, must be a table,"
+                    f" but is {parts.value!r}: give options by name, such as tag => 'v1'",
+                    argument="parts",
+                )
+            given = {name: _constant(name, argument) for name, argument in options.items()}
+            request = parse_arguments(_constant("path", path), given, "read")
             opened = open_read(request)
             opened.warn_of_left_out()
             reader = opened.reader(opened.schema, since=None)

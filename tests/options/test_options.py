@@ -188,6 +188,7 @@ def test_options_of_other_formats_point_to_ours(typed, nearest):
         ("startingversion", "startingVersion"),
         ("partitionoverwritemode", "partitionOverwriteMode"),
         ("versionasof", "versionAsOf"),
+        ("ignoredeletes", "ignoreDeletes"),
     ],
 )
 def test_names_in_the_lower_case_of_spark_are_shown_as_users_type_them(lowered, typed):

@@ -6,7 +6,7 @@ import pytest
 from helpers.builder import reference_repository
 from helpers.spark.repositories import build_two_dimension_sets, build_two_groups
 from helpers.spark.session import source_session
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 pytestmark = pytest.mark.needs_reference
 
@@ -193,6 +193,15 @@ def test_a_catalog_table(spark, weather, last_line):
 def test_options_of_other_formats_in_sql(spark, weather, last_line, option, hint):
     sql = f"CREATE TEMPORARY VIEW w USING icechunk OPTIONS (path '{weather.path}', {option} '1')"
     assert hint in last_line(lambda: spark.sql(sql))
+
+
+@pytest.mark.each_spark
+def test_spark_shows_no_frames_of_the_package_under_an_error(spark, weather):
+    view = "CREATE TEMPORARY VIEW w USING icechunk OPTIONS (path '%s', %s)"
+    for option in ("tag 'v9'", "layout 'cell'", "layot 'cells'"):
+        with pytest.raises(PySparkException) as caught:
+            spark.sql(view % (weather.path, option))
+        assert "/icechunk_format/" not in str(caught.value)
 
 
 def test_streaming(spark, weather):

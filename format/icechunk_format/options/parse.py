@@ -110,6 +110,12 @@ _ELSEWHERE: Final = {
     ),
 }
 
+# Other options of file formats and tables, for errors that show them as users type them.
+_OF_OTHER_FORMATS: Final = (
+    *("ignoreChanges", "ignoreDeletes", "skipChangeCommits", "maxFilesPerTrigger"),
+    *("maxBytesPerTrigger", "inferSchema", "pathGlobFilter", "recursiveFileLookup"),
+)
+
 # Advice about options that a call does not take.
 _ADVICE: Final[dict[Call, str]] = {
     "read": "leave it out, or read changes up to a snapshot with option 'changesSince'",
@@ -208,11 +214,11 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
             continue
         if option.name in given:
             raise InvalidInputError(
-                f"options '{spelled[option.name]}' and '{spelling}' are the same option"
+                f"options '{spelled[option.name]}' and '{_as_typed(spelling)}' are the same option"
                 f" '{option.name}': give one of them",
                 option=option.name,
             )
-        spelled[option.name] = spelling
+        spelled[option.name] = _as_typed(spelling)
         given[option.name] = option.parse(option.name, text)
     return given
 
@@ -267,8 +273,8 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
     near = nearest(folded, by_folded)
     hint = f"did you mean '{by_folded[near]}'? " if near else ""
     raise InvalidInputError(
-        f"unknown option '{spelling}': {hint}Known options are {', '.join(names)}",
-        option=spelling,
+        f"unknown option '{_as_typed(spelling)}': {hint}Known options are {', '.join(names)}",
+        option=_as_typed(spelling),
         nearest=by_folded[near] if near else None,
     )
 
@@ -346,5 +352,9 @@ _BY_FOLDED_NAME: Final[dict[str, Option]] = {
 # Names that Spark hands over in lower case, as users type them.
 _CASED: Final[dict[str, str]] = {
     name.lower(): name
-    for name in (*_ELSEWHERE, *(one for option in OPTIONS for one in option.spellings))
+    for name in (
+        *_ELSEWHERE,
+        *_OF_OTHER_FORMATS,
+        *(one for option in OPTIONS for one in option.spellings),
+    )
 }

@@ -99,6 +99,11 @@ def test_an_unknown_snapshot_is_answered_with_known_ones(repository):
         repository.snapshot_info(snapshot_id(99))
 
 
+def test_a_tag_in_place_of_an_id_is_answered_with_the_option(repository):
+    with raises(InvalidInputError, match="options tag and branch", option="snapshot", found="v1"):
+        repository.resolve(snapshot="v1")
+
+
 def test_an_instant_before_the_history_is_answered_with_its_beginning(repository):
     with raises(
         NotFoundError,

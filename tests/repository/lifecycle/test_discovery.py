@@ -21,6 +21,11 @@ def test_an_empty_place_is_called_empty(memory_repository):
     assert not Repository.exists(url_of(memory_repository))
 
 
+def test_the_name_of_a_metadata_table_is_checked_last(memory_repository):
+    with raises(NotFoundError, match="as in #history", kind="repository"):
+        Repository.open(url_of(memory_repository, "#branches"))
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -67,6 +67,7 @@ def test_joins_common_tables_and_views(spark: SparkSession, weather: Weather):
     [
         (", tag => 'none'", "no tag 'none'"),
         (", tg => 'v1'", "did you mean 'tag'"),
+        (", 'v1'", "must be a table, but is 'v1': give options by name"),
         (", parts => TABLE(SELECT id FROM range(3))", "parts => TABLE"),
         (", parts => TABLE(SELECT id, 2 FROM range(3))", "parts => TABLE"),
     ],
@@ -74,5 +75,6 @@ def test_joins_common_tables_and_views(spark: SparkSession, weather: Weather):
 def test_wrong_arguments_are_named(
     spark: SparkSession, weather: Weather, arguments: str, words: str
 ):
-    with pytest.raises(PySparkException, match=words):
+    with pytest.raises(PySparkException, match=words) as caught:
         spark.sql(f"SELECT * FROM {call(weather.path, arguments)}").collect()
+    assert "/icechunk_format/" not in str(caught.value), "frames of the package are shown"

@@ -106,7 +106,16 @@ def resolve(
 def _existing_snapshot(
     history: History, snapshot: str | SnapshotId, repository_url: str
 ) -> SnapshotId:
-    snapshot_id = SnapshotId.parse(snapshot) if isinstance(snapshot, str) else snapshot
+    try:
+        snapshot_id = SnapshotId.parse(snapshot) if isinstance(snapshot, str) else snapshot
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"snapshot must be the id of a snapshot, which has {error.facts['allowed']}, but is"
+            f" {snapshot!r}: the metadata table 'history' lists ids; tags and branches are read"
+            " with the options tag and branch",
+            option="snapshot",
+            found=snapshot,
+        ) from None
     if history.snapshot_info(snapshot_id) is None:
         existing = _listing("snapshot", str(snapshot_id), history.known_snapshots)
         raise NotFoundError(
