@@ -107,7 +107,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "config show": config_commands.show_config,
     "config set": config_commands.set_config,
 }
-"""Commands by their words."""
+"""Functions of the commands, by command."""
 
 _ARGUMENTS: Final = {
     "copy": transfer_commands.CopiedArgument,
@@ -122,10 +122,10 @@ _APPS: Final = {
 }
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
-    # The control character prevents the parser from joining the lines.
+    # The control character (backspace) prevents the parser from rewrapping the lines.
     _run = (
         _command
-        if _command is transfer_commands.freshness  # a table records its repository
+        if _command is transfer_commands.freshness  # the table records its repository
         else on_repository(
             _command,
             _ARGUMENTS.get(_words, RepositoryArgument),

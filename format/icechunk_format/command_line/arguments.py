@@ -1,9 +1,9 @@
-"""Declares and parses the arguments that commands share: repository, options, snapshot, age.
+"""Declares and parses arguments shared by commands: repository, options, snapshot, age.
 
 Rules of this file
 ------------------
-1. Options have the same names as in Spark, so that they can be copied.
-2. The value of an option never enters a message: it may be a credential.
+1. Options have the same names as in Spark.
+2. Values of options never appear in messages: they may be credentials.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def parse_options(
     *,
     takes: OptionCall = "verify",
 ) -> ReadRequest:
-    """Parse the ``--option`` arguments of a repository, and other options over them."""
+    """Parse the ``--option`` arguments of a repository, overridden by other options."""
     from icechunk_format.options.keywords import parse_arguments
 
     pairs = _pairs(given, "--option", "storage.region")
@@ -87,7 +87,7 @@ def parse_options(
 
 
 def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
-    """Parse the ``--target-option`` arguments of a Delta table, whose names are deltalake's."""
+    """Parse the ``--target-option`` arguments of a Delta table, named as in deltalake."""
     return _pairs(given, "--target-option", "AWS_REGION")
 
 
@@ -106,14 +106,14 @@ def _pairs(given: Sequence[str] | None, what: str, example: str) -> dict[str, st
 
 
 def location_at(repository: str, given: Sequence[str] | None) -> Location:
-    """Return the location of a repository, with its options."""
+    """Return the location of a repository with its storage options."""
     from icechunk_format.options.location import location_of
 
     return location_of(parse_options(repository, given))
 
 
 def parse_past(text: str, *, argument: str) -> datetime:
-    """Return the timestamp of an age or a time, which must not be in the future."""
+    """Parse an age or a time in the past to a timestamp."""
     from icechunk_format.repository.history.resolve import parse_cutoff
 
     now = datetime.now(UTC)
@@ -134,7 +134,7 @@ def resolve_snapshot(
     snapshot: str | None = None,
     as_of: str | None = None,
 ) -> SnapshotId:
-    """Return the snapshot that the options of a command select; see ``Repository.resolve``."""
+    """Resolve the options of a command to a snapshot, as ``Repository.resolve``."""
     from icechunk_format.repository.history.resolve import parse_cutoff
 
     timestamp = None if as_of is None else parse_cutoff(as_of, argument="--as-of")
@@ -144,7 +144,7 @@ def resolve_snapshot(
 
 
 def whole_id(repository: RepositoryReader, text: str) -> str:
-    """Return the snapshot id that begins with a string, or the string if none does."""
+    """Complete an abbreviated snapshot id; return the string if no id begins with it."""
     short = text.upper()
     if _SHORT_ID.fullmatch(short) is None:
         return text
@@ -160,20 +160,20 @@ def whole_id(repository: RepositoryReader, text: str) -> str:
 
 
 def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:
-    """Return the snapshot of a branch, of a tag, or of the beginning of an id."""
+    """Resolve a branch, a tag, or an abbreviated id to a snapshot."""
     from icechunk_format.dataset.metadata_tables.read import resolve_change
 
     if name not in repository.branches() and name not in repository.tags():
         name = whole_id(repository, name)
-    # Equal ends of a change need no parent.
+    # With equal ends, the snapshot needs no parent.
     return resolve_change(repository, older=name, newer=name)[1]
 
 
 def secrets_in(arguments: Sequence[str]) -> list[str]:
-    """Return the values in arguments that may be credentials, to keep them out of messages."""
+    """Return the values in arguments that may be credentials, to remove them from messages."""
     found = set()
     for argument in arguments:
-        # An option may be one argument or two, so any "=" may separate name and value.
+        # An option may be one argument or two, so any "=" may be the separator.
         for match in re.finditer("=", argument):
             value = argument[match.end() :]
             if len(value) >= _SHORTEST_SECRET and _SECRET.search(argument[: match.start()]):

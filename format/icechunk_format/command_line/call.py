@@ -1,7 +1,7 @@
-"""Runs a command on a repository: its location, its options and its output.
+"""Runs a command on a repository, with the shared arguments and output.
 
-``on_repository`` gives a command the arguments that all of them share. Modules that read
-repositories are imported when a command runs.
+``on_repository`` adds the shared arguments to a command. Modules that read repositories are
+imported when a command runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _R = TypeVar("_R")
 
 
 class Call:
-    """A run of a command: its repository, its options and its screen."""
+    """A run of a command: repository, options and screen."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Call:
         self.location = location_of(self.options)
 
     def reading(self, options: Mapping[str, str]) -> ReadRequest:
-        """Return the options of a read: those of ``--option``, and others over them."""
+        """Return the options of a read: those of ``--option``, overridden by others."""
         return parse_options(*self._given, options, takes="read")
 
     @functools.cached_property
@@ -60,7 +60,7 @@ class Call:
 
     def document(self, **keys: Any) -> None:
         """Print the JSON document if ``--json`` was given."""
-        if keys.get("totals", ...) is None:  # of Spark's tasks alone
+        if keys.get("totals", ...) is None:  # set by Spark only
             del keys["totals"]
         self.screen.document({"repository": str(self.location), **keys})
 
@@ -81,13 +81,13 @@ class Call:
         Parameters
         ----------
         run
-            Runs the command, or only plans it if its argument is True.
+            Runs the command; only plans it if the argument is True.
         show
-            Prints a result with a function that prints a line.
+            Prints a result, with the given function for a line.
         yes
-            Runs without a plan and a question.
+            Run without showing a plan or asking for confirmation.
         asks
-            False if the plan may need no confirmation, so that no terminal is required.
+            False if no terminal is required, since the plan may not need a confirmation.
         is_needed
             Returns True if a planned result changes anything.
         """

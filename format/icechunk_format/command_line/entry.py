@@ -1,6 +1,6 @@
-"""Runs a command: returns its exit code, and prints every error as one line on stderr.
+"""Runs a command: returns its exit code, and prints errors as one line on stderr.
 
-Only the standard library is imported at the top, so that an error can name a missing package.
+Imports only the standard library at the top, so that an error can name a missing package.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 PROGRAM: Final = "icechunk-spark"
 _TRACEBACK: Final = "--traceback"
 _PACKAGES: Final = ("typer", "rich")
-# Classes of the parser's errors, whose modules differ between versions of typer.
+# Names of the parser's error classes, whose modules differ between versions of typer.
 _NO_ARGUMENTS: Final = "NoArgsIsHelpError"
 _ABORT: Final = "Abort"
 _UNKNOWN_COMMAND: Final = re.compile(r"No such command '([\w-]+)'")
-# Words of Delta, Git and shells, with the commands for them.
+# Commands of Delta, Git and shells, with the corresponding commands here.
 _OUR_WORDS: Final = {
     "history": "log",
     "snapshots": "log",
@@ -53,9 +53,9 @@ _HOW_TO_INSTALL: Final = 'pip install "icechunk-spark[cli]"'
 
 
 def main() -> None:
-    """Run the command of this process and exit."""
+    """Run the command in ``sys.argv`` and exit."""
     for stream in (sys.stdout, sys.stderr):
-        # A character that a terminal lacks is shown as its escape.
+        # Characters that the terminal's encoding lacks are escaped.
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
@@ -68,9 +68,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> ExitCode | int:
-    """Run a command and return its exit code; output is on stdout and stderr.
+    """Run a command; return its exit code. Prints to stdout and stderr.
 
-    ``arguments`` follow the name of the program. ``--traceback`` may be anywhere among them.
+    ``arguments`` does not include the name of the program. ``--traceback`` may be at any position.
     """
     wants_traceback = _TRACEBACK in arguments
     given = [argument for argument in arguments if argument != _TRACEBACK]
@@ -94,13 +94,13 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
         print("\ninterrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except Exception as error:
-        # Every error becomes one line and an exit code.
+        # Every error is printed as one line, and returned as an exit code.
         hidden = secrets_in(given)
         if wants_traceback:
             for line in traceback.format_exc().splitlines():
                 print(safe(_without(hidden, line)), file=sys.stderr)
         if type(error).__name__ == _NO_ARGUMENTS:
-            # A command without arguments prints its help, which has several lines.
+            # A command without arguments prints its help.
             print(_parser_message(error), file=sys.stderr)
             return ExitCode.USAGE
         message, code = _line_and_code(error)
@@ -111,7 +111,7 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
 
 @cache
 def _parser() -> Callable[..., Any]:
-    """Return the callable parser, made once, since scripts may call ``run`` often."""
+    """Return the parser; cached, since scripts may call ``run`` often."""
     from typer.main import get_command
 
     from icechunk_format.command_line.app import app
@@ -147,13 +147,13 @@ def _line_and_code(error: Exception) -> tuple[str, ExitCode]:
 
 
 def _parser_message(error: Exception) -> str | None:
-    """Return the parser's message about arguments; None for other errors."""
+    """Return the message of a parser error; None for other errors."""
     format_message = getattr(error, "format_message", None)
     return None if format_message is None else str(format_message())
 
 
 def _with_our_word(problem: str) -> str:
-    """Add the command that other tools call by the unknown word, if there is one."""
+    """Suggest the command that other tools call by the unknown word."""
     found = _UNKNOWN_COMMAND.match(problem)
     word = "" if found is None else found[1]
     ours = _OUR_WORDS.get(word.lower())
@@ -166,7 +166,7 @@ def _help_of(error: Exception) -> str:
 
 
 def _closed_pipe() -> ExitCode:
-    """Replace a closed stdout, since Python flushes it again on exit."""
+    """Replace a closed stdout, which Python would flush on exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return ExitCode.PIPE_CLOSED

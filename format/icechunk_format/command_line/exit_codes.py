@@ -1,4 +1,4 @@
-"""Exit codes of commands, for ``--help`` and the manual."""
+"""Defines the exit codes of commands, with their texts for ``--help`` and the manual."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from icechunk_format.errors import (
 
 
 class ExitCode(IntEnum):
-    """Exit code of a command, with its meaning."""
+    """The exit code of a command, with its meaning."""
 
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> ExitCode:
-        """Make a code with its meaning."""
+        """Create a member with its meaning."""
         code = int.__new__(cls, value)
         code._value_, code.meaning = value, meaning
         return code
@@ -49,5 +49,5 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def exit_codes_text() -> str:
-    """Return the list for ``--help``, one code per line."""
+    """Return the list of exit codes for ``--help``."""
     return "\n".join(f"  {code.value:<5}{code.meaning}" for code in ExitCode)

@@ -1,4 +1,4 @@
-"""Describes one array by its ``zarr.json`` and its entry in a snapshot, without its manifests."""
+"""Describes an array from its ``zarr.json`` and its node in a snapshot, without manifests."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _TIMES: Final = " × "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayFacts:
-    """Properties of an array that need no manifest.
+    """Properties of an array that do not need manifests.
 
     Parameters
     ----------
     chunks, shards
-        Elements of each along the dimensions; None if they differ or are unknown.
+        Elements along each dimension; None if they vary or are unknown.
     nbytes
-        Of all elements in memory; None if they have no fixed size.
+        Bytes of all elements in memory; None if elements have no fixed size.
     problem
-        The reason if more is unknown.
+        The error if ``zarr.json`` cannot be read.
     """
 
     name: str
@@ -60,13 +60,13 @@ class ArrayFacts:
 
     @property
     def dims_text(self) -> str:
-        """The names of the dimensions in parentheses, safe to show."""
+        """The escaped names of the dimensions in parentheses."""
         names = [safe(cut(name, 40)) for name in self.dims[:_MOST_DIMS]]
         return f"({', '.join(names)}{', …' if len(self.dims) > _MOST_DIMS else ''})"
 
 
 def facts_of(node: Any, name: str) -> ArrayFacts:
-    """Describe the array of a node of a snapshot."""
+    """Describe an array node of a snapshot."""
     array = node.array
     names = array.dimension_names or (None,) * len(array.shape)
     known: dict[str, Any] = {
@@ -104,7 +104,7 @@ def _stored(metadata: ArrayMetadata) -> dict[str, Any]:
 
 
 def shown_data_type(found: DataType) -> str:
-    """Return the name of a data type for people."""
+    """Return the display name of a data type."""
     if found.fields:
         return f"struct({', '.join(name for name, _ in found.fields)})"
     kind = found.numpy.kind
@@ -114,7 +114,7 @@ def shown_data_type(found: DataType) -> str:
 
 
 def codecs_text(codecs: Any) -> str:
-    """Return the names of codecs, those inside sharding in parentheses; safe to show."""
+    """Return the escaped names of codecs, with codecs inside sharding in parentheses."""
     if not isinstance(codecs, list):
         return "?"
     names = []
@@ -123,7 +123,7 @@ def codecs_text(codecs: Any) -> str:
         configuration = codec.get("configuration") if isinstance(codec, dict) else None
         inner = configuration.get("codecs") if isinstance(configuration, dict) else None
         if name == "sharding_indexed" and isinstance(inner, list):
-            # One level is shown; --json has all.
+            # Only one level is displayed; --json has all.
             inner_names = [c.get("name") if isinstance(c, dict) else c for c in inner]
             names.append(f"sharding({', '.join(safe(item) for item in inner_names)})")
         else:
@@ -139,7 +139,7 @@ def _product(lengths: Sequence[int] | None) -> str:
 
 
 def array_lines(found: Sequence[tuple[str, ArrayFacts]]) -> list[str]:
-    """Return an aligned line for each array, given with the text before its name."""
+    """Return an aligned line for each array; each comes with a prefix of its name."""
     names = [before + safe(cut(one.name, 40)) for before, one in found]
     dims = [one.dims_text for _, one in found]
     types = [safe(cut(one.dtype, 30)) for _, one in found]
@@ -161,7 +161,7 @@ def _line_end(one: ArrayFacts) -> str:
 
 
 def arrays_html(found: Iterable[ArrayFacts], left_out: int = 0) -> str:
-    """Return arrays as parts that open, each with its picture."""
+    """Return arrays as expandable HTML parts, each with a picture of its chunks."""
     return "".join(map(_array_html, found)) + quiet(more(left_out, "array"))
 
 

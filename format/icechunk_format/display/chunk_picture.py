@@ -1,7 +1,7 @@
 """Draws an array and its chunks as a small picture: a bar, a rectangle or a box.
 
-The last three dimensions are drawn. Edges are drawn by a power of their lengths, so that short ones
-remain visible; of many chunks, only some lines are drawn.
+The last three dimensions are drawn. Lengths are scaled by a power, so that short edges remain
+visible. Lines of many chunks are thinned out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def chunk_picture(
 ) -> str:
     """Return the picture as SVG; an empty string for scalars and arrays without elements.
 
-    ``chunks`` and ``shards`` are elements along each dimension; None if they differ or do not
-    exist.
+    ``chunks`` and ``shards`` are elements along each dimension; None if they vary or do not exist.
     """
     if not shape or 0 in shape:
         return ""
@@ -71,7 +70,7 @@ def chunk_picture(
 
 
 def _cuts(length: int, size: int, edge: float) -> Iterator[float]:
-    """Yield the ends of chunks along an edge, as fractions of it; only some if too near."""
+    """Yield the ends of chunks along an edge, as fractions of it, thinned out if too dense."""
     count = -(-length // size)
     step = -(-count // max(1, int(edge / _NEAREST)))
     for number in range(step, count, step):

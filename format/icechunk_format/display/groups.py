@@ -1,4 +1,4 @@
-"""Shows a dataset as xarray does, and all groups and arrays of a snapshot."""
+"""Displays a dataset as xarray does, and all groups and arrays of a snapshot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dataset_text(dataset: Any) -> str:
     coords, data, left_out = _variables(dataset)
     lines = [f"<Dataset {safe(cut(dataset.path, 100))} of {dataset.snapshot_id}>"]
     lines.append(f"Dimensions: {_dimensions(dataset)}")
-    # One block, so that coordinates and data are aligned.
+    # Formatted together, so that coordinates and data variables are aligned.
     rows = array_lines([*coords, *data])
     for name, part in (
         ("Coordinates:", rows[: len(coords)]),

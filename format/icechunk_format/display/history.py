@@ -1,8 +1,8 @@
-"""Shows snapshots: one on a line, those of a repository as a graph, and changes between two.
+"""Displays snapshots: a single one, the graph of a repository, and changes between two.
 
-A snapshot has one parent, so a history is a forest. Newest snapshots come first. A lane of the
-graph begins at each snapshot without children. Lanes with the same parent end in the leftmost of
-them, above that parent.
+A snapshot has one parent, so histories form a forest. The newest snapshots are first. A lane of the
+graph begins at each snapshot without children. Lanes with the same parent join the leftmost of
+them, above the parent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def when(snapshot: Any) -> str:
 
 
 def first_line(snapshot: Any, most: int = 100) -> str:
-    """Return the first line of a snapshot's message, safe to show."""
+    """Return the escaped first line of a snapshot's message."""
     lines = safe_lines(snapshot.message[: 4 * most])
     return cut(lines[0], most) if lines else ""
 
@@ -65,13 +65,13 @@ def first_line(snapshot: Any, most: int = 100) -> str:
 
 
 def info_text(info: Any) -> str:
-    """Return an entry of the history as text."""
+    """Return a snapshot of the history as text."""
     parent = "" if info.parent_id is None else f", after {info.parent_id}"
     return f"<Snapshot {info.id}, {when(info)}{parent}: {first_line(info, 72)}>"
 
 
 def info_html(info: Any) -> str:
-    """Return an entry of the history as HTML."""
+    """Return a snapshot of the history as HTML."""
     return page(info_text(info), title("Snapshot", f"<code>{info.id}</code>"), _about(info))
 
 
@@ -112,8 +112,8 @@ def _about(info: Any) -> str:
 def repository_html(repository: Any) -> str:
     """Return a repository with its newest snapshots as HTML.
 
-    Reads the ``repo`` object if it changed since it was last read. In spec version 1, where each
-    snapshot is a separate file, no file is read.
+    Reads the ``repo`` object if it changed since it was last read. Performs no I/O in spec version
+    1, where each snapshot is a separate file.
     """
     version = f"spec version {repository.spec_version}"
     head = title("Repository", escaped(repository.location, 300), version)
@@ -178,11 +178,11 @@ def _line(entry: Any) -> str:
 
 
 def _row(number: int, row: Row) -> str:
-    """Draw the lanes of one row, from the middle of the row above to the middle of the row."""
+    """Draw the lanes of a row, from the middle of the previous row to its own middle."""
     middle = number * _ROW + _ROW / 2
     drawn = []
     for lane, is_used in enumerate(row.above):
-        # Lanes that wait for this snapshot end in it; all others continue.
+        # Lanes with this snapshot as parent end in it; other lanes continue.
         if is_used and number > 0:
             goal = row.lane if lane in row.joined else lane
             drawn.append(_edge(lane, middle - _ROW, goal, middle))
@@ -217,9 +217,9 @@ class Row:
     lane
         The lane of the snapshot.
     joined
-        The lanes that wait for the snapshot, ``lane`` first; more than one if lanes end in it.
+        The lanes that lead to the snapshot, ``lane`` first.
     above, beside, below
-        Whether each lane is in use: above the line of the snapshot, on that line, and below it.
+        Which lanes are in use: above the line of the snapshot, on this line, and below it.
     """
 
     lane: int
@@ -230,7 +230,7 @@ class Row:
 
 
 def rows_of(snapshots: Iterable[tuple[Hashable, Hashable | None]]) -> Iterator[Row]:
-    """Yield the rows of snapshots, each given with its parent, in the order of ``newest_first``."""
+    """Yield the rows of pairs of snapshot and parent, in the order of ``newest_first``."""
     lanes: list[Hashable | None] = []
     for snapshot, parent in snapshots:
         above = _in_use(lanes)

@@ -1,6 +1,6 @@
-"""Gives classes a ``__repr__`` and ``_repr_html_`` that load their functions on first use.
+"""Adds a ``__repr__`` and ``_repr_html_`` to classes that import display code on first use.
 
-Executors and cold starts import the classes without the code that shows them.
+Executors and cold starts import the classes without display code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ClassT = TypeVar("_ClassT", bound=type[Any])
 
 
 def shown_by(functions: str) -> Callable[[_ClassT], _ClassT]:
-    """Give a class its ``__repr__`` and ``_repr_html_``; place it above ``dataclass``.
+    """Decorate a class with ``__repr__`` and ``_repr_html_``; must be above ``dataclass``.
 
     For ``groups.dataset``, the functions are ``dataset_text`` and ``dataset_html`` of ``groups``.
     """
@@ -38,7 +38,7 @@ def _shown_by(function: str, failed: Callable[[str], str]) -> Callable[[Any], st
             module, _, name = function.partition(".")
             text: str = getattr(import_module(f"icechunk_format.display.{module}"), name)(self)
             return text
-        # An error would hide the value and its container from debuggers and notebooks.
+        # Debuggers and notebooks show nothing of a container if the display of an item raises.
         except Exception as error:
             name = type(self).__name__
             return failed(f"<{name}, which cannot be shown: {type(error).__name__}>")

@@ -1,12 +1,12 @@
-"""Makes strings safe in HTML and bounded, and defines the parts and the style of all pages.
+"""Escapes and shortens strings for HTML, and defines the parts and the style of pages.
 
 Rules of this file
 ------------------
-1. A string enters HTML only through ``escaped``: characters that do not print become escapes, those
-   of HTML entities, and text from right to left is isolated.
-2. Pages have no link, image or script. Pictures are inline SVG.
+1. Strings enter HTML only through ``escaped``: non-printing characters become escapes, HTML
+characters become entities, and right-to-left text is isolated.
+2. Pages have no links, images or scripts. Pictures are inline SVG.
 3. Colours are transparent, so that they suit light and dark notebooks.
-4. If a viewer removes styles, as for untrusted notebooks, the plain text is visible.
+4. If a viewer removes styles, as for untrusted notebooks, plain text is displayed.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ text-overflow:ellipsis}
 
 
 def escaped(value: object, most: int = MOST_CHARACTERS) -> str:
-    """Return a string for HTML, cut to ``most`` characters."""
+    """Escape a string for HTML, shortened to ``most`` characters."""
     text = escape(safe(cut(str(value), most)), quote=True)
     return f"<bdi>{text}</bdi>" if text else ""
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a string of at most ``most`` characters, with a sign if it was cut."""
+    """Shorten a string to ``most`` characters, with an ellipsis."""
     return text if len(text) <= most else text[:most] + _MORE
 
 
 def brief(value: Any, most: int = MOST_CHARACTERS) -> str:
-    """Return a JSON value on one printable line, cut to ``most`` characters."""
+    """Return a JSON value on one printable line, shortened to ``most`` characters."""
     return cut(shown_value(_pruned(value, most, _DEEPEST)), most)
 
 
 def _pruned(value: Any, most: int, depth: int) -> Any:
-    """Return a value without the parts that are cut anyway, so that large ones cost little."""
+    """Drop the parts of a value that would be cut, so that large values are cheap."""
     if isinstance(value, str):
         return value[: most + 1]
     if isinstance(value, int) and value.bit_length() > most:
@@ -107,28 +107,28 @@ def title(kind: str, *facts: str) -> str:
 
 
 def soft(inside: str) -> str:
-    """Return HTML in a faint style."""
+    """Return HTML in a muted style."""
     return f"<span class='quiet'>{inside}</span>"
 
 
 def quiet(text: str) -> str:
-    """Return a faint line of plain text; empty without text."""
+    """Return plain text as a muted line; empty without text."""
     return f"<div class='quiet'>{escape(text)}</div>" if text else ""
 
 
 def folded(summary: str, inside: str, *, is_open: bool = False) -> str:
-    """Return a part that opens and closes; both arguments are HTML."""
+    """Return an expandable part; both arguments are HTML."""
     return f"<details{' open' if is_open else ''}><summary>{summary}</summary>{inside}</details>"
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Return names and values, both HTML, as a table; names without a value are left out."""
+    """Return names and values, both HTML, as a table, without empty values."""
     lines = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows if value)
     return f"<table><tbody>{lines}</tbody></table>" if lines else ""
 
 
 def attributes(values: Mapping[str, Any]) -> str:
-    """Return attributes or metadata as a folded table; empty without any."""
+    """Return attributes or metadata as a collapsed table; empty without attributes."""
     if not values:
         return ""
     rows = [

@@ -1,8 +1,8 @@
-"""Makes strings safe to show, and formats numbers and timestamps for people.
+"""Escapes strings, and formats numbers and timestamps for display.
 
-A repository is untrusted input: a commit message may hold escape sequences that rename a terminal's
-window, or the character that reverses the direction of writing. Characters that do not print are
-shown as Python's escapes, so that different names never look the same.
+A repository is untrusted input: a commit message may contain terminal escape sequences or
+characters that reverse the text direction. Non-printing characters are displayed as Python escapes,
+so that different names never look the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGES: Final = (
 
 
 def safe(value: object) -> str:
-    """Return a string of one line in which every character prints."""
+    """Escape a string to one line of printable characters."""
     text = str(value)
     if text.isprintable():
         return text
@@ -36,9 +36,9 @@ def safe(value: object) -> str:
 
 
 def safe_lines(text: str) -> list[str]:
-    """Return the lines of a string, each safe, without blank ones at its ends.
+    """Return the escaped lines of a string, without leading and trailing blank lines.
 
-    Only a line feed, with or without a carriage return before it, ends a line.
+    Lines end with LF or CR LF only.
     """
     lines = [safe(line.removesuffix("\r").replace("\t", "    ")) for line in text.split("\n")]
     while lines and not lines[-1].strip():
@@ -49,12 +49,12 @@ def safe_lines(text: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Return a string of several lines as one, such as the message of an error."""
+    """Join the lines of a string, such as an error message."""
     return "; ".join(line.strip().removesuffix(";") for line in safe_lines(text) if line.strip())
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes for people: ``817 B``, ``1.3 MB`` (powers of 1000)."""
+    """Format a number of bytes: ``817 B``, ``1.3 MB`` (powers of 1000)."""
     if count is None:
         return "?"
     if count < 1000:
@@ -68,18 +68,18 @@ def size(count: int | None) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a count with its noun: ``1 chunk``, ``2,000 chunks``."""
+    """Format a count with its noun: ``1 chunk``, ``2,000 chunks``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def shortened(names: Sequence[str], most: int = 20) -> str:
-    """Return a list of names, safe to show, cut after ``most`` of them."""
+    """Join escaped names; after ``most`` names, count the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(safe(name) for name in names[:most]) + more
 
 
 def to_timestamp(microseconds: int) -> datetime:
-    """Return microseconds since 1970 as a UTC timestamp; too large ones become the last one."""
+    """Convert microseconds since 1970 to a UTC timestamp, clipped to the range of ``datetime``."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -87,19 +87,19 @@ def to_timestamp(microseconds: int) -> datetime:
 
 
 def iso_time(timestamp: datetime | None) -> str | None:
-    """Return a timestamp for scripts: ISO 8601 in UTC with microseconds."""
+    """Format a timestamp for scripts: ISO 8601 in UTC with microseconds."""
     if timestamp is None:
         return None
     return timestamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def shown_time(timestamp: datetime | None) -> str:
-    """Return a timestamp for people, to the second, in UTC."""
+    """Format a timestamp for display, in UTC with seconds."""
     return "?" if timestamp is None else timestamp.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def age(timestamp: datetime, now: datetime) -> str:
-    """Return the time since a timestamp in words: ``3 hours ago``."""
+    """Format the age of a timestamp: ``3 hours ago``."""
     seconds = (now - timestamp).total_seconds()
     if seconds < 0:
         return "in the future"
@@ -110,7 +110,7 @@ def age(timestamp: datetime, now: datetime) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return a JSON value for people: strings without quotes, the rest as JSON."""
+    """Format a JSON value for display: strings without quotes, other values as JSON."""
     if isinstance(value, str):
         return safe(value)
     if isinstance(value, dict):

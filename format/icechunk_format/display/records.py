@@ -1,7 +1,7 @@
-"""Shows results and plans, which are dataclasses, by the names and values of their fields.
+"""Displays results and plans, which are dataclasses, by the names and values of their fields.
 
-Long values are counted, and values that could start work when shown, such as a DataFrame, are named
-by their type. Fields with ``repr=False`` are left out.
+Long values are replaced by their length, and values that could start work, such as a DataFrame, by
+their type. Fields with ``repr=False`` are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN: Final = (bool, int, float, type(None))
 
 
 def record_text(record: Any) -> str:
-    """Return a record on one line, without defaults; counts are left out only beside others."""
+    """Return a record on one line, without defaults; counts are kept if all are defaults."""
     return _text(record, depth=2)
 
 
@@ -38,14 +38,14 @@ def _text(record: Any, depth: int) -> str:
 
 
 def _is_count(value: Any, one: Any) -> bool:
-    """Return True if a value is a number or collection that has a default."""
+    """Return True if a field is a number or collection with a default."""
     is_needed = one.default is MISSING and one.default_factory is MISSING
     return isinstance(value, int | tuple | dict) and not isinstance(value, bool) and not is_needed
 
 
 def _is_default(value: Any, one: Any) -> bool:
     default = one.default_factory() if one.default_factory is not MISSING else one.default
-    # Values of other types are not compared: arrays return arrays.
+    # Values of other types are not compared: comparing arrays returns arrays.
     plain = (*_PLAIN, str, tuple, dict)
     return isinstance(value, plain) and isinstance(default, plain) and bool(value == default)
 
@@ -61,7 +61,7 @@ def _value_text(value: Any, depth: int) -> str:
         if _has_own_text(value):
             return repr(str(value))
         return _text(value, depth - 1) if depth > 1 else f"<{type(value).__name__}>"
-    # Not of a subclass, which may hide its content.
+    # Not a subclass, which may hide its content.
     if type(value) is dict and len(value) <= _MOST_ITEMS and depth > 0:
         items = (
             f"{_value_text(key, 0)}: {_value_text(item, depth - 1)}" for key, item in value.items()
@@ -73,12 +73,12 @@ def _value_text(value: Any, depth: int) -> str:
 
 
 def _has_own_text(value: Any) -> bool:
-    """Return True if a value has its own text, such as an id or a location."""
+    """Return True if the class of a value defines its string, as for an id or a location."""
     return any("__str__" in vars(one) for one in type(value).__mro__[:-1])
 
 
 def _counted(value: Any) -> str:
-    """Return the type of a value, and its length if that needs no work."""
+    """Return the type of a value, with its length if it is cheap to compute."""
     name = type(value).__name__
     if isinstance(value, Sized) and not hasattr(value, "rdd"):
         return f"{name} of {len(value):,}"
@@ -86,7 +86,7 @@ def _counted(value: Any) -> str:
 
 
 def record_html(record: Any) -> str:
-    """Return a record as HTML: a row for each field that has a value."""
+    """Return a record as HTML, with a row for each field with a value."""
     return page(record_text(record), title(type(record).__name__), _table(record, depth=2))
 
 

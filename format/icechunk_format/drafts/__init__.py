@@ -1,4 +1,4 @@
-"""Reads and imports the two drafts of the format from before its first release."""
+"""Reads and imports repositories of the two drafts that preceded the first release."""
 
 from icechunk_format.drafts.importing import ImportReport, import_draft
 from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftSnapshot

@@ -1,20 +1,21 @@
-"""Imports a draft into a new repository of spec version 2, with its whole history.
+"""Imports a draft with its whole history to a new repository of spec version 2.
 
-Files are stored under keys that nothing refers to, and ``repo`` is created last. So the import is
-visible as a whole or not at all, and a failed one can be repeated with the same target.
+The ``repo`` object is created last, so an import is visible completely or not at all, and a failed
+import can be repeated with the same target.
 
 Decisions
 ---------
-1. The first snapshots of the draft get an empty parent, as in released repositories. Timestamps
-   grow from parent to child; otherwise the child is a microsecond later.
-2. Ids of snapshots and nodes are digests. A node keeps its id as long as its number, its path and
-   its number of dimensions stay. A snapshot has its id of the draft in ``draft_snapshot_id``.
-3. Groups that a path needs and the draft lacks are added, without attributes.
-4. If the draft has no branch ``main``, it becomes the newest of all branches and tags.
-5. Properties without a snapshot go to the metadata of the repository, under ``imported_draft``.
-6. Virtual chunks stay virtual, without containers: readers decide which locations to trust.
-7. Memory: the references of one array, 64 MB of chunks and one chunk more, and some 100 bytes for
-   every copied chunk.
+1. The first snapshots of the draft get an empty parent, as in released repositories. A child that
+is not later than its parent gets the parent's timestamp plus a microsecond.
+2. Ids of snapshots and nodes are digests. The id of a node changes only with its number, path or
+number of dimensions. The metadata ``draft_snapshot_id`` has a snapshot's id in the draft.
+3. Missing parent groups are added, without attributes.
+4. If the draft has no branch ``main``, it is created at the newest snapshot of all branches and
+tags.
+5. Properties of the draft and its branches become metadata of the repository, ``imported_draft``.
+6. Virtual chunks stay virtual, without containers: each reader authorizes their locations.
+7. Memory: the references of one array, 64 MB of chunks plus one chunk, and about 100 bytes for each
+copied chunk.
 
 Specification: both drafts; "Repo Info File", "Snapshot Files", "Transaction Log Files".
 """
@@ -75,19 +76,19 @@ _CHUNKS_PER_BATCH: Final = 1024
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """Result of an import, or of its dry run. Chunks that snapshots share count once.
+    """The result of an import or of its dry run. Chunks shared by snapshots are counted once.
 
     Parameters
     ----------
     kind
         The kind of draft: ``numbered refs`` or ``state file``.
     chosen_main
-        The snapshot of ``main`` if the draft has no such branch; else None.
+        The snapshot chosen for ``main`` if the draft has no such branch; else None.
     virtual_prefixes
-        URL prefixes of virtual chunks: readers have to authorize these, and existing libraries
-        need a virtual chunk container for each.
+        URL prefixes of virtual chunks. Readers must authorize these, and other libraries need a
+        virtual chunk container for each.
     snapshot_ids
-        Id in the draft to the new id.
+        New id of each snapshot, by its id in the draft.
     """
 
     dry_run: bool
@@ -118,11 +119,11 @@ def import_draft(
     source
         The draft, or its location.
     target
-        An empty location. Files of an interrupted import of the same draft may exist.
+        An empty location, or one with files of an interrupted import of the same draft.
     dry_run
-        Read and check all metadata and count, but read no chunk and write nothing.
+        Read, check and count all metadata, but read no chunks and write nothing.
     progress
-        Receives the number of finished snapshots; see ``icechunk_format.progress``.
+        Called with the number of finished snapshots, as in ``icechunk_format.progress``.
 
     Returns
     -------
@@ -132,13 +133,13 @@ def import_draft(
     Raises
     ------
     NotFoundError
-        The draft does not exist, has no snapshot, or lacks an object.
+        The draft does not exist, has no snapshots, or lacks an object.
     AlreadyExistsError
         The target has a repository or other objects.
     FormatError, UnsupportedError
-        The draft is damaged, or uses features that its text does not describe.
+        The draft is damaged, or uses features that its specification does not describe.
     ReadOnlyError, CommitOutcomeUnknownError, StorageError
-        A storage failed. Nothing of the import is visible, unless the outcome is unknown.
+        A storage failed. The import is not visible, unless the outcome is unknown.
 
     Examples
     --------
@@ -202,7 +203,7 @@ def _node_id(node: DraftNode) -> NodeId:
 
 
 def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
-    """Return all snapshots without their nodes, the empty first one included."""
+    """Return all snapshots without nodes, including the empty first snapshot."""
     root = create.root_snapshot(max(min(version.written_at for version in versions) - 1, 0))
     imported = {root.id: root}
     for version in versions:
@@ -224,7 +225,7 @@ def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
 
 
 class _Import:
-    """Writes snapshots, parents first, and counts; without a target it only counts."""
+    """Writes snapshots, parents first, and counts; only counts without a target."""
 
     def __init__(self, draft: DraftRepository, target: Storage | None) -> None:
         self._draft = draft
@@ -244,7 +245,7 @@ class _Import:
         version = replace(version, nodes=own, manifest_files=files_of_receipts(files))
         log = TransactionLog(id=version.id)
         if version.parent_id is not None:
-            # Not from the cache of snapshots, which may hold those of an earlier import.
+            # Bypasses the cache of snapshots, which may hold those of an earlier import.
             above = snapshot_key(version.parent_id)
             before = snapshot.decode(self._target.get(above).data, object_key=above)
             log = difference(self._target, before, version, snapshot_id=version.id)
@@ -254,7 +255,7 @@ class _Import:
         )
 
     def _stored(self, node: DraftNode) -> tuple[NodeSnapshot, Sequence[ManifestReceipt]]:
-        """Return a node with its manifests, which snapshots with equal ones share."""
+        """Return a node with its manifests, which are stored once for snapshots that share them."""
         node_id, array = _node_id(node), node.array
         if array is None:
             return NodeSnapshot(id=node_id, path=node.path, user_data=node.user_data), ()
@@ -276,7 +277,7 @@ class _Import:
         return whole, files
 
     def _refs(self, node: DraftNode) -> ChunkRefs:
-        """Count and copy the chunks of an array, and return its references."""
+        """Count and copy the chunks of an array; return its references."""
         chunks = self._draft.chunk_refs(node)
         refs = chunks.released()
         self.inline += int((chunks.kind == KIND_INLINE).sum())

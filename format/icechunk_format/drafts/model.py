@@ -1,7 +1,7 @@
-"""The common values of both drafts: snapshots, nodes, and chunk references as columns.
+"""Defines the model of both drafts: snapshots, nodes, and chunk references as columns.
 
 A node has the ``zarr.json`` of a released repository, with the default encoding of chunk keys. A
-missing fill value is zero, since Zarr requires one.
+missing fill value becomes zero, since Zarr requires one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_ref
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 
 DraftChunk = tuple["Sequence[int]", int, bytes, int, int]
-"""A chunk reference: the columns of ``DraftChunks`` in order."""
+"""A chunk reference: the columns of ``DraftChunks``, in order."""
 
 _COLUMNS: Final = ("coords", "kind", "offset", "length")
 _GROUP: Final = build_group_metadata().raw
@@ -56,7 +56,7 @@ class DraftSnapshot:
 class DraftNode:
     """A group or an array; ``user_data`` is its ``zarr.json``, and ``array`` the parsed metadata.
 
-    ``manifests`` are keys of objects; of several references of one chunk, the first counts.
+    ``manifests`` are keys of objects; the first of several references of a chunk is used.
     """
 
     id: int
@@ -74,8 +74,8 @@ def make_node(
 ) -> DraftNode:
     """Return the node of a record with an ``id`` and a ``path``.
 
-    ``attributes`` are None if they are in another file. ``array`` is the ``zarr.json`` of an array
-    without attributes, from ``array_document``.
+    ``attributes`` is None if they are in another file. ``array`` is the result of
+    ``array_document``.
     """
     path = record["path"].of(str)
     if attributes is None:
@@ -90,7 +90,7 @@ def make_node(
         user_data = dump_document({**(array or _GROUP), "attributes": attributes})
         metadata = None if array is None else parse_array_metadata(user_data, node_path=path)
         if metadata is not None:
-            # Checked now, so that unsupported features fail with the node, not with its chunks.
+            # Parse now, so that unsupported features raise for the node, not for its chunks.
             _ = metadata.grid, metadata.fill_value
         return DraftNode(
             id=record["id"].integer(0, MAX_U32),
@@ -110,8 +110,8 @@ def array_document(
 ) -> dict[str, Any]:
     """Return the ``zarr.json`` of an array without attributes, in the order of zarr-python.
 
-    ``fields`` have the same names in both drafts. ``fill_value`` is JSON, or bytes: those of one
-    element, little-endian, or else JSON text.
+    ``fields`` have the same names in both drafts. ``fill_value`` is JSON, or bytes: of one
+    little-endian element, or else of JSON text.
     """
     try:
         known = parse_data_type(data_type, node_path=fields.path)
@@ -149,10 +149,10 @@ def array_document(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftChunks:
-    """Chunk references of one array as columns, shape (n,) or, of coordinates, (n, ndim).
+    """Chunk references of one array as columns: shape (n,), coordinates (n, ndim).
 
-    The payload is the key of the object of a native chunk, the bytes of an inline one, or the URL
-    of a virtual one; offset and length are the range of the chunk in the object.
+    The payload is the object key of a native chunk, the bytes of an inline chunk, or the URL of a
+    virtual chunk; offset and length are the byte range in the object.
     """
 
     coords: NDArray[np.uint32]
@@ -166,7 +166,7 @@ class DraftChunks:
 
     @classmethod
     def of_rows(cls, rows: Sequence[DraftChunk], ndim: int) -> DraftChunks:
-        """Return rows as columns; ValueError or OverflowError if they are invalid."""
+        """Convert rows to columns; raises ValueError or OverflowError if they are invalid."""
         coords, kinds, payloads, offsets, lengths = zip(*rows, strict=True) if rows else [()] * 5
         if not all(payloads) or not all(lengths):
             raise ValueError("a chunk has 0 bytes or no location")
@@ -179,23 +179,23 @@ class DraftChunks:
         )
 
     def take(self, rows: NDArray[np.intp]) -> DraftChunks:
-        """Return some of the rows."""
+        """Select rows by index."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
         return DraftChunks(**columns, payload=self.payload.take(pa.array(rows)))
 
     @classmethod
     def joined(cls, parts: Sequence[DraftChunks], ndim: int) -> DraftChunks:
-        """Return the rows of all parts sorted by coordinate, only the first of equal ones."""
+        """Join parts, sorted by coordinates; keep the first of equal coordinates."""
         parts = [cls.of_rows([], ndim), *parts]
         columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
         whole = cls(**columns, payload=pa.concat_arrays([part.payload for part in parts]))
         return whole.take(sorting_rows(whole.coords))
 
     def released(self) -> ChunkRefs:
-        """Return the references in the released form, sorted.
+        """Convert to references of the released format, sorted.
 
-        A native chunk becomes a separate object. Its id is a digest of the reference: equal
-        references share the object, and a repeated import writes the same ones again.
+        A native chunk becomes a separate object. Its id is a digest of the reference, so equal
+        references share an object, and a repeated import writes the same objects.
         """
         native, inline, virtual = (
             self.take(np.flatnonzero(self.kind == kind))

@@ -1,16 +1,16 @@
-"""Reads the draft with numbered branch files: ``r/``, ``s/``, ``m/``, ``c/``, records by schema.
+"""Reads the draft with numbered branch files in ``r/``, and records in ``s/``, ``m/`` and ``c/``.
 
-Decisions where the draft is silent
------------------------------------
-1. **Names of objects** are ids in Crockford base 32 or hexadecimal, with no ending, ``.json`` or
-   ``.msgpack``; the form last found in a folder is tried first.
-2. **Parents.** Of the ancestors in ``short_term_history`` the parent is the one written last. If
-   several were, or none is listed though ``total_parents`` is not zero, the previous branch file
-   decides. A missing file of a parent ends the history.
-3. **Keys of a manifest** are the number of the node and the chunk's coordinates, separated by other
-   characters than digits: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
-4. **Extents** of manifests are not needed: all manifests of an array are read.
-5. ``null`` for a floating-point fill value is NaN, which JSON lacks.
+Choices that the draft leaves open
+----------------------------------
+1. **Names of objects** are ids in Crockford base 32 or hexadecimal, without an extension or with
+``.json`` or ``.msgpack``; the form last found in a folder is tried first.
+2. **Parents.** The parent is the newest ancestor in ``short_term_history``. If several are equally
+new, or none is listed though ``total_parents`` is not zero, the parent is the snapshot of the
+previous branch file. A missing file of a parent ends the history.
+3. **Keys of a manifest** are the number of the node and the chunk's coordinates, separated by
+non-digits: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
+4. **Extents** of manifests are ignored: all manifests of an array are read.
+5. A floating-point fill value of ``null`` is NaN, which JSON does not have.
 
 Specification: drafts, "numbered refs".
 """
@@ -39,7 +39,7 @@ from icechunk_format.storage.protocol import Storage
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")
 _ENDINGS: Final = ("", ".json", ".msgpack")
-# With a letter or a sign between its numbers, a key would have other numbers.
+# Letters and signs are not separators: they would change the numbers.
 _BETWEEN: Final = r"[^0-9A-Za-z+\-]"
 _CHUNK_KEY: Final = re.compile(
     rf"{_BETWEEN}{{0,8}}[0-9]{{1,20}}(?:{_BETWEEN}{{1,8}}[0-9]{{1,20}})*{_BETWEEN}{{0,8}}"
@@ -47,7 +47,7 @@ _CHUNK_KEY: Final = re.compile(
 
 
 class DraftId(ObjectId):
-    """Id of any object of this draft."""
+    """The id of an object of this draft."""
 
     SIZE: ClassVar[int] = 16
 
@@ -62,7 +62,7 @@ class NumberedRefs:
         self.branch_files: dict[str, list[str]] = {}
         self._tag_files: dict[str, str] = {}
         self._names: dict[str, int] = {}
-        # Names of branch files count down, so that the newest one is first.
+        # Names of branch files count down, so the newest is first.
         for key in sorted(found.key for found in storage.list("r/")):
             if branch := _BRANCH_FILE.fullmatch(key):
                 self.branch_files.setdefault(branch[1], []).append(key)
@@ -71,12 +71,12 @@ class NumberedRefs:
 
     @property
     def branches(self) -> dict[str, str]:
-        """Every branch and the id of its newest snapshot."""
+        """Every branch with the id of its newest snapshot."""
         return {name: str(self._target(keys[0])) for name, keys in self.branch_files.items()}
 
     @property
     def tags(self) -> dict[str, str]:
-        """Every tag and the id of its snapshot."""
+        """Every tag with the id of its snapshot."""
         return {name: str(self._target(key)) for name, key in self._tag_files.items()}
 
     @property
@@ -106,7 +106,7 @@ class NumberedRefs:
         return record
 
     def snapshot(self, record: Field) -> DraftSnapshot:
-        """Return the snapshot of a file."""
+        """Parse the file of a snapshot."""
         own = record["metadata"]
         return DraftSnapshot(
             id=str(_id(own["id"])),
@@ -130,7 +130,7 @@ class NumberedRefs:
 
     @cached_property
     def _previous(self) -> dict[DraftId, DraftId]:
-        """The snapshot of the previous branch file, for the snapshot of each branch file."""
+        """The snapshot of the previous branch file, by the snapshot of each branch file."""
         before: dict[DraftId, DraftId] = {}
         for keys in self.branch_files.values():
             for older, newer in pairwise(map(self._target, reversed(keys))):
@@ -186,13 +186,13 @@ class NumberedRefs:
             yield at, kind, payload.encode(), value["offset"].integer(), value["length"].integer()
 
     def _chunk_key(self, chunk_id: DraftId) -> str:
-        # A request per chunk would be slow: all keys have the form of the first one.
+        # All keys are assumed to have the form of the first: a request per chunk would be slow.
         if "c/" in self._names:
             return _spellings("c/", chunk_id)[self._names["c/"]]
         return self._find("c/", chunk_id) or f"c/{chunk_id}"
 
     def _find(self, folder: str, object_id: DraftId) -> str | None:
-        """Return the key of the object with an id, or None."""
+        """Return the key of the object with this id, or None."""
         keys = _spellings(folder, object_id)
         for key in (keys[self._names.get(folder, 0)], *keys):
             if self.storage.head(key) is not None:
@@ -211,7 +211,7 @@ def _id(field: Field) -> DraftId:
 
 
 def _fill_value(tagged: Field, data_type: str) -> Any:
-    """Return the fill value as Zarr's JSON; its tag must be the type of the array."""
+    """Return the fill value as JSON of Zarr; its tag must match the data type of the array."""
     tag, value = tagged.tagged()
     if tag == "RawBits" and str(data_type).startswith("r"):
         return list(value.raw())

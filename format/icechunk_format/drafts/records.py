@@ -1,7 +1,8 @@
-"""Reads records of the drafts, JSON or MessagePack, value by value.
+"""Reads JSON or MessagePack records of the drafts, value by value.
 
-The bytes are untrusted: a value is checked on access, and an invalid one is a ``FormatError`` that
-names its field. Records of MessagePack need named fields, because the drafts give no order.
+The bytes are untrusted: values are checked on access, and an invalid value raises a ``FormatError``
+that names its field. MessagePack records must have named fields, since the drafts do not define an
+order.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def read_record(storage: Storage, object_key: str, file_type: str) -> Field:
 
 
 def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
-    """Read one record; a first byte ``{`` means JSON, since no MessagePack map begins so."""
+    """Parse one record; it is JSON if the first byte is ``{``, which is not a MessagePack map."""
     try:
         if data.lstrip()[:1] == b"{":
             value = json.loads(data)
@@ -75,7 +76,7 @@ def decode_record(data: bytes, *, object_key: str, file_type: str) -> Field:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value in a record, and its location."""
+    """A value in a record, with its path for errors."""
 
     value: Any
     object_key: str
@@ -89,7 +90,7 @@ class Field:
         )
 
     def of(self, kind: type[_T]) -> _T:
-        """Return the value, which must be of a type of JSON."""
+        """Return the value; raise FormatError if it is not of this JSON type."""
         value = self.value
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.error(f"expected {_NAMES[kind]}, found {shortened(value)}")
@@ -98,7 +99,7 @@ class Field:
         return value
 
     def maybe(self, take: Callable[[Field], _T]) -> _T | None:
-        """Return the result of a function of this field; None if the value is null."""
+        """Apply a function to this field; None if the value is null."""
         return None if self.value is None else take(self)
 
     def _below(self, name: object, value: Any) -> Field:
@@ -112,18 +113,18 @@ class Field:
         return self._below(name, fields[name])
 
     def get(self, name: str, default: Any = None) -> Field:
-        """Return a field of an object; with the default if it is missing or null."""
+        """Return a field of an object, with a default value if it is missing or null."""
         value = self.of(dict).get(name)
         return self._below(name, default if value is None else value)
 
     def mapping(self) -> dict[str, Any]:
-        """Return an object, whose names are strings."""
+        """Return an object with string names."""
         if not all(isinstance(name, str) for name in self.of(dict)):
             raise self.error(f"names must be strings, found {shortened(list(self.value))}")
         return self.of(dict)
 
     def fields(self) -> Iterator[tuple[str, Field]]:
-        """Yield name and value of every field of an object."""
+        """Yield the name and value of each field of an object."""
         for name, value in self.mapping().items():
             yield name, self._below(name, value)
 
@@ -132,19 +133,19 @@ class Field:
         return [self._below(number, value) for number, value in enumerate(self.of(list))]
 
     def tagged(self) -> tuple[str, Field]:
-        """Return the only field of an object, whose name is the type of the value."""
+        """Return the only field of an object; its name is the type of the value."""
         if len(self.of(dict)) != 1:
             raise self.error(f"expected one value with its type, found {shortened(self.value)}")
         return next(self.fields())
 
     def integer(self, low: int = 0, high: int = MAX_U64) -> int:
-        """Return an integer between two limits."""
+        """Return an integer between two limits, inclusive."""
         if not low <= self.of(int) <= high:
             raise self.error(f"expected {low} to {high}, found {shortened(self.value)}")
         return self.of(int)
 
     def timestamp(self) -> int:
-        """Return a time in RFC 3339 as microseconds since 1970."""
+        """Parse an RFC 3339 time to microseconds since 1970."""
         text = self.of(str)
         try:
             passed = microseconds(datetime.fromisoformat(text), argument="the time")
@@ -153,7 +154,7 @@ class Field:
         return self._below("microseconds", passed).integer()
 
     def raw(self, size: int | None = None) -> bytes:
-        """Return bytes: a binary, or a list of numbers from 0 to 255."""
+        """Return bytes, stored as a binary or as a list of numbers from 0 to 255."""
         try:
             found = bytes(self.value) if isinstance(self.value, list) else self.of(bytes)
         except (ValueError, TypeError) as error:

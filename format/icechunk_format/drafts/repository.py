@@ -22,9 +22,9 @@ _ROWS_AT_ONCE: Final = 65536
 
 
 class DraftRepository:
-    """A repository of a draft, for reading; ``open_draft`` makes it.
+    """A read-only repository of a draft, opened by ``open_draft``.
 
-    Methods raise ``NotFoundError`` for missing objects, ``FormatError`` for damaged ones, and
+    Methods raise ``NotFoundError`` for missing objects, ``FormatError`` for damaged objects, and
     ``UnsupportedError`` for features that the draft does not describe.
 
     Examples
@@ -43,19 +43,19 @@ class DraftRepository:
         return f"{type(self).__name__}({str(self.location)!r})"
 
     def branches(self) -> dict[str, str]:
-        """Return every branch and the id of its newest snapshot, sorted by name."""
+        """Return every branch with the id of its newest snapshot, sorted by name."""
         return dict(sorted(self._reader.branches.items()))
 
     def tags(self) -> dict[str, str]:
-        """Return every tag and the id of its snapshot, sorted by name."""
+        """Return every tag with the id of its snapshot, sorted by name."""
         return dict(sorted(self._reader.tags.items()))
 
     def properties(self) -> dict[str, Any]:
-        """Return the properties of the draft and its branches that no snapshot has."""
+        """Return the properties of the draft and its branches, which are not those of snapshots."""
         return self._reader.properties
 
     def snapshot(self, snapshot_id: str) -> DraftSnapshot:
-        """Return one snapshot."""
+        """Return a snapshot by its id."""
         return self._reader.snapshot(self._record(snapshot_id))
 
     def _record(self, snapshot_id: str) -> Field:
@@ -102,8 +102,8 @@ class DraftRepository:
     def chunk_refs(self, node: DraftNode) -> DraftChunks:
         """Return all chunk references of an array, sorted by coordinate.
 
-        References outside the chunk grid, of a formerly larger array, are omitted. Memory: all
-        references of the array, and one stored manifest.
+        References outside the chunk grid, left from a formerly larger array, are omitted. Memory:
+        all references of the array, and one stored manifest.
         """
         if node.array is None:
             return DraftChunks.of_rows([], 0)
@@ -142,15 +142,15 @@ class DraftRepository:
 
 
 def open_draft(location: Place, *, store_root: Place | None = None) -> DraftRepository:
-    """Open a repository of one of the two drafts, for reading.
+    """Open a repository of one of the two drafts for reading.
 
     Parameters
     ----------
     location
         Path, URL or ``Location`` of the draft.
     store_root
-        The location of the data of a state file, if it is another one. The location in the file
-        is not followed, since the file is untrusted.
+        The location of the data of a state file, if it differs from ``location``. The location in
+        the file is not followed, since the file is untrusted.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def open_draft(location: Place, *, store_root: Place | None = None) -> DraftRepo
     FormatError
         The state file is damaged.
     InvalidInputError
-        The data are elsewhere, and ``store_root`` was not given.
+        The data are at another location, and ``store_root`` was not given.
 
     Examples
     --------

@@ -1,19 +1,19 @@
 """Reads the draft with a state file: ``state.json``, and Parquet files in ``s/`` and ``i/``.
 
-Decisions where the draft is silent
------------------------------------
+Choices that the draft leaves open
+----------------------------------
 1. **Names of files** are keys within ``s/`` (structure files), ``i/`` (manifests) or ``c/``
-   (chunks), and do not leave it; ``.parquet`` is tried if a name has no such object.
+(chunks), without leaving the folder; ``.parquet`` is appended if no such object exists.
 2. **Branch ``main``.** A draft without refs has a branch ``main`` at its newest snapshot.
-3. **Fill values** are the bytes of one element, little-endian; bytes of another number are JSON,
-   as **configurations of codecs** and **attributes** are. A **message** is a property.
+3. **Fill values** are the bytes of one little-endian element; bytes of another length are JSON,
+like **configurations of codecs** and **attributes**. A **message** is a property.
 4. **Coordinates** of chunks are one big-endian unsigned number per axis, all of the same size (1,
-   2, 4 or 8 bytes): short, sorted as bytes, comparable in Arrow.
+2, 4 or 8 bytes).
 5. **``chunk_file``** with ``://`` is the URL of a virtual chunk. A missing ``offset`` is 0. A row
-   with ``inline_data`` needs no file.
-6. **Not needed** are ``row`` and ``extent`` of ``inventories``, and ``flags``.
-7. **Widths of integers.** 16 bits hold neither shapes nor chunk counts of real arrays, so wider
-   columns are read as well.
+with ``inline_data`` has no file.
+6. **Ignored** are ``row`` and ``extent`` of ``inventories``, and ``flags``.
+7. **Widths of integers.** Wider columns are also read, since shapes and chunk counts of real arrays
+exceed 16 bits.
 
 Specification: drafts, "state file".
 """
@@ -51,7 +51,7 @@ _CHUNKS: Final = ("array_id", "coord", "inline_data", "chunk_file", "offset", "l
 
 
 class StateFile:
-    """Reads this draft: the state file in one storage, and the other files in another."""
+    """Reads this draft: the state file, and the other files in a second storage."""
 
     kind = "state file"
 
@@ -84,7 +84,7 @@ class StateFile:
         return self._records.get(snapshot_id)
 
     def snapshot(self, record: Field) -> DraftSnapshot:
-        """Return the snapshot of a record."""
+        """Parse the record of a snapshot."""
         properties = record.get("properties", {}).mapping()
         message = properties.get("message")
         record["structure-file"].of(str)
@@ -155,10 +155,10 @@ class StateFile:
     def _rows(
         self, key: str, file_type: str, columns: tuple[str, ...], array_id: int | None = None
     ) -> Iterator[Field]:
-        """Yield the rows of a Parquet file; with ``array_id`` only those of one array."""
+        """Yield the rows of a Parquet file; ``array_id`` limits them to one array."""
         whole = Field(None, key, file_type)
         data = read_object(self.storage, key, file_type)
-        # Damaged files make Arrow raise OSError and ValueError besides its own errors.
+        # For damaged files, Arrow also raises OSError and ValueError.
         try:
             file = pq.ParquetFile(pa.BufferReader(data))
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
@@ -167,7 +167,7 @@ class StateFile:
                 raise whole.error("it is too large")
             names = [name for name in columns if name in file.schema_arrow.names]
             for batch in file.iter_batches(columns=names):
-                # Finds strings that are not UTF-8, and invalid offsets.
+                # Raises for strings that are not UTF-8, and for invalid offsets.
                 batch.validate(full=True)
                 if array_id is not None:
                     batch = batch.filter(pc.equal(batch["array_id"], array_id))

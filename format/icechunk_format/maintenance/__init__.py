@@ -1,4 +1,4 @@
-"""Collects garbage, expires, verifies, copies and rewrites whole repositories in one process.
+"""Maintains repositories in one process: expiration, garbage collection, verification, copies.
 
 ``icechunk_spark.maintenance`` has the same functions as Spark jobs, for large repositories.
 """
@@ -39,8 +39,8 @@ def expire_snapshots(
 ) -> ExpireResult:
     """Remove snapshots that were committed before a cutoff from history.
 
-    No file is deleted: ``collect_garbage`` does that afterwards. Parameters, result and errors are
-    those of ``Repository.expire_snapshots``.
+    No file is deleted; run ``collect_garbage`` afterwards. Parameters, result and errors are those
+    of ``Repository.expire_snapshots``.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Fetches the objects of a batch, and checks that each has the id that was requested.
+"""Fetches the objects of a batch, and checks the ids in them.
 
-A batch read of a storage fails as a whole if one object is missing: ``fetched`` raises an error
-with advice, ``fetched_present`` returns None for that object.
+A batch read fails as a whole if an object is missing: ``fetched`` raises an error with advice,
+``fetched_present`` returns None for the object.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from icechunk_format.storage.protocol import ReadRequest, Storage
 def sized_ids(
     ids: NDArray[np.uint8], sizes: NDArray[Any], count: int, nbytes: int
 ) -> Iterator[list[bytes]]:
-    """Yield ids, uint8 of shape (n, 12), in batches by the sizes of their objects; 0 is unknown."""
+    """Yield ids ``uint8 (n, 12)`` in batches, bounded by object sizes (0 is unknown)."""
     items = ((row.tobytes(), size or None) for row, size in zip(ids, sizes.tolist(), strict=True))
     return sized_batches(items, count, nbytes)
 
 
 def fetched(storage: Storage, keys: Sequence[str], needed_by: str, advice: str) -> list[bytes]:
-    """Return the bytes of objects; NotFoundError names a missing one, its use and the advice."""
+    """Return the bytes of objects; raise NotFoundError, with advice, for a missing object."""
     try:
         return storage.get_many([ReadRequest(key=key) for key in keys])
     except NotFoundError as error:
@@ -45,7 +45,7 @@ def fetched(storage: Storage, keys: Sequence[str], needed_by: str, advice: str) 
 
 
 def fetched_present(storage: Storage, object_keys: Sequence[str]) -> list[bytes | None]:
-    """Return the bytes of each object, None if it does not exist."""
+    """Return the bytes of each object; None if it does not exist."""
     try:
         return [*storage.get_many([ReadRequest(key=key) for key in object_keys])]
     except NotFoundError as error:

@@ -1,1 +1,1 @@
-"""Commands: each parses its arguments, calls the library, and prints the result."""
+"""Defines the commands: each parses its arguments, calls the library, and prints the result."""

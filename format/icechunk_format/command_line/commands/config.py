@@ -1,4 +1,4 @@
-"""Commands about the configuration that a repository stores: ``config show``, ``config set``."""
+"""Commands for the configuration of a repository: ``config show``, ``config set``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from icechunk_format.display.plain_text import safe, shown_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Keys of this setting are URLs, whose dots separate nothing.
+# Keys of this setting are URLs, whose dots are not separators.
 _CONTAINERS: Final = "virtual_chunk_containers"
-# Credentials should not be stored here; if they are, they are not shown.
+# Credentials do not belong in the configuration; if it has any, they are masked.
 _SECRET: Final = re.compile("secret|password|token|access_key|account_key", re.IGNORECASE)
 
 
@@ -56,7 +56,7 @@ def _parsed(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        return value  # a word needs no quotes
+        return value  # a word without quotes
 
 
 def _report(call: Call, *, only: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Commands that edit nodes, each in a commit: ``attrs``, ``rename``, ``drop``."""
+"""Commands that edit nodes in one commit: ``attrs``, ``rename``, ``drop``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def set_attributes(
         try:
             given[name] = json.loads(text)
         except ValueError:
-            given[name] = text  # a word needs no quotes
+            given[name] = text  # a word without quotes
     done = call.repository.set_attributes(path, given, branch=branch or "main", message=message)
     _report(call, branch, done)
 

@@ -1,4 +1,4 @@
-"""The command ``explain``: what a read would cost."""
+"""The command ``explain``: estimates the cost of a read."""
 
 from __future__ import annotations
 

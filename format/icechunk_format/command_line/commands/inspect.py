@@ -1,4 +1,4 @@
-"""Commands that only read: ``log``, ``show``, ``tree``, ``diff``, ``operations``."""
+"""Read-only commands: ``log``, ``show``, ``tree``, ``diff``, ``operations``."""
 
 from __future__ import annotations
 

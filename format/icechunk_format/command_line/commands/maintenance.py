@@ -93,9 +93,9 @@ def expire(
 
 
 def _without_tips(opened: Repository, result: ExpireResult) -> ExpireResult:
-    """Return a result without the snapshots to which a branch or tag still points.
+    """Remove snapshots to which a branch or tag still points from a result.
 
-    In spec version 1 an expiration also lists expired tips that stay, as existing libraries do.
+    In spec version 1, the result also lists expired tips that are kept, as in other libraries.
     """
     branches, tags = opened.branches().items(), opened.tags().items()
     kept = {str(tip) for name, tip in branches if name not in result.deleted_branches}
@@ -294,7 +294,7 @@ def upgrade(
         with call.screen.working("Reading history" if dry else "Upgrading") as progress:
             return call.repository.upgrade(dry_run=dry, progress=progress)
 
-    # Version 2 needs no question, unless an upgrade was interrupted.
+    # Version 2 needs no confirmation, unless an upgrade was interrupted.
     call.carry_out(
         run,
         _show_upgrade,

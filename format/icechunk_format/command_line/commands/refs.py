@@ -1,4 +1,4 @@
-"""Commands about branches and tags: ``branch``, ``tag``, ``reset``, ``restore``."""
+"""Commands for branches and tags: ``branch``, ``tag``, ``reset``, ``restore``."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def reset(
     call.screen.require_confirmation(yes)
     opened = call.repository
     before, after = opened.resolve(branch=branch), resolve_name(opened, to)
-    # A branch that moves after the question is a conflict.
+    # A branch that moves after the confirmation is a conflict.
     expected: SnapshotId | str | None = before if expect is None and not yes else expect
     if not yes:
         lost = _only_in_history_of(opened, before, [after])
@@ -226,7 +226,7 @@ def _show_refs(screen: Screen, refs: list[dict[str, Any]]) -> None:
 def _only_in_history_of(
     opened: Repository, tip: SnapshotId, kept: Iterable[SnapshotId]
 ) -> list[SnapshotInfo]:
-    """Return the snapshots that only this history has, newest first."""
+    """Return the snapshots in this history only, newest first."""
     others: set[SnapshotId] = set()
     for other in kept:
         for info in opened.ancestry(snapshot=other):

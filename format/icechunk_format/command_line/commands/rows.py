@@ -1,4 +1,4 @@
-"""Commands that select cells: ``head`` and ``delete``; and ``virtualize``, which makes arrays."""
+"""Commands on cells and files: ``head``, ``delete`` and ``virtualize``."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    """Return rows as lines with columns of equal width."""
+    """Format rows as lines with aligned columns."""
     shown = [[safe(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""Runs ``verify``, and prints its findings, worst first."""
+"""The command ``verify``: prints findings, most severe first."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Prints answers on a terminal and as JSON."""
+"""Prints results on a terminal and as JSON."""

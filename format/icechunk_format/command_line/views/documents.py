@@ -1,7 +1,7 @@
-"""Keys of the documents that ``--json`` prints, for ``--help``.
+"""Describes the keys of the documents that ``--json`` prints, for ``--help``.
 
-Keys are never renamed, since scripts use them; new ones may be added. Times are ISO 8601 in UTC
-with microseconds, sizes are bytes, ids are strings in Crockford base 32. Unknown values are null.
+Keys are never renamed, since scripts use them; keys may be added. Times are ISO 8601 in UTC with
+microseconds, sizes are bytes, ids are strings in Crockford base 32. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
 Keys = dict[str, "str | tuple[str, Keys]"]
-"""The meaning of each key; for lists and objects also the keys in them."""
+"""The meaning of each key; for lists and objects, with the keys in them."""
 
 
 def _each(meaning: str, keys: str) -> Keys:
-    """Return keys of one meaning."""
+    """Return keys with the same meaning."""
     return dict.fromkeys(keys.split(), meaning)
 
 
 def _columns(table: MetadataTable, leave_out: Container[str] = ()) -> Keys:
-    """Return the columns of a metadata table as keys with their meanings, worded for JSON."""
+    """Return the columns of a metadata table as keys, with meanings for JSON."""
     keys: Keys = {}
     for column in table.columns:
         if column.name not in leave_out:
@@ -145,7 +145,7 @@ _KEYS: Final[dict[str, Keys]] = {
     "operations": {
         "operations": (
             "list, newest first",
-            # Times come first.
+            # The time is the first key.
             {"at": "", **_columns(OPERATIONS)},
         ),
         "truncated": "whether older ones exist",
@@ -311,7 +311,7 @@ DOCUMENTS: Final = {
     command: keys if command == "freshness" else {"repository": _REPOSITORY, **keys}
     for command, keys in _KEYS.items()
 }
-"""Command to the keys of its document; a table records its repository."""
+"""The keys of the document of each command."""
 
 
 def keys_text(command: str) -> str:

@@ -1,10 +1,7 @@
-"""Prints the log with its graph, one snapshot, changes and operations.
+"""Prints the log with its graph, snapshots, changes and operations.
 
-●     main            lane 0 begins
-│ ●   audit           lane 1 begins
-│ ●
-├─┘                   both wait for the snapshot below
-●     v1
+●     main            lane 0 begins │ ●   audit           lane 1 begins │ ● ├─┘
+both have the snapshot below as parent ●     v1
 """
 
 from __future__ import annotations
@@ -107,7 +104,7 @@ def changes_text(counts: dict[str, int] | None) -> str:
 
 
 def show_snapshot(screen: Screen, found: Document) -> None:
-    """Print one snapshot."""
+    """Print a snapshot."""
     committed = datetime.fromisoformat(found["committed_at"])
     screen.line(styled("snapshot  ", (found["snapshot_id"], "yellow"), *_labels(found)))
     facts = [
@@ -224,7 +221,7 @@ def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
 
 
 def first_line(message: str) -> str:
-    """Return the first line of a message, safe to show."""
+    """Return the escaped first line of a message."""
     lines = safe_lines(message)
     return lines[0] if lines else ""
 
@@ -250,18 +247,18 @@ def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """The parts of the graph left of one snapshot."""
+    """The parts of the graph to the left of one snapshot."""
 
     above: str | None
-    """The line on which lanes end, before the snapshot; None if none ends."""
+    """The line above the snapshot on which lanes join; None without such lanes."""
     node: str
     """The lanes on the line of the snapshot."""
     below: str
-    """The lanes on other lines of the snapshot, and before the next one."""
+    """The lanes on the following lines, up to the next snapshot."""
 
 
 def graph_rows(ordered: Sequence[SnapshotInfo]) -> list[GraphRow]:
-    """Return the graph beside snapshots in the order of ``newest_first``."""
+    """Return the graph of snapshots in the order of ``newest_first``."""
     return [
         GraphRow(
             above=_joined(row.above, row.joined) if len(row.joined) > 1 else None,

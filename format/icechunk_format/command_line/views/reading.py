@@ -37,11 +37,11 @@ COUNTED: Final = {
     "updated_arrays": "changed array",
     "moved_nodes": "moved node",
 }
-"""Lists of a transaction log whose lengths are shown, and the nouns for their items."""
+"""Lists of a transaction log whose lengths are printed, with nouns for their items."""
 
-# Few at a time: the log of a commit of millions of chunks is large.
+# Few logs in parallel: a commit of millions of chunks has a large log.
 _LOGS_AT_ONCE: Final = 4
-# Small enough for steady progress, large enough to be worth a task.
+# Small enough for steady progress, large enough for the overhead of a task.
 _REFS_PER_TASK: Final = 200_000
 _JSON_COLUMNS: Final = ("codecs", "fill_value", "attributes")
 
@@ -49,19 +49,19 @@ _JSON_COLUMNS: Final = ("codecs", "fill_value", "attributes")
 def find_history(
     repository: RepositoryReader, tips: Sequence[SnapshotId] | None, *, limit: int | None
 ) -> tuple[list[SnapshotInfo], bool]:
-    """Return snapshots for the log, newest first, and whether there are more than ``limit``.
+    """Return up to ``limit`` snapshots of the log, newest first, and whether there are more.
 
     ``tips`` are the newest snapshots of the histories; None selects all snapshots.
     """
     if tips is not None and len(tips) == 1:
-        # One history needs no graph, and in spec version 1 each snapshot costs a request.
+        # A single history needs no graph; in spec version 1 each snapshot costs a request.
         return _first(repository.ancestry(snapshot=tips[0]), limit)
     known = {info.id: info for info in repository.snapshots()}
     return _first(newest_first(known, known if tips is None else tips), limit)
 
 
 def _first(items: Iterable[_T], limit: int | None) -> tuple[list[_T], bool]:
-    """Return the first items, and whether there are more."""
+    """Return up to ``limit`` items, and whether there are more."""
     found = list(islice(items, None if limit is None else limit + 1))
     return found[:limit], limit is not None and len(found) > limit
 
@@ -110,7 +110,7 @@ def describe_snapshots(
 
 
 def read_snapshot(repository: RepositoryReader, snapshot_id: SnapshotId) -> Document:
-    """Return the properties of one snapshot that need no manifest."""
+    """Return the properties of a snapshot that do not need manifests."""
     info = repository.snapshot_info(snapshot_id)
     snapshot = repository.snapshot(snapshot_id)
     [described] = describe_snapshots(repository, [info], [None])
@@ -131,7 +131,7 @@ def read_snapshot(repository: RepositoryReader, snapshot_id: SnapshotId) -> Docu
 def _changed(
     repository: RepositoryReader, older: SnapshotId | None, newer: SnapshotId
 ) -> list[Document] | None:
-    """Return the changes since the parent; None if it no longer exists."""
+    """Return the changes since the parent; None if the parent no longer exists."""
     if older is None:
         return []
     try:
@@ -156,7 +156,7 @@ def read_changes(
 
 
 def _resizing(older: Snapshot, newer: Snapshot, change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dimensions of an array whose length changed."""
+    """Return the dimensions of an array with changed length."""
     now = newer.node(change["path"])
     before = None if now is None else next((n for n in older.nodes if n.id == now.id), None)
     if now is None or before is None or now.array is None or before.array is None:
@@ -214,8 +214,8 @@ def read_nodes(
 ) -> list[Document]:
     """Return the groups and arrays at or below a group, sorted by path.
 
-    Keys are the columns of the metadata tables ``groups`` and ``variables``. Without sizes no
-    manifest is opened, and the keys of stored chunks are left out.
+    Keys are the columns of the metadata tables ``groups`` and ``variables``. Without sizes,
+    manifests are not opened, and the keys of stored chunks are left out.
     """
     nodes: list[Document] = []
     for table in (GROUPS, VARIABLES):
@@ -246,12 +246,12 @@ def _from_json(row: Document) -> Document:
 
 
 def node_parts(path: str) -> list[str]:
-    """Return the names along a path; none for the root."""
+    """Return the names in a path; empty for the root."""
     return [part for part in path.split("/") if part]
 
 
 def add_up(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the totals of stored chunks and bytes over arrays."""
+    """Sum up stored chunks and bytes over arrays."""
     names = ("total_chunks", *sorted(STORED_COLUMNS))
     totals = dict.fromkeys(names, 0)
     for node in nodes:

@@ -1,11 +1,11 @@
-"""Prints output to stdout; progress, questions and errors to stderr.
+"""Prints output to stdout; progress, confirmations and errors to stderr.
 
 Rules of this file
 ------------------
-1. Text is ``rich.text.Text`` or plain; markup, emoji codes and highlighting are off, so ``[red]``
-   in a message is shown unchanged.
-2. Lines are never wrapped or cut: a terminal wraps them, and a pipe gets whole ids.
-3. Colour and progress are for terminals; rich respects ``NO_COLOR``.
+1. Text is ``rich.text.Text`` or plain. Markup, emoji codes and highlighting are off, so ``[red]``
+in a message is printed unchanged.
+2. Lines are never wrapped or cut, so that a pipe gets complete ids.
+3. Colour and progress are printed on terminals only; rich respects ``NO_COLOR``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from icechunk_format.progress import ProgressOption
 
 
-# For terminals with few characters; each lane of a graph stays two characters wide.
+# For terminals without Unicode; each lane of a graph is still two characters wide.
 IN_ASCII: Final = str.maketrans(
     {
         **dict(zip("●│├└─┼┘┴×·", "*||`-+''x-", strict=True)),
@@ -53,21 +53,21 @@ class Screen:
         self._is_ascii = not encoding.startswith(("utf", "cp65001"))
 
     def drawn(self, text: str) -> str:
-        """Return characters of the program, none of a repository, as the terminal shows them."""
+        """Replace drawing characters by ASCII if the terminal does not support them."""
         return text.translate(IN_ASCII) if self._is_ascii else text
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None if the output is not a terminal."""
+        """Width of the terminal in characters; None if the output is not a terminal."""
         return self._out.width if self._out.is_terminal else None
 
     def line(self, text: Text | str = "") -> None:
-        """Print a line of safe text, unless the output is JSON."""
+        """Print a line of escaped text, unless the output is JSON."""
         if not self.as_json:
             self._out.print(text, soft_wrap=True)
 
     def wrapped(self, text: str, *, indent: str, style: str = "") -> None:
-        """Print a safe text within the columns of the terminal, and elsewhere as one line."""
+        """Print escaped text, wrapped to the width of a terminal."""
         limit = None if self.width is None else max(20, self.width)
         lines = [indent + text]
         if limit is not None and len(lines[0]) > limit:
@@ -81,13 +81,13 @@ class Screen:
             self.line(line)
 
     def aside(self, text: Text | str = "") -> None:
-        """Print a line of safe text on stderr."""
+        """Print a line of escaped text on stderr."""
         self._err.print(text, soft_wrap=True)
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print the JSON document, if the output is JSON.
 
-        All but ASCII is escaped, so no string of a repository acts on a terminal.
+        Only ASCII is printed, so that strings of a repository cannot control a terminal.
         """
         if self.as_json:
             text = json.dumps(json_safe(document), indent=2, ensure_ascii=True, allow_nan=False)
@@ -95,9 +95,9 @@ class Screen:
 
     @contextmanager
     def working(self, doing: str) -> Iterator[ProgressOption]:
-        """Show progress on stderr while the block runs; on terminals only.
+        """Print progress on stderr while the block runs, on terminals only.
 
-        Yields the argument ``progress`` of the working function.
+        Yields a function for the argument ``progress`` of library functions.
         """
         if not self._err.is_terminal:
             yield None
@@ -126,7 +126,7 @@ class Screen:
         raise typer.Exit(ExitCode.NOT_CONFIRMED)
 
     def confirm(self, question: str, yes: bool) -> None:
-        """Ask a safe question on stderr, and end the command unless the answer is yes."""
+        """Ask for confirmation on stderr; end the command unless the answer is yes."""
         self.require_confirmation(yes)
         if yes:
             return
@@ -155,18 +155,18 @@ def _console(stream: Any) -> Console:
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """Return a text of parts, each plain or with a style."""
+    """Return a text from parts, each plain or with a style."""
     return Text.assemble(*parts)
 
 
 def columns_of(rows: list[list[Text]]) -> list[Text]:
-    """Return rows as lines with aligned columns; rows may end early."""
+    """Format rows as lines with aligned columns; rows may have fewer cells."""
     widths: list[int] = []
     for row in rows:
         for number, cell in enumerate(row):
             if number == len(widths):
                 widths.append(0)
-            # The last cell of a row has no limit.
+            # The last cell of a row is not padded.
             if number < len(row) - 1:
                 widths[number] = max(widths[number], cell.cell_len)
     lines = []

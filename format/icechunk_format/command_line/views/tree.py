@@ -1,6 +1,6 @@
-"""Shows the groups and arrays of a snapshot, with their grids, codecs and sizes.
+"""Prints the groups and arrays of a snapshot, with grids, codecs and sizes.
 
-An array is one line with aligned columns; on a narrow terminal it is several lines.
+An array is one line with aligned columns, or several lines on a narrow terminal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEADER: Final = ("", "type", "shape", "chunks", "shards", "codecs", "stored", "
 def show_tree(
     screen: Screen, nodes: Sequence[Document], *, top: str, with_attributes: bool
 ) -> None:
-    """Print the tree below a group, and the totals."""
+    """Print the tree below a group and the totals."""
     if not nodes:
         screen.line("no groups and no arrays yet")
         return
@@ -74,7 +74,7 @@ def show_tree(
 
 
 def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]:
-    """Return the paths directly below each path, including groups missing through damage."""
+    """Return the child paths of each path, including groups that are missing in the snapshot."""
     children: dict[str, list[str]] = {top: []}
     for path in by_path:
         while path != top:
@@ -90,7 +90,7 @@ def _children(by_path: Mapping[str, Document], top: str) -> dict[str, list[str]]
 
 
 def _walk(children: Mapping[str, list[str]], top: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each path with the strings before its name and before lines below it."""
+    """Yield each path with the prefixes of its own line and of the lines below it."""
     waiting = [(top, "", "")]
     while waiting:
         path, guide, prefix = waiting.pop()
@@ -136,7 +136,7 @@ def _cells(screen: Screen, node: Document) -> dict[str, Text]:
 
 
 def type_text(dtype: str | None) -> str:
-    """Return the name of a data type for people; types with parameters are JSON."""
+    """Return the display name of a data type; types with parameters are JSON."""
     if dtype is None or not dtype.startswith("{"):
         return dtype or "?"
     try:

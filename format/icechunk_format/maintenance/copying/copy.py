@@ -1,8 +1,9 @@
 """Copies the history of a branch or tag to another repository in any storage.
 
-Order of writing: manifests, a branch that protects their chunks from collections (``publish``),
-chunks, snapshots and transaction logs, and last ``repo`` of the target, which makes all visible at
-once. Ids stay, so a repeated copy continues an interrupted one, and a later copy adds new commits.
+Order of writing: manifests, a branch that protects their chunks from garbage collection
+(``publish``), chunks, snapshots and transaction logs, and finally ``repo`` of the target, which
+makes the copy visible. Ids do not change, so a repeated copy continues an interrupted one, and a
+later copy adds new commits.
 
 Specification: "Repo Info File".
 """
@@ -33,25 +34,25 @@ from icechunk_format.storage.measures import Measures
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyResult:
-    """Result of a copy.
+    """The result of a copy.
 
     Parameters
     ----------
     branch
         The branch of the target.
     snapshots, manifests, chunks
-        Files that were stored.
+        Number of stored files.
     bytes
-        Their size, transaction logs included.
+        Size of the stored files, including transaction logs.
     skipped_chunks
-        Chunks that the target already had.
+        Number of chunks that existed in the target.
     snapshot_id
-        The tip of that branch.
+        The tip of the branch after the copy.
     dry_run
-        True if nothing was stored. Manifests and chunks are then those of the new snapshots,
-        whether or not the target has them, and the bytes are those of manifests.
+        True if nothing was stored. Manifests and chunks are then all those of the new snapshots,
+        existing in the target or not, and bytes are those of manifests only.
     totals
-        What Spark's tasks have read and written; None for a call in this process.
+        Requests and bytes of Spark's tasks; None for a call in this process.
     """
 
     branch: str
@@ -76,59 +77,59 @@ def copy(
     dry_run: bool = False,
     progress: ProgressOption = None,
 ) -> CopyResult:
-    """Copy the history of a branch or a tag into another repository.
+    """Copy the history of a branch or a tag to another repository.
 
-    Snapshots, manifests and chunks keep their ids. Virtual chunks stay where they are; the
-    containers of their locations are copied. A new repository also gets configuration, metadata
-    and feature flags of the source, and spec version 2.
+    Snapshots, manifests and chunks keep their ids. Virtual chunks are not copied, but their virtual
+    chunk containers are. A new repository has spec version 2, and the configuration, metadata and
+    feature flags of the source.
 
-    Memory: 64 MiB or four of the largest chunks, 20 bytes for each distinct chunk, and an entry
-    for each snapshot.
+    Memory: the larger of 64 MiB and four of the largest chunks, 20 bytes for each distinct chunk,
+    and an entry for each snapshot.
 
-    Garbage may be collected in the target at the same time, with a cutoff older than the copy.
-    Chunks that an interrupted copy into a repository has left are kept for the next one by the
-    branch ``copying/TARGET_BRANCH``, which that one deletes.
+    Garbage may be collected in the target at the same time, with a cutoff before the start of the
+    copy. The branch ``copying/TARGET_BRANCH`` protects the chunks of an interrupted copy for the
+    next copy, which deletes the branch.
 
     Parameters
     ----------
     source
         A repository of either spec version.
     target
-        An empty location, or a repository of spec version 2. The same call continues a copy that
-        was interrupted.
+        An empty location, or a repository of spec version 2. Repeat the call to continue an
+        interrupted copy.
     branch, tag
-        At most one; the default is the branch ``main``.
+        At most one of them; default ``branch="main"``.
     target_branch
-        The branch to create, or to move forward if its tip is in the copied history. The default
-        is the name of the copied branch, and ``main`` for a tag. A new repository whose branch has
-        another name gets a ``main`` at the first snapshot.
+        The branch to create, or to move forward if its tip is in the copied history. Default: the
+        name of the copied branch, ``main`` for a tag. A new repository always has a branch
+        ``main``, if necessary at the first snapshot.
     history
-        Whether to copy all snapshots, or only the newest one, as one snapshot on top of the first.
+        True copies all snapshots; False copies the newest, as one snapshot on top of the first.
     dry_run
-        Only return what would be stored, at most.
+        Return the maximum of what would be stored, and store nothing.
     progress
         Called with the progress; see ``icechunk_format.progress``.
 
     Returns
     -------
     CopyResult
-        The files that were stored, and the tip of the target's branch.
+        Counts of stored files, and the tip of the target's branch.
 
     Raises
     ------
     NotFoundError
-        The repository, branch or tag does not exist, or the source lacks an object.
+        The source, the branch or the tag does not exist, or an object of the source is missing.
     ConflictError
-        The branch of the target has snapshots that the source lacks.
+        The branch of the target has snapshots that are not in the copied history.
     AlreadyExistsError
         The target contains other objects.
     UnsupportedError
         The target has spec version 1.
     InvalidInputError
-        Source and target are the same, or give one name to different virtual chunk containers.
+        Source and target are the same, or have different virtual chunk containers of one name.
     CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
-        The storage failed, or a file is damaged. The target then shows nothing of the copy, unless
-        the outcome is unknown.
+        The storage failed, or a file is damaged. The copy is not visible in the target, unless the
+        outcome is unknown.
 
     Examples
     --------
@@ -162,7 +163,7 @@ def copy(
 
 
 def planned_result(plan: CopyPlan) -> CopyResult:
-    """Return the maximum counts of a copy, without storing anything."""
+    """Return the maximum counts of a planned copy."""
     return CopyResult(
         branch=plan.branch,
         snapshots=len(plan.new),

@@ -1,14 +1,14 @@
-"""Copies manifests, and the chunks that they refer to, from one storage to another.
+"""Copies manifests and their chunks from one storage to another.
 
-The ids of chunks, and the bytes that references need of them, are serialized in 20 bytes each: ten
-million chunks take 200 MB.
+Ids of chunks, with the length that references need, are serialized in 20 bytes each: ten million
+chunks take 200 MB.
 
 Rules of this file
 ------------------
-1. Objects are copied unchanged. An id always has the same bytes, so an object that the target has
-   in the same size is skipped; so a repeated copy continues an interrupted one.
-2. Memory: ``_WORKERS`` batches of ``_BYTES_AT_ONCE``, or of one larger object each.
-3. Nothing of the target is deleted, and only ``chunks/`` is listed.
+1. Objects are copied unchanged. The bytes of an id never change, so an object that exists in the
+target with the same size is skipped, and a repeated copy continues an interrupted one.
+2. Memory: ``_WORKERS`` batches of at most ``_BYTES_AT_ONCE``, or one larger object, each.
+3. In the target nothing is deleted, and only ``chunks/`` is listed.
 
 Specification: "Chunk manifest files", "Chunk files".
 """
@@ -48,7 +48,7 @@ _BYTES_AT_ONCE: Final = 16 * 2**20
 _OBJECTS_AT_ONCE: Final = 256
 
 CHUNK_ROW: Final = np.dtype([("id", "u1", (ChunkId.SIZE,)), ("end", "<u8")])
-"""A chunk object, and the bytes of it that references reach."""
+"""A chunk object, and the end of the bytes that references use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class CopyContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """Objects and bytes that were stored, and objects that existed already."""
+    """Number of stored objects and bytes, and of objects that existed."""
 
     objects: int = 0
     bytes: int = 0
@@ -80,7 +80,7 @@ def copy_manifests(
     piece: NDArray[np.void],
     advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[Copied, bytes]:
-    """Copy manifests, ``LISTED``; return the counts, and their chunks, serialized.
+    """Copy manifests (``LISTED``); return the counts, and the manifests' chunks, serialized.
 
     ``advance`` is called with the number of manifests copied since its last call.
     """
@@ -113,20 +113,20 @@ def _chunks_in(manifest: Manifest) -> NDArray[np.void]:
 
 
 def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
-    """Return each chunk once, sorted by id, with the most that references need of it."""
+    """Return distinct chunks, sorted by id, with the largest end that references use."""
     return distinct_rows(np.concatenate([np.empty(0, dtype=CHUNK_ROW), *parts]), "end")
 
 
 def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the chunks of each part of the id space, serialized; they are already sorted."""
+    """Yield the serialized chunks of each part of the id space; the input is sorted."""
     rows = np.frombuffer(packed, dtype=CHUNK_ROW)
     return rows_by_part(rows, parts_of(rows["id"], depth))
 
 
 def copy_part(context: CopyContext, packed: Iterable[bytes], part: int, depth: int) -> Copied:
-    """Copy the chunks of one part of the id space that the target lacks.
+    """Copy the chunks of one part of the id space that do not exist in the target.
 
-    The serialized chunks may repeat; ``part`` and ``depth`` are those of ``garbage.parts``.
+    The serialized chunks may repeat; ``part`` and ``depth`` are as in ``garbage.parts``.
     """
     rows = distinct_chunks([np.frombuffer(one, dtype=CHUNK_ROW) for one in packed])
     return copy_chunks(context, rows, within=part_prefix(part, depth))
@@ -139,9 +139,10 @@ def copy_chunks(
     within: str = "",
     progress: ProgressOption = None,
 ) -> Copied:
-    """Copy chunks that the target lacks; after an error, the next attempt skips copied ones.
+    """Copy chunks that do not exist in the target.
 
-    ``rows`` are distinct chunks, and all their ids begin with ``within``.
+    ``rows`` are distinct chunks, and all ids begin with ``within``. After an error, the next
+    attempt skips copied chunks.
     """
     source, target = open_storage(context.source), open_storage(context.target)
     is_there = _stored_already(source, target, rows, within)
@@ -162,11 +163,11 @@ def copy_chunks(
 def _stored_already(
     source: Storage, target: Storage, rows: NDArray[np.void], within: str
 ) -> NDArray[np.bool_]:
-    """Return for each chunk whether the target has it in the size that the source has."""
+    """Return a mask of the chunks that exist in the target with the size in the source."""
     is_there = np.zeros(len(rows), dtype=np.bool_)
     if not len(rows):
         return is_there
-    # Both are sorted by id, so rows of one are rows of the other.
+    # Both are sorted by id, so they have the same rows.
     known = ObjectListing(rows["id"], rows["end"])
     longer: list[tuple[int, int]] = []
     for page in list_ids(target, CHUNKS, within):
@@ -176,14 +177,14 @@ def _stored_already(
         beyond = sizes > rows["end"][at]
         longer += zip(at[beyond].tolist(), sizes[beyond].tolist(), strict=True)
     for row, size in longer:
-        # References need only a part of it, as where an object holds several chunks.
+        # References may use only a part of an object that holds several chunks.
         found = source.head(chunk_key(ChunkId(rows["id"][row].tobytes())))
         is_there[row] = found is not None and found.size == size
     return is_there
 
 
 def _moved(source: Storage, target: Storage, keys: list[str]) -> tuple[list[bytes], Copied]:
-    """Copy a few objects; return their bytes as well."""
+    """Copy a batch of objects; return their bytes and the counts."""
     advice = "nothing was published. Find the damage with verify, and copy a version without it"
     contents = fetched(source, keys, "a version to be copied", advice)
     target.put_many(zip(keys, contents, strict=True))
@@ -193,7 +194,7 @@ def _moved(source: Storage, target: Storage, keys: list[str]) -> tuple[list[byte
 def in_threads(
     move: Callable[[list[bytes]], Copied], batches: Iterable[list[bytes]]
 ) -> Iterator[Copied]:
-    """Run batches in a few threads; the first error ends the run."""
+    """Process batches in a few threads; the first error ends the run."""
     waiting = iter(batches)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="copy") as pool:
         running = {pool.submit(move, batch) for batch in islice(waiting, _WORKERS)}

@@ -1,13 +1,14 @@
-"""Plans a copy: finds the snapshots and manifests that the target lacks, and checks the target.
+"""Plans a copy: finds snapshots and manifests missing in the target, and checks the target.
 
 Rules of this file
 ------------------
-1. Snapshots keep their ids. History is copied back to the newest snapshot that the target has.
-2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip, also
-   if that ancestor has expired since.
+1. Snapshots keep their ids. History is copied back to the newest snapshot that exists in the
+target.
+2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip,
+possibly an expired one.
 3. A target that is not a repository may contain only objects of an earlier copy.
-4. Memory: one entry for each snapshot of the line, 24 bytes for each of their manifests, and the
-   snapshot files one at a time.
+4. Memory: one entry for each snapshot of the history, 24 bytes for each manifest, and one snapshot
+file at a time.
 
 Specification: "Repo Info File", "Snapshot Files".
 """
@@ -62,11 +63,11 @@ class CopyPlan:
     tip
         The snapshot that the branch of the target will point to.
     new
-        The snapshots that the target lacks, newest first.
+        The snapshots missing in the target, newest first.
     squashed
-        The snapshot of the source whose contents the tip has, if history is not copied.
+        The snapshot of the source that becomes the tip, if history is not copied.
     manifests
-        The manifests to read and copy, ``LISTED``: one array for each task.
+        The manifests to read and copy (``LISTED``): one array for each task.
     """
 
     source: Repository
@@ -90,7 +91,7 @@ def plan_copy(
     history: bool = True,
     progress: ProgressOption = None,
 ) -> CopyPlan:
-    """Plan a copy; arguments and errors are those of ``copy``."""
+    """Plan a copy, with the arguments and errors of ``copy``."""
     repository = Repository.open(source)
     place = Location.of(target)
     storage = open_storage(place)
@@ -171,7 +172,7 @@ def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: o
 
 
 def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
-    """Return the one snapshot that replaces the history; its id is the same each time."""
+    """Return the snapshot that replaces the history, with a reproducible id."""
     digest = hashlib.blake2b(tip.id.raw + b" without " + root.id.raw, digest_size=SnapshotId.SIZE)
     return replace(
         tip,
@@ -186,7 +187,7 @@ def _squashed(tip: SnapshotInfo, root: SnapshotInfo) -> SnapshotInfo:
 
 
 def _check_containers(source: RepositoryConfig, target: RepositoryConfig, place: Location) -> None:
-    """Refuse containers of one name with two URLs: references to the name would change."""
+    """Raise InvalidInputError if a container name has different URLs in source and target."""
     names = {c.name: c.url_prefix for c in target.virtual_chunk_containers if c.name is not None}
     for container in source.virtual_chunk_containers:
         there = names.get(container.name or "")
@@ -200,7 +201,7 @@ def _check_containers(source: RepositoryConfig, target: RepositoryConfig, place:
 
 
 def missing_containers(source: RepositoryConfig, target: RepositoryConfig) -> dict[str, Any]:
-    """Return the stored containers of the source that the target lacks, by prefix."""
+    """Return the stored containers of the source that are missing in the target, by prefix."""
     have = {container.url_prefix for container in target.virtual_chunk_containers}
     wanted = {c.url_prefix for c in source.virtual_chunk_containers} - have
     stored = source.raw.get("virtual_chunk_containers") or {}

@@ -1,13 +1,13 @@
 """Publishes a copy: stores snapshots and transaction logs, then ``repo`` of the target.
 
-A copy skips chunks that an interrupted one has left. A garbage collection could delete these chunks
-after the copy has skipped them. So, before it looks for chunks, a copy creates the branch
-``copying/BRANCH``, at a snapshot without nodes that lists the copied manifests: collections of any
-library then keep their chunks. Publishing the copy deletes the branch. To give up a copy, delete
-the branch. A target that is not yet a repository needs no branch: its garbage is not collected.
+A copy skips chunks left by an interrupted copy, and a garbage collection could delete such chunks
+afterwards. Before it lists chunks, a copy therefore creates the branch ``copying/BRANCH`` at a
+snapshot without nodes that lists the copied manifests: garbage collections of any library then keep
+their chunks. Publishing the copy deletes the branch; to abandon a copy, delete the branch. A target
+that is not yet a repository needs no branch, since its garbage is not collected.
 
-Readers of the target see nothing of a copy before ``repo`` is written, and all of it afterwards.
-The next copy reuses the objects of one that was interrupted.
+The copy becomes visible in the target when ``repo`` is written. The next copy reuses the objects of
+an interrupted copy.
 
 Specification: "Repo Info File", "Initialize New Repository".
 """
@@ -59,7 +59,7 @@ _FILES_AT_ONCE: Final = 64
 
 
 def hold_copy(plan: CopyPlan) -> None:
-    """Keep the chunks of stored manifests from collections until ``release_copy``."""
+    """Protect the chunks of stored manifests from garbage collection until ``release_copy``."""
     if not plan.target_exists or not plan.manifests:
         return
     target = open_storage(plan.context.target)
@@ -76,7 +76,7 @@ def hold_copy(plan: CopyPlan) -> None:
     target.put_many(marker.files)
 
     def change(info: RepoInfo) -> Transition:
-        # On that of an interrupted copy, whose chunks stay as well.
+        # On top of the branch of an interrupted copy, whose chunks are also kept.
         previous = info.branches.get(branch)
         parent = info.ancestry(info.branches[MAIN])[-1].id if previous is None else previous
         held = replace(marker.info, parent_id=parent)
@@ -86,7 +86,7 @@ def hold_copy(plan: CopyPlan) -> None:
 
 
 def release_copy(plan: CopyPlan) -> None:
-    """Delete the branch of ``hold_copy`` once the copy is published."""
+    """Delete the branch of ``hold_copy`` after the copy is published."""
     branch = _branch(plan)
 
     def change(info: RepoInfo) -> Transition | TipMoved:
@@ -106,7 +106,7 @@ def _branch(plan: CopyPlan) -> str:
 
 
 def publish_copy(plan: CopyPlan, progress: ProgressOption = None) -> int:
-    """Store the snapshots of a copy and publish them; return the bytes that were stored."""
+    """Store and publish the snapshots of a copy; return the number of stored bytes."""
     source, target = plan.source.storage, open_storage(plan.context.target)
     stored = 0
     plain = [info for info in plan.new if plan.squashed is None or info.id != plan.tip]
@@ -135,7 +135,7 @@ def _copy_files(
     *,
     may_miss: bool = False,
 ) -> int:
-    """Copy small files. Logs may be missing, as that of the first version in spec version 1."""
+    """Copy small files. Logs may be missing, as for the first snapshot in spec version 1."""
     stored = 0
     for batch in batches(keys, _FILES_AT_ONCE):
         contents: list[bytes | None]
@@ -151,7 +151,7 @@ def _copy_files(
 
 
 def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
-    """Store the one snapshot that replaces a line: its nodes, and a log in which all are new."""
+    """Store the snapshot that replaces a history, with a log of all its nodes as new."""
     made, root = plan.new[0], plan.new[0].parent_id
     assert root is not None, "a squashed snapshot has the root of its line as parent"
     storage = plan.source.storage
@@ -196,7 +196,7 @@ def _add_to(plan: CopyPlan, target: Storage) -> None:
 def with_branch(
     info: RepoInfo, branch: str, tip: SnapshotId, new: Iterable[SnapshotInfo]
 ) -> Transition:
-    """Return a state with new snapshots, and with a branch created or moved to one of them."""
+    """Return a state with new snapshots, and with a branch created at or moved to one of them."""
     previous = info.branches.get(branch)
     return Transition(
         info=replace(
@@ -213,7 +213,7 @@ def with_branch(
 
 
 def _whole_line(plan: CopyPlan, info: RepoInfo) -> list[SnapshotInfo]:
-    """Return the history that the target will have, newest first."""
+    """Return the complete history of the target, newest first."""
     line = list(plan.new)
     rest = line[-1].parent_id if line else plan.tip
     return line if rest is None or rest not in info.snapshots else [*line, *info.ancestry(rest)]
@@ -258,8 +258,8 @@ def _create(plan: CopyPlan, target: Storage) -> None:
 def _config(plan: CopyPlan, state: RepoInfo | None) -> bytes | None:
     """Return the configuration for the new repository.
 
-    Settings of storage hold for the kind of storage that they were saved for: those of a local
-    folder disable conditional updates, which would lose commits in a bucket.
+    Storage settings are dropped if the kinds of storage differ: those of a local folder disable
+    conditional updates, which would lose commits in a bucket.
     """
     tree: dict[str, Any] = dict(plan.source.config.raw)
     same_kind = plan.context.source.address.kind == plan.context.target.address.kind

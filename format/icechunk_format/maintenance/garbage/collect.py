@@ -3,23 +3,23 @@
 Steps
 -----
 1. Find the snapshots to keep (``roots``).
-2. Mark: read each of them and each manifest once, and gather ids (``marks``).
+2. Mark: read each of these snapshots and each manifest once, and collect ids (``marks``).
 3. Remove the other snapshots from ``repo``, in one conditional update, before any file is deleted.
-   If the repository changed so that marks are out of date, begin again. Mark snapshots that were
-   added since step 1: no later one can need anything that none of these needs.
+If changes of the repository have outdated the marks, start again. Also mark snapshots added since
+step 1: later snapshots can only use what these use.
 4. Sweep (``sweep``): delete snapshots, transaction logs, manifests and chunks, in this order. An
-   object is deleted after all that refer to it, so an interrupted collection leaves the repository
-   intact, and the next one continues.
+object is deleted after all objects that refer to it, so an interrupted collection leaves the
+repository intact, and the next collection continues.
 
 Rules of this file
 ------------------
-1. One process and Spark run the same steps, each with its own ``Collector``.
-2. Objects whose time in the storage is at or after the cutoff are never deleted. This rule alone
-   protects writers, since nothing refers to their files before they commit.
-3. Spec version 1 has no conditional update of ``repo``. There, refs are read again after snapshots
-   were deleted, and what they reach is put back; a writer checks after its change that the old
-   snapshot it used still exists. So at least one of the two notices the other. The driver deletes
-   these snapshots, with 64 MB of them in memory.
+1. A single process and Spark run the same steps, with different ``Collector`` classes.
+2. Objects with a storage time at or after the cutoff are never deleted. Only this rule protects
+open writes, since nothing refers to their files before the commit.
+3. Spec version 1 has no conditional update of ``repo``. Instead, refs are read again after
+snapshots were deleted, and reachable snapshots are restored; a writer checks after its change that
+the old snapshot still exists. At least one of the two therefore detects the other. The driver
+deletes these snapshots, with up to 64 MB of them in memory.
 """
 
 from __future__ import annotations
@@ -85,17 +85,16 @@ def collect_garbage(
     extra_roots: Iterable[SnapshotId | str] = (),
     progress: ProgressOption = None,
 ) -> CollectResult:
-    """Delete the objects of a repository that no branch, tag or new snapshot reaches.
+    """Delete the objects that no branch, tag or new snapshot of a repository reaches.
 
     Which cutoff to choose
     ----------------------
-    Only ``older_than`` protects open writes: objects of a session are garbage until it
-    commits. The cutoff must be before the beginning of the longest write that may be open, rebases
-    and retries of its job included, and some minutes earlier for clocks that differ: it is
-    compared with the times that the storage gives to objects. If no job writes for longer than a
-    few hours, a day ago is enough; a week is safe almost everywhere. Snapshots that no ref reaches
-    (detached, amended or expired ones, those of deleted branches) are kept as long as their files
-    are newer than the cutoff.
+    Only ``older_than`` protects open writes: objects of a session are garbage until it commits. The
+    cutoff must be before the start of the longest open write, including rebases and retries of its
+    job, with a margin of minutes for clock differences: it is compared with the storage's times of
+    objects. If no job writes for longer than a few hours, one day is enough; a week is almost
+    always safe. Snapshots that no ref reaches (detached, amended, expired, or of deleted branches)
+    are kept while their files are newer than the cutoff.
 
     Parameters
     ----------
@@ -105,22 +104,22 @@ def collect_garbage(
         Objects written before this timestamp may be deleted: a `datetime` with a time zone, or an
         age, such as ``"7d"`` or a `timedelta`.
     dry_run
-        Whether to count what would be deleted, and change nothing.
+        Count what would be deleted, but change nothing.
     trim_overwritten_older_than
-        Also delete copies in ``overwritten/`` that were made before this timestamp and that no
-        operations log reaches; None leaves all. It must be before any change of the repository
-        that may be unfinished: minutes are enough.
+        Also delete backups in ``overwritten/`` that were made before this timestamp and that the
+        operations log does not reach; None keeps all. It must be before any unfinished change of
+        the repository: some minutes ago is enough.
     extra_roots
-        Snapshots that are kept with their ancestors, as if each had a tag.
+        Additional snapshots to keep with their ancestors, as if each had a tag.
     progress
-        Called with the progress; see ``icechunk_format.progress``. An error that it raises ends
-        the collection, and the next one continues.
+        Called with the progress; see ``icechunk_format.progress``. An error raised by it ends the
+        collection; the next collection continues.
 
     Returns
     -------
     CollectResult
-        What was deleted. Objects that could not be deleted are counted, and the kinds of objects
-        after theirs are left for the next run.
+        Counts of deleted objects. If objects could not be deleted, they are counted, and the kinds
+        of objects that follow in order are left for the next run.
 
     Raises
     ------
@@ -136,15 +135,15 @@ def collect_garbage(
     ReadOnlyError
         The repository or the storage is read-only.
     CommitOutcomeUnknownError
-        It is unknown if ``repo`` was changed; no file was deleted.
+        It is unknown whether ``repo`` was changed; no file was deleted.
     StorageError
-        The storage failed. Collecting again completes the deletion.
+        The storage failed. Another run completes the collection.
 
     Notes
     -----
-    Memory: 12 bytes for each distinct chunk that is kept (at most about 80 while they are sorted
-    in), 20 for each object that is deleted, and up to 64 MiB of manifests at a time. If that is
-    too much for one process, use ``icechunk_spark.maintenance.collect_garbage``.
+    Memory: 12 bytes for each distinct kept chunk (up to about 80 during sorting), 20 bytes for each
+    deleted object, and up to 64 MiB of manifests. If this is too much for one process, use
+    ``icechunk_spark.maintenance.collect_garbage``.
 
     Examples
     --------
@@ -173,7 +172,7 @@ def collect_from(
     trim_overwritten_older_than: Cutoff | None = None,
     extra_roots: Iterable[SnapshotId | str] = (),
 ) -> CollectResult:
-    """Take the steps of a collection; the collector marks and sweeps.
+    """Run the steps of a collection with a collector, which marks and sweeps.
 
     Other parameters and errors are those of ``collect_garbage``.
     """
@@ -224,7 +223,7 @@ def collect_from(
 def _marked_v1(
     storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
 ) -> frozenset[SnapshotId]:
-    """Mark what stays in spec version 1, which has no update that fails if refs have moved."""
+    """Mark the kept snapshots in spec version 1, which has no conditional update for refs."""
     for _ in range(MOST_RUNS):
         kept = reachable(RefFilesHistory(storage), extra)
         if not kept:
@@ -251,10 +250,10 @@ def _delete_snapshots_v1(
     older_than: datetime,
     extra: tuple[SnapshotId, ...],
 ) -> tuple[DeleteReport, frozenset[SnapshotId]]:
-    """Delete snapshots that are not kept; return also those that are, since refs may have moved.
+    """Delete snapshots that are not kept; return the report and the kept snapshots.
 
-    Descendants are deleted before ancestors, ordered by the times of their files, some at a time.
-    If a ref was moved to one of these, its history is put back.
+    Descendants are deleted before ancestors, by file time, in batches. If a ref was moved to a
+    deleted snapshot, its history is restored and kept.
     """
     total = DeleteReport()
     listed = sorted(
@@ -294,7 +293,7 @@ def _tips_v1(storage: Storage) -> set[SnapshotId]:
 def _marked_state(
     storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...], *, dry_run: bool
 ) -> RepoInfo:
-    """Mark what stays, and return the state of ``repo`` that lists nothing else."""
+    """Mark the kept snapshots; return the state of ``repo`` that lists only these."""
     why = ""
     for _ in range(MOST_RUNS):
         info = repo_info.decode(storage.get(REPO).data)
@@ -324,7 +323,7 @@ def _marked_state(
 def _counted(
     storage: Storage, result: CollectResult, phase: Phase, report: DeleteReport
 ) -> CollectResult:
-    """Add the counts of one phase; raise StorageError if it was given up."""
+    """Add the counts of a phase; raise StorageError if the phase was aborted."""
     result = result.with_phase(phase, report)
     if report.gave_up:
         raise StorageError(

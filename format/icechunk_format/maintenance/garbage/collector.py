@@ -1,4 +1,4 @@
-"""Marks and sweeps in this process; Spark has a separate collector."""
+"""Defines the collector interface, and the collector that runs in this process."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from icechunk_format.storage.protocol import Storage
 
 
 class Collector(Protocol):
-    """Does the work of a collection; every method may be called again after a restart."""
+    """Marks and sweeps for a collection; every method may be called again after a restart."""
 
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
-        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        """Return the candidates whose files are listed and older than the cutoff."""
         ...
 
     def mark(self, kept: frozenset[SnapshotId]) -> None:
-        """Read kept snapshots and their manifests, and remember what they need."""
+        """Read kept snapshots and their manifests, and mark what they use."""
         ...
 
     def mark_also(self, added: frozenset[SnapshotId]) -> None:
-        """Remember what more snapshots need, beside those of the last ``mark``."""
+        """Also mark what more snapshots use, in addition to those of ``mark``."""
         ...
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
-        """Delete what is old and not needed; ``kept`` are ids, or None for those of ``mark``."""
+        """Delete old objects that are not kept; ``kept`` are ids, or None for those of ``mark``."""
         ...
 
 
@@ -49,26 +49,26 @@ class OneProcessCollector:
     _marks: dict[Phase, IdSet] = field(default_factory=dict, init=False)
 
     def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
-        """Return those of some snapshots whose files are listed and older than the cutoff."""
+        """Return the candidates whose files are listed and older than the cutoff."""
         wanted = IdSet.of(candidates)
         pages = list_ids(self.storage, SNAPSHOTS, older_than=self.older_than)
         found = (page.ids[wanted.contains(page.ids)] for page in pages)
         return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
 
     def mark(self, kept: frozenset[SnapshotId]) -> None:
-        """Read kept snapshots and their manifests, and remember what they need."""
+        """Read kept snapshots and their manifests, and mark what they use."""
         self._marks = {Phase.MANIFESTS: IdSet(), Phase.CHUNKS: IdSet()}
         self.mark_also(kept)
 
     def mark_also(self, added: frozenset[SnapshotId]) -> None:
-        """Read more snapshots, and those of their manifests that were not read yet."""
+        """Read more snapshots, and their manifests that were not yet read."""
         storage, known, progress = self.storage, self._marks[Phase.MANIFESTS], self.progress
         found = distinct_manifests(storage, sorted(added), known, progress)
         for ids in referenced_chunks(storage, found, progress):
             self._marks[Phase.CHUNKS].add(ids)
 
     def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
-        """Delete what is old and not needed."""
+        """Delete old objects that are not kept."""
         needed = self._marks[phase] if kept is None else IdSet.of(kept)
         return delete_unneeded(
             self.storage,

@@ -1,12 +1,12 @@
-"""Marks the manifests and chunk objects that retained snapshots need.
+"""Marks the manifests and chunk objects that kept snapshots use.
 
 Rules of this file
 ------------------
 1. A missing or damaged file ends the collection before anything is deleted, since the objects that
-   it refers to are not known. So does a manifest that can be read, but has another size or fewer
-   references than snapshots list: chunks that only the undamaged file refers to would be deleted.
-2. Files are fetched in batches bounded in bytes, decoded one at a time, and not cached, since each
-   is read once.
+it refers to are unknown. A readable manifest with another size or fewer references than listed in
+snapshots also does: chunks that only the undamaged file refers to would be deleted.
+2. Files are fetched in batches of bounded size, decoded one at a time, and not cached, since each
+is read once.
 3. Ids are handled as columns.
 
 Specification: "Snapshot Files", "Chunk manifest files".
@@ -43,13 +43,13 @@ _ADVICE: Final = (
 )
 
 LISTED: Final = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", "<u4")])
-"""A manifest with the bytes and the references that a snapshot lists for it."""
+"""A manifest, with its size and number of references as listed in a snapshot."""
 
 
 def listed_manifests(
     storage: Storage, snapshot_ids: Iterable[SnapshotId], known: IdSet
 ) -> Iterator[NDArray[np.void]]:
-    """Yield the manifests that snapshots list, ``LISTED``, each once; ``known`` are left out."""
+    """Yield distinct manifests (``LISTED``) of snapshots, without ``known`` ones."""
     for batch in batches(snapshot_ids, _SNAPSHOTS_AT_ONCE):
         keys = [snapshot_key(snapshot_id) for snapshot_id in batch]
         contents = fetched(storage, keys, _NEEDED_BY, _ADVICE)
@@ -72,7 +72,7 @@ def distinct_manifests(
     known: IdSet | None = None,
     progress: ProgressOption = None,
 ) -> NDArray[np.void]:
-    """Return what ``listed_manifests`` yields, as one array."""
+    """Return the manifests of ``listed_manifests`` as one array."""
     parts = listed_manifests(storage, snapshot_ids, IdSet() if known is None else known)
     parts = counted(parts, progress, "Reading snapshots", len(snapshot_ids))
     return np.concatenate([np.empty(0, dtype=LISTED), *parts])
@@ -81,10 +81,10 @@ def distinct_manifests(
 def referenced_chunks(
     storage: Storage, listed: NDArray[np.void], progress: ProgressOption = None
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield the ids of the chunk objects that manifests refer to, repeats included.
+    """Yield the ids of chunk objects in manifests, with repeats.
 
-    Manifests are ``LISTED``, with size 0 if it is unknown; ids are uint8 of shape (k, 12), for one
-    manifest after the other.
+    Manifests are ``LISTED``, with size 0 if unknown; yields ids ``uint8 (k, 12)`` manifest by
+    manifest.
     """
     rows = iter(listed)
     with phase(progress, "Reading manifests", len(listed)) as advance:
@@ -94,7 +94,7 @@ def referenced_chunks(
             for position, (raw, key) in enumerate(zip(batch, keys, strict=True)):
                 found = decoded_manifest(contents[position], key, raw)
                 _check_listed(next(rows), len(contents[position]), found, key)
-                contents[position] = b""  # so that a batch is never held both encoded and decoded
+                contents[position] = b""  # free the encoded bytes after decoding
                 for array in found.arrays:
                     refs = array.refs
                     yield refs.chunk_id[refs.kind == KIND_NATIVE]

@@ -1,8 +1,8 @@
 """Lists objects whose names are ids, and looks up millions of ids in the listing.
 
-One listing of a prefix replaces a request for each chunk. The listing is held as sorted columns,
-21 bytes for each object; a binary search finds many ids at once. Names that are not the canonical
-spelling of an id are foreign; they are counted.
+One listing of a prefix replaces a request for each chunk. The listing is held as sorted columns, 21
+bytes for each object, and searched by vectorized binary search. Objects whose names are not
+canonical ids are foreign; they are only counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 class ListedPage(NamedTuple):
-    """Part of a listing: ids (uint8, shape (n, 12)) with the bytes of their objects.
+    """A page of a listing: ids ``uint8 (n, 12)``, and the sizes of their objects.
 
     ``foreign`` is the number of objects whose names are not ids.
     """
@@ -38,10 +38,10 @@ class ListedPage(NamedTuple):
 def list_ids(
     storage: Storage, prefix: str, starts_with: str = "", *, older_than: datetime | None = None
 ) -> Iterator[ListedPage]:
-    """Yield the objects directly below a prefix such as ``chunks/``, some 10,000 at a time.
+    """Yield the objects directly below a prefix such as ``chunks/``, about 10,000 per page.
 
-    ``starts_with`` limits the listing to ids with these first characters, ``older_than`` to
-    objects that were certainly written before.
+    ``starts_with`` limits the listing to ids with these first characters, ``older_than`` to objects
+    that were certainly written before.
     """
     found = iter(storage.list(prefix + starts_with))
     while page := list(islice(found, _PAGE)):
@@ -56,7 +56,7 @@ def list_ids(
 def is_older(last_modified: datetime, cutoff: datetime) -> bool:
     """Return True if an object was certainly written before a cutoff.
 
-    A time of whole seconds may have been cut: the object was written within the second after it.
+    A time in whole seconds may be truncated: the object may be up to a second newer.
     """
     if last_modified.microsecond == 0:
         return last_modified + _SECOND <= cutoff
@@ -64,7 +64,7 @@ def is_older(last_modified: datetime, cutoff: datetime) -> bool:
 
 
 class ObjectListing:
-    """All objects below a prefix; ids are uint8 of shape (n, 12), in any order."""
+    """All objects below a prefix; ids are ``uint8 (n, 12)`` in any order."""
 
     def __init__(self, ids: NDArray[np.uint8], sizes: NDArray[np.int64], foreign: int = 0) -> None:
         high, low = id_columns(ids)
@@ -90,9 +90,9 @@ class ObjectListing:
         return len(self.sizes)
 
     def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the row of each id, -1 for ids that are not listed: int64, shape (m,)."""
+        """Return the row of each id, ``int64 (m,)``; -1 for ids that are not listed."""
         return self._ids.find(ids)
 
     def unused(self) -> tuple[int, int]:
-        """Return how many objects were not marked in ``is_used``, and their bytes."""
+        """Return the number and the bytes of objects that are not marked in ``is_used``."""
         return int((~self.is_used).sum()), int(self.sizes[~self.is_used].sum())

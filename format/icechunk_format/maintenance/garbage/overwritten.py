@@ -1,10 +1,8 @@
-"""Finds backups of ``repo`` in ``overwritten/`` that no operations log can need any more.
+"""Deletes backups in ``overwritten/`` that the operations log does not need.
 
-Backups that stay, whatever their age
--------------------------------------
-All that the operations log names, since a log that grows may continue through any of them. Deleted
-are backups of updates that lost a race or were interrupted, backups of the ``config.yaml`` of spec
-version 1, and backups behind a gap, where a backup was deleted by hand.
+Backups in the chain of the operations log are kept regardless of their age. Deleted are backups of
+updates that lost a race or were interrupted, backups of the ``config.yaml`` of spec version 1, and
+backups before a gap in the chain, where a backup was deleted manually.
 
 Specification: "Updates to the repo info file".
 """
@@ -30,13 +28,13 @@ _NAME: Final = re.compile(r"(?:repo|config\.yaml)\.\d{14}\.([0-9A-Z]{20})")
 
 
 def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
-    """Return the names of the backups that the operations log names, beginning with a state.
+    """Return the names of the backups in the operations log of a state.
 
     Raises
     ------
     FormatError
-        A backup is damaged, or backups name one another in a circle, so that it is unknown which
-        others are needed.
+        A backup is damaged, or the chain of backups has a cycle, so that the needed backups are
+        unknown.
     """
     named = {update.backup_path for update in read_operations(storage, info)}
     return {name for name in (*named, info.repo_before_updates) if name is not None}
@@ -45,9 +43,9 @@ def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
 def trim_overwritten(
     storage: Storage, needed: set[str], older_than: datetime, *, dry_run: bool = False
 ) -> DeleteReport:
-    """Delete the backups that are old enough and that no log names.
+    """Delete old backups that are not needed.
 
-    Memory: one key for each backup that is deleted.
+    Memory: one key for each deleted backup.
     """
     keys: list[str] = []
     sizes: list[int] = []

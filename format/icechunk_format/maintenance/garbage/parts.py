@@ -1,15 +1,14 @@
-"""Cuts marking and sweeping into parts, so that many processes collect one repository together.
+"""Divides marking and sweeping into parts, for garbage collection on a cluster.
 
-A part is the set of ids that begin with the same one or two characters, which a storage can list;
-``depth`` is the number of these characters. Between processes ids are serialized: one byte string
-holds all ids of one part that a process found.
+A part is the set of ids that begin with the same one or two characters, which can be listed;
+``depth`` is the number of characters. Ids are serialized between processes: one byte string has all
+ids of a part that a process found.
 
 Rules of this file
 ------------------
-1. Each function takes the rows of a task; the caller moves rows between tasks. Results do not
-   depend on the order of rows, so a repeated task gives the same result.
-2. A task that sweeps checks the number of ids that it received. If some are missing, it deletes
-   nothing.
+1. Each function takes the rows of a task; the caller shuffles rows between tasks. Results do not
+depend on the order of rows, so a repeated task gives the same result.
+2. A sweep task checks the number of received ids. If some are missing, it deletes nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from icechunk_format.storage.location import Location, open_storage
 
 _BITS: Final = 5
 _SIZE: Final = SnapshotId.SIZE
-# Ids that a task gathers before it hands them on: they are handed on without repeats, so the more
-# the better, and 12 to 80 bytes each.
+# Ids that a task collects and deduplicates before it yields them; they take 12 to 80 bytes each.
 _GATHERED: Final = 2_000_000
-# The most that one row of a list of manifests adds to the work of a task.
+# Maximum number of manifests in one row of a list.
 _ROW_MANIFESTS: Final = 256
 _ROW_BYTES: Final = 16 * 2**20
 
@@ -65,30 +63,30 @@ def part_prefix(part: int, depth: int) -> str:
 
 
 def parts_of(raw: NDArray[np.uint8], depth: int) -> NDArray[np.int64]:
-    """Return the part of each id, uint8 of shape (n, 12): int64, shape (n,)."""
+    """Return the part of each id: ids ``uint8 (n, 12)``, parts ``int64 (n,)``."""
     head = (raw[:, 0].astype(np.int64) << 8) | raw[:, 1]
     return head >> (16 - _BITS * depth)
 
 
 def ids_by_part(raw: NDArray[np.uint8], depth: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the ids of each part, serialized; ids are sorted already."""
+    """Yield the serialized ids of each part; the input is sorted."""
     return rows_by_part(raw, parts_of(raw, depth))
 
 
 def rows_by_part(rows: NDArray[Any], parts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows of each part, serialized; they are sorted by their parts already."""
+    """Yield the serialized rows of each part; the input is sorted by part."""
     for start, stop in _runs(parts[np.newaxis]):
         yield int(parts[start]), rows[start:stop].tobytes()
 
 
 def _runs(labels: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return begin and end of each run of equal columns; labels have shape (k, n)."""
+    """Return start and end of each run of equal columns; labels have shape (k, n)."""
     starts = np.flatnonzero((np.diff(labels, prepend=-1) != 0).any(axis=0)).tolist()
     return list(zip(starts, [*starts[1:], labels.shape[1]], strict=True)) if starts else []
 
 
 def distinct_rows(rows: NDArray[np.void], size: str) -> NDArray[np.void]:
-    """Return the row of each ``id`` with the largest ``size``, which is another field; by id."""
+    """Return the row with the largest ``size`` (a field name) for each ``id``, sorted by id."""
     high, low = id_columns(rows["id"])
     rows = rows[np.lexsort((rows[size], low, high))]
     is_last = np.ones(len(rows), dtype=np.bool_)
@@ -97,12 +95,12 @@ def distinct_rows(rows: NDArray[np.void], size: str) -> NDArray[np.void]:
 
 
 def ids_in(ids: bytes) -> NDArray[np.uint8]:
-    """Return serialized ids: uint8, shape (n, 12)."""
+    """Deserialize ids to ``uint8 (n, 12)``."""
     return np.frombuffer(ids, dtype=np.uint8).reshape(-1, _SIZE)
 
 
 def snapshot_rows(snapshot_ids: Iterable[SnapshotId], count: int) -> list[bytes]:
-    """Return the ids of snapshots, serialized in at most ``count`` rows."""
+    """Serialize the ids of snapshots to at most ``count`` rows."""
     raw = IdSet.of(snapshot_ids).ids()
     step = max(1, -(-len(raw) // max(1, count)))
     return [raw[first : first + step].tobytes() for first in range(0, len(raw), step)]
@@ -111,7 +109,7 @@ def snapshot_rows(snapshot_ids: Iterable[SnapshotId], count: int) -> list[bytes]
 def old_snapshots(
     location: Location, older_than: datetime, candidates: bytes, parts: Iterable[int]
 ) -> Iterator[bytes]:
-    """Yield the candidates of some parts whose files are listed and older than the cutoff."""
+    """Yield the candidates in some parts whose files are listed and older than the cutoff."""
     storage = open_storage(location)
     wanted = IdSet(ids_in(candidates))
     for part in parts:
@@ -123,7 +121,7 @@ def old_snapshots(
 def manifests_of_snapshots(
     location: Location, rows: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield by part the manifests that snapshots list, ``LISTED``, each once for each task."""
+    """Yield, by part, the manifests (``LISTED``) of snapshots, deduplicated per task."""
     storage = open_storage(location)
     ids = (SnapshotId(one.tobytes()) for row in rows for one in ids_in(row))
     for listed in listed_manifests(storage, ids, IdSet()):
@@ -132,7 +130,7 @@ def manifests_of_snapshots(
 
 
 class ManifestRow(NamedTuple):
-    """Manifests of one part that one task reads, serialized as ids and as ``LISTED``, and sums."""
+    """Manifests of one part for one task, serialized as ids and as ``LISTED``, with totals."""
 
     part: int
     ids: bytes
@@ -142,8 +140,9 @@ class ManifestRow(NamedTuple):
 
 
 def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[ManifestRow]:
-    """Yield the manifests of a part, each once and in order, in rows of bounded work."""
-    # Sizes of one manifest agree in a sound repository; if not, the largest is the safest bound.
+    """Yield the distinct manifests of a part, sorted, in rows of bounded work."""
+    # Sizes of a manifest are equal in an undamaged repository; otherwise the largest is a safe
+    # bound.
     found = distinct_rows(np.frombuffer(b"".join(listed), dtype=LISTED), "size")
     before = np.cumsum(found["size"]) - found["size"]
     rows = np.arange(len(found)) // _ROW_MANIFESTS
@@ -161,7 +160,7 @@ def distinct_manifest_rows(part: int, listed: Iterable[bytes]) -> Iterator[Manif
 def chunks_of_manifests(
     location: Location, rows: Iterable[bytes], depth: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield by part the chunks that manifests, ``LISTED``, refer to, nearly without repeats."""
+    """Yield, by part, the chunks in manifests (``LISTED``), with few repeats."""
     storage = open_storage(location)
     found = IdSet()
     for row in rows:
@@ -176,7 +175,7 @@ def chunks_of_manifests(
 def sweep_part(task: SweepTask, part: int, kept: Iterable[bytes], expected: int) -> DeleteReport:
     """Delete the garbage of one part.
 
-    ``kept`` are serialized ids that stay; ``expected`` is their number, repeats included.
+    ``kept`` are serialized ids to keep; ``expected`` is their number, including repeats.
 
     Raises
     ------

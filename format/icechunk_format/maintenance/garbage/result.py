@@ -1,4 +1,4 @@
-"""Counts the deletions of a collection: of one batch, of one phase, and in total."""
+"""Defines the counts of a collection: of a batch, of a phase, and in total."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ MAX_SHOWN_ERRORS: Final = 10
 
 
 class Phase(Enum):
-    """Kinds of objects in the order of their deletion: those that refer to others first.
+    """Kinds of objects in the order of deletion: those that refer to others first.
 
-    So a collection that dies leaves objects that nothing refers to, and never a reference to a
-    deleted object.
+    An interrupted collection therefore never leaves a reference to a deleted object.
     """
 
     SNAPSHOTS = "snapshots"
@@ -30,7 +29,7 @@ class Phase(Enum):
 
     @property
     def prefix(self) -> str:
-        """Prefix of the keys of this kind of object."""
+        """The prefix of keys of this kind of object."""
         return _PREFIXES[self]
 
 
@@ -44,18 +43,18 @@ _PREFIXES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteReport:
-    """Outcome of deletions; in a dry run, of those that would be made.
+    """The outcome of deletions, or of a dry run.
 
     Parameters
     ----------
     failed_objects
-        Objects that still exist, garbage for the next collection.
+        Objects that could not be deleted.
     throttled_requests
-        Requests that the storage refused for their rate; each was sent again.
+        Requests that the storage throttled; each was repeated.
     errors
         Distinct reasons of failures, at most ``MAX_SHOWN_ERRORS``.
     gave_up
-        Whether deletions ended because too many failed in a row.
+        True if the deletions were aborted after too many consecutive failures.
     """
 
     deleted_objects: int = 0
@@ -77,37 +76,37 @@ class DeleteReport:
 
 
 def distinct_errors(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Return the first few reasons, each once, in order."""
+    """Return the first distinct reasons, in order."""
     return tuple(dict.fromkeys(text for part in parts for text in part))[:MAX_SHOWN_ERRORS]
 
 
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectResult:
-    """Result of a collection, or of its dry run: the objects deleted.
+    """The result of a garbage collection or of its dry run.
 
     Parameters
     ----------
     bytes_deleted
-        Bytes of all objects deleted, by the sizes in the listing.
+        Bytes of all deleted objects, from the listing.
     snapshots_deleted, transaction_logs_deleted, manifests_deleted, chunks_deleted
-        Objects deleted of each kind.
+        Number of deleted objects of each kind.
     overwritten_deleted
-        Old copies of ``repo`` and ``config.yaml`` that were deleted.
+        Number of deleted backups of ``repo`` and ``config.yaml``.
     staged_deleted
-        Files that killed writers left unfinished in a local storage.
+        Number of deleted unfinished files of killed writers in a local storage.
     objects_failed_to_delete
-        Garbage that could not be deleted; the next collection tries again.
+        Number of objects that could not be deleted; the next collection tries again.
     throttled_requests
         Requests that the storage refused for their rate; each was sent again.
     delete_errors
         Distinct reasons of failures, at most 10.
     skipped_phases
-        Kinds that were skipped because objects that may refer to them could not be deleted.
+        Kinds that were skipped, because objects that may refer to them could not be deleted.
     dry_run
-        Whether nothing was changed.
+        True if nothing was changed.
     totals
-        What Spark's tasks have read, listed and deleted; None for a call in this process.
+        Requests and bytes of Spark's tasks; None for a call in this process.
     """
 
     bytes_deleted: int = 0
@@ -137,5 +136,5 @@ class CollectResult:
         )
 
     def with_skipped(self, phase: Phase) -> CollectResult:
-        """Add a phase that did not run."""
+        """Add a skipped phase."""
         return replace(self, skipped_phases=(*self.skipped_phases, phase.value))

@@ -1,16 +1,16 @@
-"""Chooses the snapshots that a collection keeps, and makes a ``repo`` without the others.
+"""Finds the snapshots that a collection keeps, and removes the others from ``repo``.
 
 Rules of this file
 ------------------
-1. Kept are snapshots that a branch, a tag or an extra root reaches, and unreachable ones that are
-   new: their files are younger than the cutoff by the storage's clock, or not listed yet.
-2. The age of the file, not the time in the snapshot, decides whether a snapshot leaves ``repo``,
-   since the storage's clock decides whether the file is deleted.
+1. Kept are snapshots that a branch, a tag or an extra root reaches, and new unreachable snapshots,
+whose files are newer than the cutoff by the storage's clock, or not yet listed.
+2. Snapshots are removed from ``repo`` by the time of their file, not by the time in the snapshot,
+since files are also deleted by the storage's clock.
 3. A kept snapshot whose parent is removed gets its nearest kept ancestor as parent, and lists the
-   transaction logs of those in between.
-4. ``repo`` may change while a collection reads. New snapshots are kept and marked, since they may
-   use data of a removed one. If a new snapshot descends from one to be removed, or a ref points to
-   one, the collection begins again.
+transaction logs of the removed ancestors in between.
+4. ``repo`` may change during a collection. New snapshots are kept and marked, since they may use
+data of a removed snapshot. If a new snapshot descends from a snapshot to remove, or a ref points to
+one, the collection starts again.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """
@@ -30,13 +30,13 @@ from icechunk_format.spec.repo_info.updates import GCRanUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootsMoved:
-    """Other writers changed the repository, so roots must be found again."""
+    """A change of the repository by other writers, after which roots must be found again."""
 
     why: str
 
 
 def reachable(history: History, extra_roots: Iterable[SnapshotId] = ()) -> frozenset[SnapshotId]:
-    """Return the snapshots that refs and extra roots reach; in version 1, one read for each."""
+    """Return the snapshots that refs and extra roots reach; one read per snapshot in version 1."""
     tips = (*history.branches().values(), *history.tags().values(), *extra_roots)
     return frozenset(reached_from(history, tips))
 
@@ -44,10 +44,9 @@ def reachable(history: History, extra_roots: Iterable[SnapshotId] = ()) -> froze
 def without_dropped(
     info: RepoInfo, kept: frozenset[SnapshotId], dropped: frozenset[SnapshotId]
 ) -> Transition | RootsMoved:
-    """Return the state without the dropped snapshots, or why the roots are out of date.
+    """Return the state without the dropped snapshots, or the change that outdated the roots.
 
-    Manifests and chunks of the ``kept`` snapshots stay; ``repo`` listed the ``dropped`` beside
-    them.
+    ``kept`` and ``dropped`` are all snapshots that ``repo`` listed when the roots were found.
     """
     snapshots: dict[SnapshotId, SnapshotInfo] = {}
     for snapshot in info.snapshots.values():

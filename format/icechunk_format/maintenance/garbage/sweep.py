@@ -1,13 +1,13 @@
-"""Sweeps one kind of object: lists all, and deletes those that are not marked.
+"""Sweeps one kind of object: lists all objects, and deletes those that are not marked.
 
 Rules of this file
 ------------------
-1. Only objects whose names are ids in canonical spelling are considered; others stay.
-2. The listing is complete before the first deletion, since not every storage lists a folder
-   reliably while it shrinks. Garbage is held as columns, 20 bytes an object.
+1. Only objects whose names are canonical ids are considered; others are kept.
+2. The listing is complete before the first deletion, since some storages list a folder unreliably
+during deletions. Garbage is held as columns, 20 bytes for each object.
 3. An object that no longer exists counts as deleted.
-4. Deletions begin with one request of 1000 objects. Success raises the number of parallel
-   requests, a rate-limit error lowers it and waits. Too many failures in a row end the deletions.
+4. Deletions begin with one request of 1000 objects. Success increases the number of parallel
+requests; throttling reduces it, after a pause. Too many consecutive failures abort the deletions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.protocol import Storage
 
 DELETE_BATCH: Final = 1000
-"""Objects of one request: what S3 takes."""
+"""Objects of one request: the limit of S3."""
 
 MAX_FAILURES_IN_A_ROW: Final = 20
 
@@ -52,7 +52,7 @@ def delete_unneeded(
 ) -> DeleteReport:
     """Delete the objects below ``prefix`` that are older than the cutoff and not kept.
 
-    Only names that begin with ``within`` are listed.
+    Lists only names that begin with ``within``.
     """
     found = [np.empty((0, 12), dtype=np.uint8)]
     sizes = [np.empty(0, dtype=np.uint64)]
@@ -83,10 +83,11 @@ def delete_keys(
     pause: Callable[[float], None] = time.sleep,
     advance: Callable[[int], None] = lambda _: None,
 ) -> DeleteReport:
-    """Delete objects at the rate that the storage takes.
+    """Delete objects, adapting to the rate limit of the storage.
 
-    ``keys_of`` returns the keys of a range of them, ``sizes`` are their bytes. ``pause`` waits for
-    some seconds; ``advance`` is called with the number of objects finished since its last call.
+    ``keys_of`` returns the keys of a range of objects, ``sizes`` are their bytes. ``pause`` waits a
+    number of seconds; ``advance`` is called with the number of objects finished since its last
+    call.
     """
     if dry_run:
         return DeleteReport(deleted_objects=count, deleted_bytes=int(sizes.sum()))
@@ -118,7 +119,7 @@ def delete_keys(
 def _delete(
     storage: Storage, keys: list[str], sizes: NDArray[np.uint64]
 ) -> tuple[DeleteReport, bool]:
-    """Send one round of deletions; return also whether it was refused for its rate."""
+    """Send one round of deletions; return the report, and whether it was throttled."""
     try:
         failures = storage.delete_many(keys)
     except StorageError as error:
@@ -127,7 +128,7 @@ def _delete(
         return report, _is_throttled(error.facts.get("status"), [reason])
     reasons = [failure.reason for failure in failures]
     if failures and _is_throttled(None, reasons):
-        # All of them again: an object may be deleted twice.
+        # Repeat all objects: deleting an object twice is harmless.
         return DeleteReport(failed_objects=len(failures), errors=distinct_errors(reasons)), True
     failed = {failure.key for failure in failures}
     gone = np.array([key not in failed for key in keys], dtype=bool)

@@ -1,12 +1,13 @@
-"""Commits a rewrite: replaces old manifests by new ones, on top of other commits.
+"""Commits a rewrite: replaces manifests in the newest snapshot of the branch.
 
 Rules of this file
 ------------------
-1. Manifests never change. If an array still lists every manifest that was rewritten, the new ones
-   hold the same references, however many commits came in between.
-2. If an array lacks one of them, or a manifest of another commit overlaps a new one, the array is
-   left unchanged and reported.
-3. The transaction log is empty, since no node and no chunk changes, so no session conflicts.
+1. Manifests never change. If an array still lists every rewritten manifest, the new manifests have
+the same references, independent of commits in between.
+2. If an array no longer lists one of them, or a manifest of another commit overlaps a new manifest,
+the array is left unchanged and reported.
+3. No node and no chunk changes, so the transaction log is empty and does not conflict with
+sessions.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """
@@ -51,7 +52,7 @@ from icechunk_format.storage.measures import Measures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayReplacement:
-    """Manifests of one array to remove, and the new files in their place, once they are stored."""
+    """Manifests of one array to remove, and the stored manifests that replace them."""
 
     node_id: NodeId
     path: str
@@ -62,7 +63,7 @@ class ArrayReplacement:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """A planned rewrite; ``replaced`` names the manifests to remove, without their new files."""
+    """A planned rewrite; ``replaced`` has the manifests to remove, without new files."""
 
     repository: Repository
     branch: str
@@ -74,7 +75,7 @@ class RewritePlan:
 
     @property
     def references(self) -> int:
-        """References in the manifests to remove."""
+        """Number of references in the manifests to remove."""
         listed = self.base.manifest_files
         return sum(int(listed.counts_of(item.removed.ids).sum()) for item in self.replaced)
 
@@ -82,25 +83,25 @@ class RewritePlan:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """Result of a rewrite, or of its dry run.
+    """The result of a rewrite or of its dry run.
 
     Parameters
     ----------
     commit
-        The new snapshot; None if all manifests fit already, and after a dry run.
+        The new snapshot; None if all manifests follow the rules, and for a dry run.
     manifests_before, manifests_after
-        Manifest files of the snapshot before and after; after a dry run, an estimate.
+        Number of manifest files of the snapshot before and after; estimated for a dry run.
     references
-        References in the new files; after a dry run, in those that would be replaced.
+        Number of references in the new files; for a dry run, in the files to replace.
     bytes_before, bytes_after
-        Bytes of those manifest files; None if unknown.
+        Bytes of the manifest files before and after; None if unknown.
     left_out
-        Paths of arrays that keep their old manifests, since other commits changed these; rewrite
-        again for these arrays.
+        Paths of arrays that keep their old manifests, because other commits changed them; rewrite
+        these arrays again.
     dry_run
-        Whether nothing was written.
+        True if nothing was written.
     totals
-        What Spark's tasks have read and written; None for a call in this process.
+        Requests and bytes of Spark's tasks; None for a call in this process.
     """
 
     commit: CommitResult | None
@@ -122,12 +123,12 @@ def commit_rewrite(
     metadata: Mapping[str, Any] | None,
     amend: bool,
 ) -> RewriteResult:
-    """Commit new manifests to a branch; the snapshot's metadata record the rules of the plan.
+    """Commit new manifests to a branch, with the rules of the plan in the snapshot's metadata.
 
     Raises
     ------
     ConflictError
-        No array can be rewritten any more, or with ``amend`` the branch has moved.
+        Other commits changed every rewritten array, or with ``amend`` the branch moved.
     """
     storage, branch, format = plan.repository.storage, plan.branch, plan.context.format
     tip = plan.repository.writable_tip(branch)
@@ -197,14 +198,14 @@ def commit_rewrite(
 def _applied(
     current: Snapshot, replacements: Sequence[ArrayReplacement], *, is_base: bool
 ) -> tuple[list[NodeSnapshot], list[ManifestReceipt], tuple[str, ...]]:
-    """Return changed arrays, their new files, and the paths of arrays that stay unchanged."""
+    """Return changed arrays, their new files, and the paths of arrays left unchanged."""
     changed: list[NodeSnapshot] = []
     files: list[ManifestReceipt] = []
     left_out: list[str] = []
     for item in replacements:
         node = current.nodes.with_id(item.node_id)
         if node is None or node.array is None:
-            continue  # The array was deleted, with its manifests.
+            continue  # The array was deleted.
         found = _replaced(node.array.manifests, item, is_base=is_base)
         if found is None:
             left_out.append(item.path)
@@ -217,7 +218,7 @@ def _applied(
 def _replaced(
     listed: ManifestRefs, item: ArrayReplacement, *, is_base: bool
 ) -> ManifestRefs | None:
-    """Return the list of an array with the new manifests; None if they do not fit in."""
+    """Return the manifest list of an array with the new manifests; None on a conflict."""
     if listed.ndim != item.removed.ndim:
         return None
     have, gone = manifest_keys(listed), manifest_keys(item.removed)

@@ -1,13 +1,13 @@
-"""Chooses the manifests of an array to rewrite, and cuts the work into boxes. No I/O.
+"""Chooses the manifests of an array to rewrite, and divides them into boxes. No I/O.
 
 Algorithm
 ---------
-1. The splitting rules cut the chunk grid of an array into cells, one manifest each. A manifest fits
-   if it is in one cell and shares that cell with no other one. If a cell holds more references than
-   a file may, several files fit as well, unless they are many more than needed.
-2. Other manifests are rewritten, in boxes that hold about as many references as one file may
-   (``bounded_reads.cut_into_boxes``). Nothing is read for the plan.
-3. A manifest that reaches into several boxes is read for each of them.
+1. The splitting rules divide the chunk grid of an array into cells, one manifest each. A manifest
+fits if it is the only one in its cell and in no other cell. If a cell has more references than the
+limit of a file, several files fit, unless they are many more than needed.
+2. Other manifests are rewritten, in boxes with about the maximum number of references of a file
+(``bounded_reads.cut_into_boxes``).
+3. A manifest that overlaps several boxes is read for each box.
 
 Memory is a few times the list of the array's manifests.
 
@@ -28,8 +28,8 @@ from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.repository.commit.manifest_plan import grouped_rows
 from icechunk_format.repository.files.bounded_reads import BoxOfReferences, cut_into_boxes
 
-# A cell of more references than one file may hold can have so many times the files it needs: how
-# they are cut depends on where the references are, and writing them again would change nothing.
+# Files of a large cell may exceed the minimum number by this factor: the division depends on the
+# positions of references, and rewriting would not improve it.
 _FILES_OVER_NEED: Final = 4
 
 
@@ -37,8 +37,7 @@ _FILES_OVER_NEED: Final = 4
 class RewriteOfArray:
     """The manifests of one array to replace, and the boxes in which to rewrite them.
 
-    Rows, also those of the boxes, are rows of the array's list; manifests in other rows fit and
-    stay.
+    All rows are rows of the array's manifest list; manifests in other rows fit.
     """
 
     replaced_rows: NDArray[np.int64]
@@ -53,13 +52,13 @@ def plan_rewrite_of(
 ) -> RewriteOfArray:
     """Plan the rewrite of one array.
 
-    Manifests have ``extents``, uint32 of shape (n, ndim, 2), and ``counts`` references. ``cells``
-    are chunks per manifest along each axis, ``max_refs`` the most references in one file.
+    Manifests have ``extents``, ``uint32 (n, ndim, 2)``, and ``counts`` references. ``cells`` are
+    chunks per manifest along each axis, ``max_refs`` is the maximum number of references in a file.
     """
     boxes = extents.astype(np.int64)
     sizes = np.array(cells, dtype=np.int64)
     counts = np.maximum(counts, 1)
-    # A manifest whose extents hold no chunk is removed.
+    # Manifests with empty extents are removed.
     filled = np.flatnonzero((boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1))
     fits = np.zeros(len(boxes), dtype=np.bool_)
     fits[filled] = _fitting(extents[filled], boxes[filled], counts[filled], sizes, max_refs)
@@ -80,7 +79,7 @@ def _fitting(
     cells: NDArray[np.int64],
     max_refs: int,
 ) -> NDArray[np.bool_]:
-    """Return for each manifest, all of them filled, whether it may stay."""
+    """Return a mask of the manifests that fit; all have non-empty extents."""
     first, last = boxes[:, :, 0] // cells, (boxes[:, :, 1] - 1) // cells
     in_one = (first == last).all(axis=1)
     fits = np.zeros(len(boxes), dtype=np.bool_)
@@ -96,7 +95,7 @@ def _fitting(
             fits[rows] = is_limited and files <= _FILES_OVER_NEED * needed
     for pairs in overlapping_pairs(extents):
         fits[pairs.reshape(-1)] = False
-    # Whatever reaches into a cell from outside is rewritten, and so is the cell.
+    # A manifest that overlaps several cells is rewritten, together with these cells.
     outer = np.flatnonzero(~in_one)
     if len(outer) and fits.any():
         chosen = np.concatenate([np.flatnonzero(fits), outer])
@@ -105,7 +104,7 @@ def _fitting(
             left, right = chosen[pairs[:, 0]], chosen[pairs[:, 1]]
             fits[left[~in_one[right]]] = False
             fits[right[~in_one[left]]] = False
-    # A cell stays as a whole or not at all.
+    # All manifests of a cell are rewritten, or none.
     for rows in groups:
         if len(rows) > 1 and not fits[rows].all():
             fits[rows] = False

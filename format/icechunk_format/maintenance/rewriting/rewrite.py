@@ -1,4 +1,4 @@
-"""Rewrites the manifests of a branch so that they fit the splitting rules.
+"""Rewrites the manifests of a branch according to the splitting rules.
 
 Appends leave many small manifests, and changed rules leave manifests of the old rules. A rewrite
 makes one commit with the same nodes and chunks in new manifests. No chunk is read.
@@ -6,14 +6,14 @@ makes one commit with the same nodes and chunks in new manifests. No chunk is re
 Steps
 -----
 1. Plan: compare the extents of all manifests with the rules; only the snapshot is read.
-2. Tasks read the manifests that do not fit, and store new ones (``task``).
+2. Tasks read the manifests that do not fit, and store new manifests (``task``).
 3. Commit. After commits of other writers, the new manifests still replace the old ones in each
-   array that lists all of the old ones and nothing that overlaps the new: manifests never change,
-   so the rewritten references are the current ones. Other arrays are left as they are.
+array that lists all old manifests and none that overlaps the new ones: manifests never change, so
+the rewritten references are current. Other arrays are left unchanged.
 
-Executors run the same three steps: see ``icechunk_spark.maintenance``.
+``icechunk_spark.maintenance`` runs the same steps on executors.
 
-Specification: "Chunk Manifest Files"; the reference calls this ``rewrite_manifests``.
+Specification: "Chunk Manifest Files"; the reference library has ``rewrite_manifests``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from icechunk_format.storage.location import Place
 DEFAULT_MESSAGE: Final = "Rewrite manifests"
 Splitting = Sequence[SplittingRule] | Sequence[Any] | dict[str, Any]
 
-# Many small arrays make one task; few references of a large array make one task as well.
+# Files of a task: many small arrays share a task.
 _FILES_PER_TASK: Final = 4_096
 
 
@@ -77,51 +77,51 @@ def rewrite_manifests(
     dry_run: bool = False,
     progress: ProgressOption = None,
 ) -> RewriteResult:
-    """Rewrite the manifests that do not fit the splitting rules, in one commit.
+    """Rewrite the manifests that do not follow the splitting rules, in one commit.
 
-    Memory is bounded by two million references: those of one new manifest and of its sources.
+    Memory is bounded by two million references: of one new manifest and of its sources.
 
     Parameters
     ----------
     location
         The repository.
     branch
-        The branch to rewrite, and to commit to.
+        The branch to rewrite.
     splitting
-        The rules, in the words of the configuration: ``[["any_array", [{"condition": "Any",
-        "num_chunks": 1000}]]]``, a map with these as ``split_sizes``, or ``SplittingRule`` values.
-        None takes the repository's configuration. Later commits follow the configuration again, so
-        permanent rules belong there.
+        The rules, as in the configuration: ``[["any_array", [{"condition": "Any", "num_chunks":
+        1000}]]]``, a map with these as ``split_sizes``, or ``SplittingRule`` values. None uses the
+        configuration. Later commits always follow the configuration, so permanent rules belong
+        there.
     paths
-        Arrays, and groups for all arrays in them; None means all of the repository.
+        Paths of arrays, or of groups for all arrays in them; None is all arrays.
     message
         Message of the commit.
     metadata
-        JSON values by name, beside which the rules are recorded, as the reference does.
+        JSON values by name, for the snapshot; the rules are added, as in the reference library.
     amend
-        Whether to replace the newest snapshot. Needs spec version 2.
+        Replace the newest snapshot. Needs spec version 2.
     dry_run
-        Whether to plan only. The number of manifests afterwards is then an estimate.
+        Only plan. The number of manifests afterwards is then an estimate.
     progress
         Called with the number of rewritten references; see ``icechunk_format.progress``.
 
     Returns
     -------
     RewriteResult
-        Its ``commit`` is None if every manifest fits already.
+        Counts, and the commit; None if every manifest follows the rules.
 
     Raises
     ------
     NotFoundError
         The repository, branch or path does not exist, or a manifest is missing.
     InvalidInputError
-        ``splitting`` or ``metadata`` cannot be used.
+        ``splitting`` or ``metadata`` is invalid.
     ConflictError
-        Other commits changed every rewritten array, or with ``amend`` moved the branch.
+        Other commits changed every rewritten array, or moved the branch with ``amend``.
     UnsupportedError
-        ``amend`` in spec version 1, or the configuration has an unknown condition.
+        ``amend`` is used in spec version 1, or the configuration has an unknown condition.
     CommitOutcomeUnknownError, ReadOnlyError, FormatError, StorageError
-        As for commits; nothing was committed unless the outcome is unknown.
+        As for commits. Nothing was committed, unless the outcome is unknown.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def rewrite_manifests(
 
 
 def check_commit(plan: RewritePlan, metadata: Mapping[str, Any] | None) -> None:
-    """Raise, before any work, the errors that the commit would raise."""
+    """Raise the errors of the commit before any work."""
     plan.repository.writable_tip(plan.branch)
     MetadataItems.of(metadata)
 
@@ -155,9 +155,9 @@ def plan_rewrite(
     refs_per_task: int = MAX_REFS_PER_MANIFEST,
     max_refs: int = MAX_REFS_PER_MANIFEST,
 ) -> RewritePlan:
-    """Plan a rewrite; other arguments and errors are those of ``rewrite_manifests``.
+    """Plan a rewrite, with the arguments and errors of ``rewrite_manifests``.
 
-    A task reads about ``refs_per_task`` references, and a new file holds at most ``max_refs``.
+    A task reads about ``refs_per_task`` references, and a new file has at most ``max_refs``.
     """
     repository = Repository.open(location)
     base = repository.snapshot(repository.resolve(branch=branch))
@@ -199,7 +199,7 @@ def plan_rewrite(
             location=repository.location,
             format=ManifestFormat(
                 spec_version=repository.spec_version,
-                # The stored configuration stays here: tasks need a few numbers of it.
+                # Tasks need only a few numbers of the configuration.
                 config=replace(config, raw={}, virtual_chunk_containers=()),
                 max_refs=max_refs,
             ),
@@ -209,7 +209,7 @@ def plan_rewrite(
 
 
 def regrouped(plan: RewritePlan, refs_per_task: int) -> RewritePlan:
-    """Return a plan whose tasks read about ``refs_per_task`` references each."""
+    """Regroup a plan to tasks of about ``refs_per_task`` references."""
     work = [box for task in plan.tasks for box in task]
     return replace(plan, tasks=_tasks(work, refs_per_task))
 
@@ -222,7 +222,7 @@ def finish_rewrite(
     metadata: Mapping[str, Any] | None = None,
     amend: bool = False,
 ) -> RewriteResult:
-    """Commit the results of a plan's tasks; arguments are those of ``rewrite_manifests``."""
+    """Commit the receipts of a plan's tasks, with arguments of ``rewrite_manifests``."""
     if not plan.replaced:
         unchanged = expected_result(plan)
         return replace(unchanged, bytes_after=unchanged.bytes_before, dry_run=False)
@@ -239,7 +239,7 @@ def finish_rewrite(
 
 
 def expected_result(plan: RewritePlan) -> RewriteResult:
-    """Return the expected result of a rewrite; no manifest is read for it."""
+    """Return the result of a dry run."""
     before = plan.base.manifest_files
     replaced = sum(len(item.removed) for item in plan.replaced)
     boxes = [box for task in plan.tasks for box in task]
@@ -255,7 +255,7 @@ def expected_result(plan: RewritePlan) -> RewriteResult:
 
 
 def _cells_of(box: RewriteBox) -> int:
-    """Return about how many cells of a box hold references."""
+    """Estimate the number of cells of a box that have references."""
     cells = np.array(box.cells, dtype=np.int64)
     low = np.maximum(box.manifests.extents[:, :, 0], box.box[:, 0]).min(axis=0) // cells
     high = (np.minimum(box.manifests.extents[:, :, 1], box.box[:, 1]).max(axis=0) - 1) // cells
@@ -265,7 +265,7 @@ def _cells_of(box: RewriteBox) -> int:
 
 
 def _tasks(work: Sequence[RewriteBox], refs_per_task: int) -> tuple[RewriteTask, ...]:
-    # A file counts as some references, so that the number of files of a task is also bounded.
+    # A file counts like some references, so that the number of files of a task is also bounded.
     file = refs_per_task // _FILES_PER_TASK
     sized = ((box, box.references + file * len(box.manifests)) for box in work)
     return tuple(map(tuple, sized_batches(sized, _FILES_PER_TASK, refs_per_task)))
@@ -276,7 +276,7 @@ def _rules_of(splitting: Splitting) -> tuple[SplittingRule, ...]:
     if isinstance(tree, Sequence) and all(isinstance(rule, SplittingRule) for rule in tree):
         return tuple(tree)
     try:
-        # Tuples are lists to JSON.
+        # JSON converts tuples to lists.
         return parse_rules(json.loads(json.dumps(tree, default=str)), "splitting")
     except FormatError as error:
         raise InvalidInputError(

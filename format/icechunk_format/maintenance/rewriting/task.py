@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. A task is small and picklable: ids, extents and boxes, no references and no credential. Its
-   receipt names the stored files.
+1. A task is small and picklable: ids, extents and boxes, without references and credentials. Its
+receipt lists the stored files.
 2. References are copied unchanged: native, inline, and virtual with checksums. No chunk is read.
-3. Memory: the references of one box, about as many as one file may hold, and a part of the decoded
-   source manifests; see ``bounded_reads``.
+3. Memory: the references of one box, about the maximum of one file, and a part of the decoded
+source manifests; see ``bounded_reads``.
 
 Specification: "Chunk Manifest Files".
 """
@@ -34,7 +34,7 @@ from icechunk_format.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RewriteBox:
-    """A box of chunks of one array, whose references one process rewrites.
+    """A box of chunks of one array whose references are rewritten together.
 
     Parameters
     ----------
@@ -56,23 +56,23 @@ class RewriteBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteContext:
-    """Location and format of the files, which all tasks of a rewrite share."""
+    """The context of all tasks: location and format of the files."""
 
     location: Location
     format: ManifestFormat
 
 
 RewriteTask = tuple[RewriteBox, ...]
-"""Boxes for one process."""
+"""The boxes of a task."""
 
 RewriteReceipt = list[tuple[NodeId, tuple[ManifestReceipt, ...]]]
-"""For each box of a task, its array and the files that were stored."""
+"""For each box of a task: its array and the stored files."""
 
 
 def run_rewrite(context: RewriteContext, task: RewriteTask) -> RewriteReceipt:
-    """Store the new manifests; return those of each box, without the chunks in them.
+    """Store the new manifests of a task; return their receipts without chunk coordinates.
 
-    Files that were stored before an error are garbage.
+    Files stored before an error are garbage.
     """
     storage = open_storage(context.location)
     parts = ((box.node_id, _parts(storage, box)) for box in task)
@@ -84,7 +84,7 @@ def run_rewrite(context: RewriteContext, task: RewriteTask) -> RewriteReceipt:
 
 
 def _light(receipt: ManifestReceipt) -> ManifestReceipt:
-    """Return a receipt without its chunks, which may be a million coordinates."""
+    """Return a receipt without its chunk coordinates, which may be millions."""
     no_boxes = np.empty((0, len(receipt.extents), 2), dtype=np.uint32)
     return replace(receipt, coords=CoordSet.of_boxes(no_boxes))
 

@@ -1,1 +1,1 @@
-"""Verifies a repository, in one process or on a cluster, and reports findings."""
+"""Verifies a repository, in one process or on a cluster."""

@@ -1,12 +1,11 @@
-"""Declares every kind of finding of ``verify``: its code, its severity, and advice.
+"""Declares every kind of finding of ``verify``: code, severity and advice.
 
 Rules of this file
 ------------------
-1. Codes are stable: scripts and alarms filter by them. A kind is added, never renamed.
+1. Codes are stable, since scripts and alerts filter by them. Kinds are added, never renamed.
 2. *error*: data cannot be read, are read wrongly, or other clients refuse the repository.
-   *warning*: data are read as they should, but history, cleanliness or speed suffer.
-   *info*: nothing is wrong.
-3. Advice is for people who did not write the files, so it names actions, not causes.
+*warning*: data are read correctly, but history, tidiness or speed suffer. *info*: not a problem.
+3. Advice is for users who did not write the files: it names actions, not causes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """Severity of a kind of finding, and advice."""
+    """The severity and the advice of a kind of finding."""
 
     severity: Severity
     advice: str

@@ -1,15 +1,14 @@
-"""``Report``: a bounded number of findings of ``verify``, which merges with other reports.
+"""Defines ``Report``: a bounded number of findings, which can be merged.
 
-Each stage of a verification fills a ``Report``, perhaps on many machines; reports are sent as
-Arrow batches and absorbed by others.
+Each task of a verification fills a ``Report``; reports are sent as Arrow batches and merged.
 
 Rules of this file
 ------------------
-1. A problem that many snapshots share is one row, of the newest snapshot that has it (``rank``
-   counts from 0 for the newest): rows of equal identity are merged.
-2. Memory is bounded: at most ``max_findings`` rows of each severity are kept, the others are
-   counted by kind. ``Report.add_many`` makes no row in vain.
-3. Totals of the objects that were checked are added up beside the rows.
+1. A problem of many snapshots is one row, of the newest affected snapshot (``rank`` 0 is the newest
+snapshot): rows of equal identity are merged.
+2. Memory is bounded: at most ``max_findings`` rows of each severity are kept, and others are
+counted by kind. ``Report.add_many`` makes only rows that are kept.
+3. A report also has totals of the checked objects.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FINDING: Final = (
 FINDINGS_SCHEMA: Final = pa.schema(
     [pa.field("severity", pa.string()), *_FINDING, pa.field("advice", pa.string())]
 )
-"""The columns of what ``verify`` answers."""
+"""The columns of the result of ``verify``."""
 
 REPORT_SCHEMA: Final = pa.schema(
     [
@@ -48,7 +47,7 @@ REPORT_SCHEMA: Final = pa.schema(
         pa.field("nbytes", pa.int64()),
     ]
 )
-"""The columns in which reports travel; ``part`` is one of ``FINDING``, ``LEFT_OUT``, ``TOTAL``."""
+"""The columns of serialized reports; ``part`` is ``FINDING``, ``LEFT_OUT`` or ``TOTAL``."""
 
 FINDING: Final = "finding"
 LEFT_OUT: Final = "left out"
@@ -56,23 +55,23 @@ TOTAL: Final = "total"
 
 DEFAULT_MAX_FINDINGS: Final = 10_000
 _OF_TASKS: Final = "tasks: "
-# Totals are integers, and counts of tasks hold seconds.
+# Seconds are stored in integer totals, in this fraction.
 _PARTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A finding: one row of the report.
+    """A finding: a row of the report.
 
     Parameters
     ----------
     object_key, snapshot_id, node_path, chunk
-        What the finding is about.
+        The object, snapshot, node and chunk of the finding, if any.
     subject
-        What rows about one problem have in common, beside kind, node, chunk and problem; by
-        default the object.
+        Identifies the problem, together with kind, node, chunk and problem, when rows are merged;
+        by default the object.
     rank
-        Age of the snapshot: 0 is the newest.
+        The rank of the snapshot; 0 is the newest.
     """
 
     kind: str
@@ -86,7 +85,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for rows that are merged."""
+        """The key by which rows are merged."""
         subject = self.object_key if self.subject is None else self.subject
         return (self.kind, subject, self.node_path, self.chunk, self.problem)
 
@@ -95,7 +94,7 @@ _FIELDS: Final = tuple(one.name for one in fields(Finding))
 
 
 class Report:
-    """Findings and totals of a task, or of the whole; ``max_findings`` bounds each severity."""
+    """Findings and totals of a task or of all tasks; ``max_findings`` limits each severity."""
 
     def __init__(self, max_findings: int = DEFAULT_MAX_FINDINGS) -> None:
         if max_findings < 1:
@@ -109,13 +108,13 @@ class Report:
         self._rows: dict[str, dict[tuple[object, ...], Finding]] = {s: {} for s in SEVERITIES}
 
     def add(self, kind: str, problem: str, **where: Any) -> None:
-        """Add one finding; ``where`` are the other fields of ``Finding``."""
+        """Add a finding; ``where`` are the other fields of ``Finding``."""
         self._add(Finding(kind=kind, problem=problem, **where))
 
     def add_many(self, kind: str, count: int, make: Callable[[int], Finding]) -> None:
         """Add ``count`` findings of a kind; ``make`` is called for the rows that are kept."""
         room = self.max_findings - len(self._rows[KINDS[kind].severity])
-        # A few more than there is room for: some may turn out to be known already.
+        # One more than there is room for, since some may be known.
         kept = min(count, max(room, 0) + 1)
         for position in range(kept):
             self._add(make(position))
@@ -123,7 +122,7 @@ class Report:
             self.left_out[kind] += count - kept
 
     def at(self, **where: Any) -> Spot:
-        """Return a ``Spot``, which adds findings with these fields in common."""
+        """Return a ``Spot``, which adds findings with these common fields."""
         return Spot(self, where)
 
     def count(self, name: str, amount: int = 1, nbytes: int = 0) -> None:
@@ -143,7 +142,7 @@ class Report:
             self.left_out[finding.kind] += 1
 
     def findings(self) -> list[Finding]:
-        """Return the rows that were kept: worst first, then by kind and object."""
+        """Return the kept rows: most severe first, then by kind and object."""
         return [
             row
             for severity in SEVERITIES
@@ -162,7 +161,7 @@ class Report:
     # -- travelling ---------------------------------------------------------------------------
 
     def to_batch(self) -> pa.RecordBatch:
-        """Return everything as rows of ``REPORT_SCHEMA``."""
+        """Serialize the report to rows of ``REPORT_SCHEMA``."""
         rows = [{"part": FINDING, **asdict(row)} for row in self.findings()]
         rows += [
             {"part": LEFT_OUT, "kind": kind, "amount": amount}
@@ -175,7 +174,7 @@ class Report:
         return pa.RecordBatch.from_pylist(rows, schema=REPORT_SCHEMA)
 
     def absorb(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Add the rows of another report, from ``to_batch``."""
+        """Merge the rows of another report, made by ``to_batch``."""
         for row in rows:
             if row["part"] == FINDING:
                 finding = Finding(**{name: row[name] for name in _FIELDS})
@@ -193,14 +192,14 @@ class Report:
 
     @property
     def measures(self) -> Measures:
-        """The counts of tasks, as `count_task` added them."""
+        """The sum of the counts added by `count_task`."""
         none = asdict(Measures()).items()
         return Measures(
             **{name: type(zero)(self.totals[_OF_TASKS + name] / _PARTS) for name, zero in none}
         )
 
     def to_table(self) -> pa.Table:
-        """Return at most ``max_findings`` rows for users, and one that counts the rest."""
+        """Return at most ``max_findings`` rows for users, and a row that counts the others."""
         found = self.findings()
         left_out = self.left_out + Counter(row.kind for row in found[self.max_findings :])
         found = found[: self.max_findings]
@@ -219,11 +218,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A report, and the fields that findings about one thing have in common."""
+    """A report, with common fields of findings about one object."""
 
     report: Report
     where: dict[str, Any]
 
     def add(self, kind: str, problem: str, **more: Any) -> None:
-        """Add one finding; fields in ``more`` replace the common ones."""
+        """Add a finding; fields in ``more`` replace the common fields."""
         self.report.add(kind, problem, **(self.where | more))

@@ -1,4 +1,4 @@
-"""Runs the stages of a verification, from Arrow rows to Arrow rows that a cluster can shuffle.
+"""Runs the stages of a verification on Arrow rows, which a cluster can shuffle.
 
 =====  =======================================  ================================================
 stage  rows in                                  rows out
@@ -14,10 +14,10 @@ stage  rows in                                  rows out
 
 Rules of this file
 ------------------
-1. Rows of stages 1 and 2 have one schema, ``WORK_SCHEMA``: findings pass through the stages beside
-   the rows that are still to be worked on, and each file is read once.
-2. References stay columns from the manifest to the finding.
-3. A task returns at most ``max_findings`` findings of each severity, and counts the others.
+1. Rows of stages 1 and 2 have one schema, ``WORK_SCHEMA``: findings are passed through the stages
+with the rows to process, so each file is read once.
+2. References stay columnar from the manifest to the finding.
+3. A task returns at most ``max_findings`` findings of each severity, and the number of others.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ WORK_SCHEMA: Final = pa.schema(
         pa.field("size", pa.int64()),
     ]
 )
-"""``id`` is a manifest (``CLAIMS``, ``LISTED``) or a chunk object (``REFERENCE``); ``size`` is that
-of a listed manifest, or what a chunk object must have."""
+"""``id`` is that of a manifest (``CLAIMS``, ``LISTED``) or a chunk object (``REFERENCE``); ``size``
+is the size of a listed manifest, or the minimum size of a chunk object."""
 
 LISTING_SCHEMA: Final = pa.schema(
     [pa.field("listed_id", pa.binary()), pa.field("listed_nbytes", pa.int64())]
 )
-"""Chunk objects. A row without id has the number of foreign objects as a negative size."""
+"""Chunk objects. A row without an id has the number of foreign objects as a negative size."""
 
-# The size of a reference that no array uses; its object counts as referred to, no more.
+# The size of a reference that no array uses; its object counts as referenced but is not checked.
 _MARK_ONLY: Final = -1
 _REPORT_PARTS: Final = (FINDING, LEFT_OUT, TOTAL)
 _ROWS_AT_ONCE: Final = 50_000
@@ -87,8 +87,7 @@ _FOREIGN: Final = string.ascii_lowercase + "ILOU._-~"
 class VerifyTask(NamedTuple):
     """A task of the first stage.
 
-    ``manifests`` are first characters of manifest ids to list: empty for all of them, None for
-    none.
+    ``manifests`` are first characters of manifest ids to list: empty for all, None to list nothing.
     """
 
     versions: tuple[Version, ...] = ()
@@ -97,9 +96,9 @@ class VerifyTask(NamedTuple):
 
 
 def verify_tasks(state: VerifyState, count: int) -> list[VerifyTask]:
-    """Cut the work of the first stage into about ``count`` tasks of each kind.
+    """Divide the first stage into about ``count`` tasks of each kind.
 
-    Versions that follow one another stay together, since they share most of their nodes.
+    Consecutive snapshots share a task, since they share most of their nodes.
     """
     tasks = [
         VerifyTask(versions=state.versions[first:last])
@@ -115,9 +114,9 @@ def verify_tasks(state: VerifyState, count: int) -> list[VerifyTask]:
 
 
 def id_prefixes() -> list[str]:
-    """Return the first characters by which a listing is cut into tasks.
+    """Return the first characters by which a listing is divided into tasks.
 
-    Foreign objects that begin with another character are not counted.
+    Foreign objects that begin with other characters are not counted.
     """
     return list(ALPHABET.decode("ascii") + _FOREIGN)
 
@@ -133,7 +132,7 @@ def _cuts(length: int, count: int) -> list[tuple[int, int]]:
 def run_verify(
     context: VerifyContext, task: VerifyTask, progress: ProgressOption = None
 ) -> Iterator[pa.RecordBatch]:
-    """Do a task of the first stage; yield rows of ``WORK_SCHEMA``."""
+    """Run a task of the first stage; yield rows of ``WORK_SCHEMA``."""
     report = context.new_report()
     with phase(progress, "Checking versions", len(task.versions)) as advance:
         claims = gather(check_versions(context, task.versions, report, advance))
@@ -168,11 +167,11 @@ def check_manifest_rows(
     batches: Iterable[pa.RecordBatch],
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Check manifests; rows of one manifest are adjacent. Yield rows of ``WORK_SCHEMA``.
+    """Check manifests, whose rows are adjacent; yield rows of ``WORK_SCHEMA``.
 
     ``advance`` is called with the number of manifests finished since its last call.
 
-    Memory: the claims about some manifests, and one manifest decoded.
+    Memory: the claims about some manifests, and one decoded manifest.
     """
     report = context.new_report()
 
@@ -188,7 +187,7 @@ def check_manifest_rows(
                 if row["part"] == LISTED:
                     listed_size = row["size"]
                 else:
-                    # Serialized by a task of the same job; no byte comes from a repository.
+                    # Safe to unpickle: serialized by a task of the same job.
                     for claim in pickle.loads(row["claims"]):
                         one.add(claim)
             if one.is_empty:
@@ -203,7 +202,7 @@ def check_manifest_rows(
 
 
 def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
-    """Yield the references of an array to chunk objects, with the bytes that these must have."""
+    """Yield the references of an array to chunk objects, with the minimum sizes of the objects."""
     refs, ndim = used.refs, used.refs.ndim
     native = np.flatnonzero(refs.kind == KIND_NATIVE)
     for first in range(0, len(native), _ROWS_AT_ONCE):
@@ -211,7 +210,7 @@ def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
         count = len(rows)
         ends = np.full(count, _MARK_ONLY, dtype=np.int64)
         if used.uses:
-            # Huge ends are clamped: ``ref-range`` reports them, and no object is as large.
+            # Invalid large ends are clamped; ``ref-range`` reports them.
             ends = needed_bytes(refs, rows)
         offsets = pa.array(np.arange(count + 1, dtype=np.int32) * ndim)
         coords = np.ascontiguousarray(refs.coords[rows]).astype(np.int64).reshape(-1)
@@ -232,7 +231,7 @@ def _reference_rows(used: UsedRefs) -> Iterator[pa.RecordBatch]:
 
 
 def list_chunk_objects(context: VerifyContext, starts_with: str) -> Iterator[pa.RecordBatch]:
-    """List a part of the chunk objects; yield rows of ``LISTING_SCHEMA``."""
+    """List chunk objects by first characters; yield rows of ``LISTING_SCHEMA``."""
     for page in list_ids(context.storage, CHUNKS, starts_with):
         yield pa.RecordBatch.from_arrays(
             [_binary(page.ids), pa.array(page.sizes)], schema=LISTING_SCHEMA
@@ -247,14 +246,14 @@ def check_joined_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Check rows of the full outer join of work and listing; yield rows of ``REPORT_SCHEMA``.
 
-    The columns are those of ``WORK_SCHEMA``, and ``listed_nbytes`` of ``LISTING_SCHEMA``.
+    Columns are those of ``WORK_SCHEMA``, and ``listed_nbytes`` of ``LISTING_SCHEMA``.
     """
     report = context.new_report()
     for batch in batches:
         table = pa.Table.from_batches([batch])
         part, listed = table["part"], table["listed_nbytes"]
         report.absorb(table.filter(pc.is_in(part, pa.array(_REPORT_PARTS))).to_pylist())
-        # Objects that no reference met.
+        # Objects without a reference.
         alone = listed.filter(pc.and_(pc.is_null(part), pc.greater_equal(listed, 0)))
         report.count(f"unreferenced {CHUNKS}", len(alone), pc.sum(alone).as_py() or 0)
         foreign = listed.filter(pc.less(listed, 0))
@@ -296,7 +295,7 @@ def _report_chunks(report: Report, kind: str, table: pa.Table) -> None:
 def merge_reports(
     context: VerifyContext, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Merge rows of ``REPORT_SCHEMA`` to those of one report."""
+    """Merge rows of ``REPORT_SCHEMA`` to the rows of one report."""
     report = context.new_report()
     for batch in batches:
         report.absorb(batch.to_pylist())
@@ -307,7 +306,7 @@ def merge_reports(
 
 
 def as_work(report: Report) -> pa.RecordBatch:
-    """Return a report as rows of ``WORK_SCHEMA``."""
+    """Convert a report to rows of ``WORK_SCHEMA``."""
     batch = report.to_batch()
     return _columns(
         batch.num_rows,
@@ -316,7 +315,7 @@ def as_work(report: Report) -> pa.RecordBatch:
 
 
 def _columns(count: int, **columns: Any) -> pa.RecordBatch:
-    """Return rows of ``WORK_SCHEMA`` with these columns, and nulls in the others."""
+    """Return rows of ``WORK_SCHEMA`` with these columns, and nulls in other columns."""
     return pa.RecordBatch.from_arrays(
         [columns.get(field.name, pa.nulls(count, field.type)) for field in WORK_SCHEMA],
         schema=WORK_SCHEMA,
@@ -324,7 +323,7 @@ def _columns(count: int, **columns: Any) -> pa.RecordBatch:
 
 
 def _binary(ids: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:
-    """Return ids, uint8 of shape (n, 12), as a column of bytes."""
+    """Convert ids ``uint8 (n, 12)`` to a column of bytes."""
     raw = np.ascontiguousarray(ids)
     fixed = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(ChunkId.SIZE), len(raw), [None, pa.py_buffer(raw.tobytes())]

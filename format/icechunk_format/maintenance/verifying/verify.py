@@ -1,10 +1,10 @@
-"""Verifies a repository: every object exists, can be read, and is as the format demands.
+"""Verifies that every object of a repository exists, can be read, and follows the format.
 
-``verify`` runs the stages of ``parts`` one after the other in this process;
+``verify`` runs the stages of ``parts`` one after another in this process;
 ``icechunk_spark.maintenance.verify`` runs them on a cluster. Nothing is changed.
 
-Memory: 21 bytes for each object in ``chunks/``, a few hundred for each manifest, and one manifest
-decoded.
+Memory: 21 bytes for each object in ``chunks/``, a few hundred bytes for each manifest, and one
+decoded manifest.
 
 Specification: all of it; spec versions 1 and 2.
 """
@@ -69,25 +69,26 @@ def verify(
 ) -> pa.Table:
     """Check a repository, and return the findings.
 
-    The repository may change in the meantime. Objects that a garbage collection or an expiration
-    deletes then may be reported as missing: verify again afterwards.
+    The repository may change during the check. Objects deleted meanwhile by a garbage collection
+    may be reported as missing: verify again afterwards.
 
     Parameters
     ----------
     location
         The repository, of spec version 1 or 2.
     branch, tag, snapshot
-        At most one of them: check that snapshot alone. By default all snapshots that the
-        repository retains are checked, with its history, and unreferenced objects are counted.
+        At most one of them, to check only this snapshot. By default all snapshots and the history
+        are checked, and unreferenced objects are counted.
     deep
-        Whether to fetch and decode every chunk. Virtual chunks are decoded if authorized.
+        Fetch and decode every chunk. Virtual chunks are decoded if authorized.
     max_findings
-        The most rows to return; one more row counts the findings that are left out.
+        Maximum number of rows; one more row counts the omitted findings.
     authorized
-        URL prefixes of virtual chunks. The files below them are requested, to check that they
-        exist, are long enough, and have not changed. Other virtual references are only read.
+        URL prefixes of virtual chunks. Files below them are requested, to check that they exist,
+        are long enough, and have not changed. For other virtual references, files are not
+        requested.
     virtual_options
-        Storage options for those files.
+        Storage options for these files.
     progress
         Called with the progress; see ``icechunk_format.progress``.
 
@@ -95,16 +96,16 @@ def verify(
     -------
     pyarrow.Table
         One row for each finding, with the columns of ``FINDINGS_SCHEMA``: ``severity`` (``error``,
-        ``warning`` or ``info``), ``kind`` (a code that does not change), the object, node or chunk,
-        ``problem`` and ``advice``. Errors are first. An undamaged repository has only ``info``
-        alone.
+        ``warning`` or ``info``), ``kind`` (a stable code), the object, node or chunk, ``problem``
+        and ``advice``. Errors are first. The result for an undamaged repository has only ``info``
+        rows.
 
     Raises
     ------
     NotFoundError
         The repository or the snapshot does not exist.
     InvalidInputError
-        An argument cannot be used.
+        An argument is invalid.
     StorageError
         The storage failed. A damaged or missing object is a finding, not an error.
 
@@ -128,7 +129,7 @@ def verify(
     )
     rows = run_verify(context, everything, progress)
     work = pa.Table.from_batches(rows, schema=WORK_SCHEMA)
-    # Rows without an id are findings; they come first.
+    # Rows without an id are findings, and are first.
     has_id = pc.is_valid(work["id"])
     work = pa.concat_tables([work.filter(pc.invert(has_id)), work.filter(has_id).sort_by("id")])
     objects = ObjectListing.of(context.storage, CHUNKS, progress)
@@ -144,7 +145,7 @@ def verify(
 
 
 def _joined(batches: Iterable[pa.RecordBatch], objects: ObjectListing) -> Iterator[pa.RecordBatch]:
-    """Add the sizes of the chunk objects to the rows that refer to them; mark these as used."""
+    """Add the sizes of chunk objects to rows of references; mark these objects as used."""
     for batch in batches:
         sizes = pa.nulls(batch.num_rows, pa.int64())
         if batch.num_rows and not batch["id"].null_count:
@@ -158,7 +159,7 @@ def _joined(batches: Iterable[pa.RecordBatch], objects: ObjectListing) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPlan:
-    """A planned verification; ``report`` has the findings of the plan, and absorbs all others."""
+    """A planned verification; ``report`` has the findings of the plan, and merges all others."""
 
     context: VerifyContext
     state: VerifyState
@@ -176,7 +177,7 @@ def plan_verify(
     authorized: Sequence[str] = (),
     virtual_options: Mapping[str, str] | None = None,
 ) -> VerifyPlan:
-    """Read ``repo`` or refs, and return what remains to be checked."""
+    """Check ``repo`` or refs, and plan the other checks."""
     report = Report(max_findings)
     wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
     source = checked_source(location, VirtualAccess(tuple(authorized), virtual_options or {}))
@@ -200,7 +201,7 @@ def plan_verify(
 
 
 def finish_verify(plan: VerifyPlan) -> pa.Table:
-    """Return all findings, including the totals of checked and unused objects."""
+    """Return all findings, with totals of checked and unreferenced objects."""
     _add_summary(plan.report, plan.state)
     return plan.report.to_table()
 

@@ -1,1 +1,1 @@
-"""Checks of a verification, a module for each kind of object."""
+"""Checks of a verification, with a module for each kind of object."""

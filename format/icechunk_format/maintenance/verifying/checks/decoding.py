@@ -1,9 +1,9 @@
-"""Decodes every chunk, which checks codecs, sizes, shard indexes and checksums.
+"""Decodes every chunk, to check codecs, sizes, shard indexes and checksums.
 
 Rules of this file
 ------------------
-1. Chunks of one manifest are fetched some 64 MB at a time and decoded one by one.
-2. Arrays with an unusable ``zarr.json`` are skipped: ``snapshots`` reports them.
+1. Chunks of one manifest are fetched in batches of about 64 MB and decoded one by one.
+2. Arrays with an invalid ``zarr.json`` are skipped: ``snapshots`` reports them.
 3. Missing and short chunk objects are skipped: the comparison with the listing reports them.
 
 Specification: Zarr v3 core, "Codecs"; the codec ``sharding_indexed``.
@@ -40,12 +40,12 @@ from icechunk_format.storage.batches import sized_batches
 
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _CHUNKS_AT_ONCE: Final = 512
-# Members that decide how a chunk is decoded; arrays that differ in others are decoded once.
+# Members that affect decoding; arrays that differ only in other members are decoded once.
 _DECODING_MEMBERS: Final = ("data_type", "chunk_grid", "codecs", "fill_value")
 
 
 def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
-    """Decode every chunk of an array's references in one manifest.
+    """Decode every chunk that one manifest references for an array.
 
     Virtual chunks are decoded if the source is authorized to fetch them.
     """
@@ -60,7 +60,7 @@ def decode_chunks(used: UsedRefs, source: ChunkSource, report: Report) -> None:
 
 
 def _decoders(used: UsedRefs) -> Iterator[tuple[ChunkCodecs, ChunkGrid]]:
-    """Yield every distinct way in which snapshots decode these chunks."""
+    """Yield the distinct codecs and grids with which snapshots decode these chunks."""
     seen: set[str] = set()
     for use in used.uses:
         if use.document is None or len(use.extents) != used.refs.ndim:
@@ -111,7 +111,8 @@ def _fetch_one(
     except UnauthorizedVirtualChunkError:
         return None
     except (NotFoundError, FormatError, ChunkModifiedError) as error:
-        # The listing finds native ones, and requests for the files find most virtual ones.
+        # Missing native chunks are found by the listing, most virtual ones by requests for the
+        # files.
         if kind == KIND_VIRTUAL and isinstance(error, FormatError):
             problem, chunk = error.message.splitlines()[0], used.chunk(int(row[0]))
             used.at(report).add("chunk-undecodable", problem, chunk=chunk)

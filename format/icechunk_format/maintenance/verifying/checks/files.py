@@ -1,11 +1,11 @@
-"""Checks files of a repository: of versions, backups and manifests, in this process or in tasks.
+"""Checks files of a repository: snapshots, logs, backups and manifests.
 
 A task receives a ``VerifyContext``.
 
 Rules of this file
 ------------------
-1. Files are read a few at a time: at most ``_FILES_AT_ONCE`` small ones, or some 64 MB of
-   manifests. A manifest is decoded alone.
+1. Files are read in batches: at most ``_FILES_AT_ONCE`` small files, or about 64 MB of manifests.
+Manifests are decoded one at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BYTES_AT_ONCE: Final = 64 * 2**20
 class VerifyContext:
     """The context of all tasks of a verification; picklable.
 
-    ``knows_containers`` is False if the configuration with the containers could not be read.
+    ``knows_containers`` is False if the configuration could not be read.
     """
 
     source: ChunkSource
@@ -101,7 +101,7 @@ def check_versions(
 
 
 def check_backups(context: VerifyContext, object_keys: Iterable[str], report: Report) -> None:
-    """Decode backups of ``repo``; one that was deleted in the meantime is skipped."""
+    """Decode backups of ``repo``; skip those that were deleted meanwhile."""
     for batch in batches(object_keys, _FILES_AT_ONCE):
         for object_key, data in zip(batch, fetched_present(context.storage, batch), strict=True):
             if data is None:
@@ -116,7 +116,7 @@ def check_manifests(
 ) -> Iterator[UsedRefs]:
     """Check manifests, virtual files and, if deep, the content of chunks.
 
-    Yield the references of manifests, array by array, for the check of objects.
+    Yields the references of manifests, array by array, for the check of objects.
     """
     source, storage = context.source, context.storage
     containers = source.containers if context.knows_containers else None
@@ -125,7 +125,7 @@ def check_manifests(
     for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
         contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])
         while batch:
-            # Each file is released as soon as it is checked.
+            # Popped, so that each file is freed after its check.
             one, data = batch.pop(), contents.pop()
             for used in check_manifest(one, data, report):
                 files.check(used, report)

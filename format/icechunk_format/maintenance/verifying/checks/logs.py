@@ -1,12 +1,12 @@
-"""Checks transaction logs: whether they exist, can be read, and name nodes of their version.
+"""Checks that transaction logs exist, can be read, and name nodes of their snapshots.
 
-Rebase and diff need logs, reads of data do not, so a missing log is a warning.
+A missing log is a warning, since only rebase and diff need logs, not reads of data.
 
 Rules of this file
 ------------------
-1. Nodes that a log calls new, updated or moved are in its version, unless it also calls them
-   deleted: an amended commit has the changes of two. Deleted nodes are not looked up: a rebase or
-   an expiration may have taken the parent that had them.
+1. New, updated or moved nodes of a log must be in its snapshot, unless they are also deleted in the
+log: the log of an amended commit has the changes of two commits. Deleted nodes are not looked up,
+since a rebase or an expiration may have replaced the parent that had them.
 
 Specification: "Transaction Log Files".
 """
@@ -35,9 +35,9 @@ def check_log(
     snapshot: Snapshot | None,
     report: Report,
 ) -> None:
-    """Check one transaction log of a version: its own, or one of a former version before it.
+    """Check a transaction log of a snapshot, or of an expired ancestor.
 
-    ``data`` is None if the file is missing, ``snapshot`` if the version could not be read.
+    ``data`` is None if the file is missing, ``snapshot`` if the snapshot could not be read.
     """
     object_key = transaction_log_key(log_id)
     here = version.mark.at(report, object_key)
@@ -66,7 +66,7 @@ def _check_nodes(log: TransactionLog, snapshot: Snapshot, here: Spot) -> None:
     named |= {move.node_id for move in log.moved_nodes} | set(log.updated_chunks)
     named -= {*log.deleted_groups, *log.deleted_arrays}
     unknown = sorted(named - {node.id for node in snapshot.nodes})
-    # Of two nodes with one path only one is seen, and the log names both.
+    # The log may name two nodes with the same path, of which the snapshot yields only one.
     if unknown and not snapshot.duplicate_paths:
         shown = ", ".join(map(str, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
         here.add(

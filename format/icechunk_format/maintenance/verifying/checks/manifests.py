@@ -1,6 +1,6 @@
-"""Checks manifests: sizes, order, and whether they hold the references that snapshots expect.
+"""Checks manifests: sizes, order, and the references that snapshots expect.
 
-A manifest is read once, however many snapshots use it, and checked against all their claims
+A manifest is read once and checked against the claims of all snapshots that use it
 (``ManifestClaims``). References are columns; only reported rows become objects.
 
 Specification: "Chunk Manifest Files", "ManifestRef", "ManifestFileInfo".
@@ -42,8 +42,8 @@ _LARGEST = np.uint64(2**63 - 1)
 class UsedRefs:
     """The references of one array in one manifest, and the snapshots that use them.
 
-    ``uses`` are those of the newest snapshots first, and empty if no array takes these references;
-    ``mark`` is the newest snapshot that uses them or at least lists the manifest.
+    ``uses`` is in the order of snapshots, newest first, and empty if no array uses the references;
+    ``mark`` is the newest snapshot that uses them or lists the manifest.
     """
 
     refs: ChunkRefs
@@ -53,20 +53,20 @@ class UsedRefs:
 
     @property
     def node_path(self) -> str | None:
-        """Path of the array in the newest snapshot that uses it."""
+        """The path of the array in the newest snapshot that uses it."""
         return self.uses[0].node_path if self.uses else None
 
     def at(self, report: Report) -> Spot:
-        """Return a ``Spot`` for findings about these references."""
+        """Return the ``Spot`` for findings about these references."""
         return self.mark.at(report, self.object_key, node_path=self.node_path)
 
     def chunk(self, row: int) -> tuple[int, ...]:
-        """Return the coordinates of a row."""
+        """Return the chunk coordinates of a row."""
         return tuple(self.refs.coords[row].tolist())
 
 
 def check_manifest(claims: ManifestClaims, data: bytes | None, report: Report) -> list[UsedRefs]:
-    """Check a manifest file; return its references by array, for the checks of chunks.
+    """Check a manifest file; return its references by array, for checks of chunks.
 
     ``data`` is None if the file is missing.
 
@@ -165,7 +165,7 @@ def _check_arrays(
 
 
 def needed_bytes(refs: ChunkRefs, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the bytes that the objects of some references must have: int64, clamped."""
+    """Return the sizes that objects of references must have at least, ``int64``, clamped."""
     ends = np.minimum(refs.offset[rows], 2**62) + np.minimum(refs.length[rows], 2**62)
     return np.asarray(np.minimum(ends, 2**63 - 1), dtype=np.int64)
 
@@ -177,7 +177,7 @@ def _count_refs(refs: ChunkRefs, report: Report) -> None:
         (KIND_VIRTUAL, "virtual"),
     ):
         rows = refs.kind == kind
-        # Lengths are not checked yet, and a sum of damaged ones may not fit 64 bits.
+        # Lengths are not checked yet: the sum of damaged lengths may exceed 64 bits.
         nbytes = float(refs.length[rows].sum(dtype=np.float64))
         report.count(f"{name} references", int(rows.sum()), int(min(nbytes, 2.0**62)))
 
@@ -193,7 +193,7 @@ def _check_payloads(used: UsedRefs, report: Report) -> None:
 
 
 def _check_coords(used: UsedRefs, report: Report) -> None:
-    """Compare the coordinates of references with the extents in which snapshots look for them."""
+    """Compare the coordinates of references with the extents recorded in snapshots."""
     refs = used.refs
     if not len(refs):
         return

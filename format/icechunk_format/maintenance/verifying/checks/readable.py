@@ -1,4 +1,4 @@
-"""Decodes a file to verify; reports a missing, damaged or unsorted one, and one of another id."""
+"""Decodes files, and reports missing, damaged and unsorted files and wrong ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icechunk_format.maintenance.verifying.findings import Spot
 from icechunk_format.spec.envelope import FileType, unwrap
 
 HIDES: Final = ", so that other clients may not find what they hold"
-"""The consequence of an unsorted list for clients, which search it."""
+"""The consequence of an unsorted list for clients, which use binary search."""
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -28,7 +28,7 @@ def decoded(
     here: Spot,
     note: str = "",
 ) -> _T_co | None:
-    """Return a file, None if it cannot be used, which is reported.
+    """Return the decoded file; report problems, and return None if it is unusable.
 
     ``note`` is added to the finding of a damaged file.
     """
@@ -51,7 +51,7 @@ def decoded(
 
 @contextmanager
 def reporting(here: Spot, damaged: str, unsupported: str | None = None) -> Iterator[None]:
-    """Report the errors of the block as findings: damaged, or not supported."""
+    """Report errors of the block as findings of damaged or unsupported data."""
     try:
         yield
     except FormatError as error:
@@ -68,7 +68,7 @@ def check_order(
     here: Spot,
     follows: str = HIDES,
 ) -> None:
-    """Report the lists of a file that are out of order."""
+    """Report the unsorted lists of a file."""
     object_key = here.where["object_key"]
     payload = unwrap(data, file_type=file_type, object_key=object_key).payload
     unsorted: Sequence[str] = ()

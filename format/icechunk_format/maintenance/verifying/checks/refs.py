@@ -1,10 +1,10 @@
-"""Reads refs and history of a repository of spec version 1, to determine what to verify.
+"""Reads refs and history of spec version 1, to find the snapshots to verify.
 
 Rules of this file
 ------------------
-1. A ref that cannot be read is a finding; the others are followed.
-2. History is followed through snapshot files, from every ref back. It ends at a missing or damaged
-   file; that file is among the versions, so the check of versions reports it.
+1. An unreadable ref is a finding; other refs are followed.
+2. History is followed from every ref through snapshot files. It ends at a missing or damaged file,
+which the check of snapshots reports.
 
 Specification: spec version 1, "References".
 """
@@ -42,7 +42,7 @@ from icechunk_format.storage.protocol import Storage
 
 
 def read_refs_state(storage: Storage, report: Report, wanted: VersionArguments) -> VerifyState:
-    """Check refs and configuration of spec version 1; return what else is to be checked."""
+    """Check refs and configuration of spec version 1; return the objects to check next."""
     containers = _check_config(storage, report)
     if not is_all(wanted):
         try:
@@ -77,7 +77,7 @@ def _check_config(storage: Storage, report: Report) -> tuple[VirtualChunkContain
 
 
 def _read_tips(storage: Storage, report: Report) -> tuple[list[SnapshotId], bool]:
-    """Return the tips of branches and tags, and whether all of them could be read."""
+    """Return the tips of branches and tags, and whether all could be read."""
     keys: dict[str, str | None] = {}
     deleted: set[str] = set()
     for listed in storage.list(REFS):
@@ -116,7 +116,7 @@ def _walk(storage: Storage, tips: list[SnapshotId]) -> dict[SnapshotId, Snapshot
 
 
 def _read_info(storage: Storage, snapshot_id: SnapshotId) -> SnapshotInfo:
-    """Return the summary in a snapshot file; a blank one if it cannot be read."""
+    """Return the summary of a snapshot file; a blank summary if it cannot be read."""
     object_key = snapshot_key(snapshot_id)
     try:
         snapshot = snapshot_file.decode(storage.get(object_key).data, object_key=object_key)

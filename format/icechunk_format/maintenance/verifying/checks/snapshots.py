@@ -1,6 +1,6 @@
 """Checks snapshot files: nodes, hierarchy, ``zarr.json`` documents and lists of manifests.
 
-Many versions share most nodes, so each distinct node is checked once (``SeenNodes``).
+Snapshots share most nodes, so each distinct node is checked once (``SeenNodes``).
 
 Specification: "Snapshot Files"; Zarr v3 core, "Metadata".
 """
@@ -44,13 +44,13 @@ _DOCUMENT: Final = ("zarr-json-damaged", "array-unsupported")
 
 
 class SeenNodes:
-    """The nodes and the lists of manifests that were checked already; 16 bytes for each."""
+    """The set of checked nodes and manifest lists, with 16 bytes for each."""
 
     def __init__(self) -> None:
         self._digests: set[bytes] = set()
 
     def is_new(self, *parts: bytes) -> bool:
-        """Return True if these bytes occur for the first time."""
+        """Return True if these bytes were not added before, and add them."""
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             digest.update(len(part).to_bytes(8, "little"))
@@ -63,7 +63,7 @@ class SeenNodes:
 
 
 def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snapshot | None:
-    """Decode a snapshot file and check it as a whole; None if it cannot be read.
+    """Decode and check a snapshot file; return None if it cannot be read.
 
     ``data`` is None if the file is missing.
     """
@@ -84,7 +84,7 @@ def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snap
 
 
 def _readable(snapshot: Snapshot, here: Spot) -> Snapshot:
-    """Return a snapshot without the nodes that cannot be read, which are reported."""
+    """Return a snapshot without unreadable nodes; report these."""
     nodes = snapshot.nodes
     try:
         deque(nodes, maxlen=0)
@@ -102,8 +102,8 @@ def check_nodes(
 ) -> Iterator[Claim]:
     """Check nodes and lists of manifests; yield the snapshot's claims about manifests.
 
-    Nodes and lists that were ``seen`` in other snapshots are skipped. Claims contain ``zarr.json``
-    only ``with_documents``, to decode chunks later.
+    Nodes and lists ``seen`` in other snapshots are skipped. Claims contain ``zarr.json`` only if
+    ``with_documents``, for the decoding of chunks.
     """
     _check_hierarchy(snapshot, mark, report)
     yield from _check_manifest_files(snapshot, mark, report, seen)
@@ -215,7 +215,7 @@ def _check_manifest_files(
 def _check_array(
     spec_version: int, node: NodeSnapshot, array: ArrayNode, here: Spot
 ) -> tuple[int, ...]:
-    """Check an array by itself; return the chunks of its grid per axis."""
+    """Check an array; return the number of chunks of its grid along each axis."""
     num_chunks = array.num_chunks
     with reporting(here, *_DOCUMENT):
         document = parse_array_metadata(node.user_data, node_path=str(node.path))
@@ -244,7 +244,7 @@ def _check_array(
 def _check_document(
     spec_version: int, array: ArrayNode, document: ArrayMetadata, here: Spot
 ) -> tuple[int, ...]:
-    """Compare ``zarr.json`` with the node; return the larger grid of the two."""
+    """Compare ``zarr.json`` with the node; return the larger of both grids."""
     if document.shape != array.shape:
         here.add(
             "array-shape-mismatch",
@@ -259,7 +259,8 @@ def _check_document(
             f"{array.dimension_names}",
         )
     grid = document.grid.num_chunks
-    # Version 1 stores a chunk length that writers compute back from the number of chunks.
+    # In version 1, writers derive the stored chunk length from the number of chunks, so the grids
+    # may differ.
     if spec_version >= SPEC_V2 and grid != array.num_chunks:
         here.add(
             "array-grid-mismatch",

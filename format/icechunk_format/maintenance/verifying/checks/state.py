@@ -1,12 +1,12 @@
-"""Checks the ``repo`` object, and lists the versions and backups to verify.
+"""Checks the ``repo`` object, and lists the snapshots and backups to verify.
 
-One machine does this part of ``verify``; the listed files may then be spread over many machines.
+Runs on the driver; the listed files are then checked in tasks.
 
 Rules of this file
 ------------------
-1. A ``repo`` that cannot be read is a finding; the newest readable backup is used instead.
-2. Versions are ranked from the newest. A problem of many versions is reported for the newest.
-3. ``repo`` is read before anything is listed, since the objects that it names were written before.
+1. An unreadable ``repo`` is a finding; the newest readable backup is used instead.
+2. Snapshots are ranked, newest first. A problem of many snapshots is reported for the newest.
+3. ``repo`` is read before any listing, since its objects were written before it.
 
 Specification: "Repo info file", "Updates to the repo info file".
 """
@@ -52,7 +52,7 @@ from icechunk_format.storage.protocol import Storage
 
 ID_PREFIXES: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)
 
-# A backup that cannot be read either is followed by older ones, but not by all of thousands.
+# Maximum number of backups to try if newer ones are unreadable, too.
 _MOST_BACKUPS_TRIED: Final = 20
 _NAMED_IN_TEXT: Final = 5
 
@@ -64,13 +64,13 @@ class Version:
     Parameters
     ----------
     rank
-        0 for the newest.
+        0 for the newest snapshot.
     flushed_at
-        Its time in ``repo``, in microseconds since 1970; None if only the file records it.
+        The time in ``repo``, in microseconds since 1970; None if only the file has it.
     has_log
-        Whether a transaction log belongs to it. The first snapshot of some repositories has none.
+        True if a transaction log must exist. The first snapshot may not have one.
     pruned_logs
-        Logs of former snapshots that belong to its history.
+        Logs of expired ancestors in its history.
     """
 
     rank: int
@@ -81,7 +81,7 @@ class Version:
 
     @property
     def mark(self) -> VersionMark:
-        """The fields of findings about it."""
+        """The fields of findings about the snapshot."""
         return VersionMark(str(self.snapshot_id), self.rank)
 
 
@@ -92,13 +92,13 @@ class VerifyState:
     Parameters
     ----------
     versions
-        Newest first.
+        The snapshots, newest first.
     backups
         Keys of backups of ``repo`` that the operations log reaches.
     containers
         Virtual chunk containers of the configuration; None if it cannot be read.
     is_whole
-        Whether ``versions`` are all that the repository retains, so that all other objects are
+        True if ``versions`` are all snapshots of the repository, so that other objects are
         unreferenced.
     """
 
@@ -109,14 +109,14 @@ class VerifyState:
 
 
 def is_all(wanted: VersionArguments) -> bool:
-    """Return True if all snapshots are verified, since none is named."""
+    """Return True if no snapshot is named, so that all are verified."""
     return all(name is None for name in wanted.values())
 
 
 def read_repo_state(
     storage: Storage, data: bytes, report: Report, wanted: VersionArguments
 ) -> VerifyState:
-    """Check ``repo`` of spec version 2; return what else is to be checked."""
+    """Check ``repo`` of spec version 2; return the objects to check next."""
     info = _decode_repo(storage, data, report)
     if info is None:
         return VerifyState(is_whole=False)
@@ -143,8 +143,8 @@ def rank_versions(
 ) -> tuple[Version, ...]:
     """Return the snapshots to check, newest first.
 
-    ``from_files`` is True if the summaries come from the snapshot files, and need no comparison
-    with them.
+    ``from_files`` is True if the summaries were read from snapshot files, which are then not
+    compared with them.
     """
     ordered = sorted(infos, key=lambda info: (-info.flushed_at, info.id.raw))
     return tuple(
@@ -160,7 +160,7 @@ def rank_versions(
 
 
 def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | None:
-    """Return ``repo``, or else its newest readable backup."""
+    """Return the decoded ``repo``, or else its newest readable backup."""
     here = report.at(object_key=REPO)
     try:
         info = repo_info.decode(data)
@@ -189,7 +189,7 @@ def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | No
 
 
 def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContainer, ...] | None:
-    """Check the contents of ``repo`` alone; return the containers of the configuration."""
+    """Check the contents of ``repo``; return the containers of the configuration."""
     here = report.at(object_key=REPO)
     if MAIN not in info.branches:
         here.add("main-missing", "branch 'main' does not exist")
@@ -213,7 +213,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
 def check_config(
     decode: Callable[[bytes], RepositoryConfig], data: bytes, here: Spot
 ) -> tuple[VirtualChunkContainer, ...] | None:
-    """Report containers that every reader ignores; return all, None if none can be read."""
+    """Report containers that readers ignore; return all; None if unreadable."""
     try:
         config = decode(data)
     except (FormatError, UnsupportedError) as error:
@@ -231,7 +231,7 @@ def check_config(
 
 
 def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) -> None:
-    """Report cycles of parents, and children that are older than their parents."""
+    """Report cycles of parents, and snapshots older than their parents."""
     settled: set[SnapshotId] = set()
     for start in snapshots:
         walked: dict[SnapshotId, None] = {}
@@ -253,7 +253,7 @@ def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) 
 
 
 def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> tuple[str, ...]:
-    """Follow the log through its backups; return the keys of the existing ones."""
+    """Follow the operations log through backups; return the keys of existing backups."""
     named: dict[str, None] = {}
     followed: set[str] = set()
     part = info
@@ -272,7 +272,7 @@ def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> t
         try:
             part = repo_info.decode(storage.get(object_key).data, object_key=object_key)
         except (NotFoundError, FormatError, UnsupportedError):
-            # Missing ones are found below, damaged ones by those who read all backups.
+            # Missing backups are reported below, damaged ones by ``check_backups``.
             break
     present: set[str] = set()
     for listed in storage.list(OVERWRITTEN):

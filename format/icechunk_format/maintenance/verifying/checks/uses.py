@@ -1,7 +1,7 @@
-"""Gathers the claims of snapshots about each manifest: arrays, chunks and sizes.
+"""Collects the claims of snapshots about each manifest: arrays, chunks and sizes.
 
-Many snapshots use the same manifest. It is read once and checked against all of them, so claims
-are sent from tasks that read snapshots to tasks that read manifests.
+Many snapshots use the same manifest. It is read once and checked against all of them, so claims are
+sent from tasks that read snapshots to tasks that read manifests.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from icechunk_format.spec.ids import ManifestId, NodeId
 
 
 class VersionMark(NamedTuple):
-    """A snapshot that findings and claims refer to: its id as a string, and its rank."""
+    """The id (as a string) and the rank of a snapshot, for findings and claims."""
 
     snapshot_id: str
     rank: int
 
     def at(self, report: Report, object_key: str, **more: Any) -> Spot:
-        """Return a ``Spot`` for findings about an object of the snapshot."""
+        """Return the ``Spot`` for findings about an object of the snapshot."""
         return report.at(object_key=object_key, **self._asdict(), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestUse:
-    """An array of a snapshot takes chunks from a manifest.
+    """The claim that an array of a snapshot has chunks in a manifest.
 
     Parameters
     ----------
     mark
         The newest snapshot with this claim.
     extents
-        Start and end of the chunk coordinates that the snapshot expects there, per axis.
+        Range of chunk coordinates that the snapshot records for the manifest, along each axis.
     num_chunks
-        Chunks of the array's grid per axis.
+        Number of chunks of the array's grid along each axis.
     document
-        The array's ``zarr.json``, if chunks are to be decoded.
+        The array's ``zarr.json``; None if chunks are not decoded.
     """
 
     manifest_id: ManifestId
@@ -57,7 +57,7 @@ class ManifestUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
-    """A snapshot lists a manifest file with a size, 0 if unknown, and a number of references."""
+    """The claim that a manifest file has a size (0 if unknown) and a number of references."""
 
     manifest_id: ManifestId
     mark: VersionMark
@@ -74,7 +74,7 @@ Claim = ManifestUse | ManifestEntry
 
 
 class ManifestClaims:
-    """Distinct claims of snapshots about one manifest."""
+    """The distinct claims of snapshots about one manifest."""
 
     __slots__ = ("_claims", "manifest_id")
 
@@ -83,19 +83,19 @@ class ManifestClaims:
         self._claims: dict[tuple[object, ...], Claim] = {}
 
     def add(self, claim: Claim) -> None:
-        """Add one claim; of equal ones that of the newest snapshot counts."""
+        """Add a claim; of equal claims, that of the newest snapshot is kept."""
         known = self._claims.get(claim.identity)
         if known is None or claim.mark.rank < known.mark.rank:
             self._claims[claim.identity] = claim
 
     @property
     def is_empty(self) -> bool:
-        """True if no claims exist."""
+        """True if there are no claims."""
         return not self._claims
 
     @property
     def uses(self) -> list[ManifestUse]:
-        """Arrays that take chunks from it, those of the newest snapshots first."""
+        """Arrays with chunks in the manifest, in the order of snapshots, newest first."""
         return sorted(
             (claim for claim in self._claims.values() if isinstance(claim, ManifestUse)),
             key=lambda use: (use.mark.rank, use.node_path, use.extents),
@@ -103,7 +103,7 @@ class ManifestClaims:
 
     @property
     def entries(self) -> list[ManifestEntry]:
-        """Sizes and counts, those of the newest snapshots first."""
+        """Sizes and counts, in the order of snapshots, newest first."""
         return sorted(
             (claim for claim in self._claims.values() if isinstance(claim, ManifestEntry)),
             key=lambda entry: entry.mark.rank,
@@ -116,12 +116,12 @@ class ManifestClaims:
 
     @property
     def expected_size(self) -> int:
-        """Bytes to expect, 0 if unknown."""
+        """The expected size in bytes; 0 if unknown."""
         return max((entry.size for entry in self.entries), default=0)
 
 
 def gather(found: Iterable[Claim]) -> dict[ManifestId, ManifestClaims]:
-    """Return the claims by manifest."""
+    """Group claims by manifest."""
     claims: dict[ManifestId, ManifestClaims] = {}
     for claim in found:
         known = claims.get(claim.manifest_id)

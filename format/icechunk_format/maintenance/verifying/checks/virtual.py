@@ -1,11 +1,11 @@
-"""Checks virtual references: their locations, their containers, and the files they refer to.
+"""Checks virtual references: locations, containers, and files.
 
 Rules of this file
 ------------------
-1. Each distinct location is checked once: one regular expression accepts plain ones, and only the
-   others are parsed one by one.
-2. Files are requested (one HEAD each) only below prefixes that the user authorized.
-3. A location that no container covers is one finding for an array, not one for each chunk.
+1. Each distinct location is checked once: a regular expression accepts plain locations, and only
+others are parsed one by one.
+2. Files are requested (one HEAD each) only below authorized prefixes.
+3. A location outside of all containers is one finding per array, not one per chunk.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
 """
@@ -37,8 +37,8 @@ from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ObjectInfo
 
-# Absolute URLs of plain characters without '.' and '..' segments; what is not like this is looked
-# at one by one.
+# Absolute URLs of plain characters without '.' and '..' segments; other locations are parsed one by
+# one.
 _SEGMENT: Final = "/[A-Za-z0-9_=+~-][A-Za-z0-9._=+~,-]*"
 _PLAIN: Final = rf"^(file://|[a-z][a-z0-9+-]*://[A-Za-z0-9._-]+)({_SEGMENT})+$"
 _NAMED: Final = "vcc://"
@@ -49,8 +49,8 @@ _MOST_REMEMBERED: Final = 100_000
 class VirtualFiles:
     """Checks virtual references, and caches the responses of storages.
 
-    ``containers`` is None if the configuration cannot be read; then no location is compared with
-    them. Files are requested below ``authorized`` URL prefixes.
+    ``containers`` is None if the configuration cannot be read; locations are then not compared with
+    containers. Files are requested below ``authorized`` URL prefixes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class VirtualFiles:
         self._known: dict[str, ObjectInfo | IcechunkError | None] = {}
 
     def check(self, used: UsedRefs, report: Report) -> None:
-        """Check the virtual references among those of an array."""
+        """Check the virtual references of an array."""
         rows = np.flatnonzero(used.refs.kind == KIND_VIRTUAL)
         if not len(rows) or not used.uses:
             return
@@ -87,7 +87,7 @@ class VirtualFiles:
     def _check_texts(
         self, texts: pa.Array, first_rows: NDArray[Any], used: UsedRefs, report: Report
     ) -> NDArray[np.bool_]:
-        """Check distinct locations; return True for each that can be used."""
+        """Check distinct locations; return a mask of the valid ones."""
         is_plain = pc.match_substring_regex(texts, _PLAIN)
         covered = pa.array(np.zeros(len(texts), dtype=np.bool_))
         for prefix in self._prefixes:
@@ -114,7 +114,7 @@ class VirtualFiles:
         return is_good
 
     def _problem_of(self, location: str) -> tuple[str | None, str | None]:
-        """Return the problem of a location, and the URL that lacks a container."""
+        """Return the problem of a location, or its URL prefix if no container covers it."""
         if location[: len(_NAMED)].lower() == _NAMED:
             name = location[len(_NAMED) :].partition("/")[0]
             if name not in self._names and self._knows_containers:
@@ -176,7 +176,7 @@ class VirtualFiles:
 def _problem_with(
     answer: ObjectInfo | IcechunkError | None, rows: NDArray[Any], used: UsedRefs
 ) -> tuple[str, int, str] | None:
-    """Return kind, row and problem of a file, for the references to it."""
+    """Return kind, row and problem of a file for its references, or None."""
     refs = used.refs
     if answer is None or isinstance(answer, NotFoundError):
         return "virtual-missing", int(rows[0]), "the file does not exist"
@@ -204,12 +204,12 @@ def _etags(used: UsedRefs, rows: NDArray[Any]) -> list[str | None]:
     try:
         return used.refs.etags(rows)
     except FormatError:
-        # Reported where the reference is read; without its etag nothing can be compared.
+        # Damaged etags are reported elsewhere; they are not compared.
         return [None] * len(rows)
 
 
 def _distinct_locations(used: UsedRefs, rows: NDArray[Any]) -> tuple[pa.Array, NDArray[Any]]:
-    """Return the distinct locations of some rows, and the index of each row's location."""
+    """Return the distinct locations of rows, and the index of each row's location."""
     buffer, starts, lengths = used.refs.location_ranges(rows)
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
