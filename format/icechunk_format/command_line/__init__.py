@@ -18,10 +18,10 @@ Rules of this package
 ---------------------
 1. Commands call only public functions of the library.
 2. Startup is fast: ``entry``, ``app`` and ``commands/`` do not import code that reads repositories.
-A command imports it when it runs, inside of its function.
+   A command imports it when it runs, inside of its function.
 3. Strings from a repository (messages, names, attributes) are untrusted. They reach a terminal only
    through ``display.plain_text.safe``, and never as markup.
 4. Output is on stdout; progress, confirmations and errors are on stderr. With ``--json``, stdout is
-one JSON document.
+   one JSON document.
 5. Deleting files and rewriting history require a confirmation.
 """

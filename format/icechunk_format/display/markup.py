@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Strings enter HTML only through ``escaped``: non-printing characters become escapes, HTML
-characters become entities, and right-to-left text is isolated.
+   characters become entities, and right-to-left text is isolated.
 2. Pages have no links, images or scripts. Pictures are inline SVG.
 3. Colours are transparent, so that they suit light and dark notebooks.
 4. If a viewer removes styles, as for untrusted notebooks, plain text is displayed.

@@ -6,16 +6,16 @@ import can be repeated with the same target.
 Decisions
 ---------
 1. The first snapshots of the draft get an empty parent, as in released repositories. A child that
-is not later than its parent gets the parent's timestamp plus a microsecond.
+   is not later than its parent gets the parent's timestamp plus a microsecond.
 2. Ids of snapshots and nodes are digests. The id of a node changes only with its number, path or
-number of dimensions. The metadata ``draft_snapshot_id`` has a snapshot's id in the draft.
+   number of dimensions. The metadata ``draft_snapshot_id`` has a snapshot's id in the draft.
 3. Missing parent groups are added, without attributes.
 4. If the draft has no branch ``main``, it is created at the newest snapshot of all branches and
-tags.
+   tags.
 5. Properties of the draft and its branches become metadata of the repository, ``imported_draft``.
 6. Virtual chunks stay virtual, without containers: each reader authorizes their locations.
 7. Memory: the references of one array, 64 MB of chunks plus one chunk, and about 100 bytes for each
-copied chunk.
+   copied chunk.
 
 Specification: both drafts; "Repo Info File", "Snapshot Files", "Transaction Log Files".
 """

@@ -3,12 +3,12 @@
 Choices that the draft leaves open
 ----------------------------------
 1. **Names of objects** are ids in Crockford base 32 or hexadecimal, without an extension or with
-``.json`` or ``.msgpack``; the form last found in a folder is tried first.
+   ``.json`` or ``.msgpack``; the form last found in a folder is tried first.
 2. **Parents.** The parent is the newest ancestor in ``short_term_history``. If several are equally
-new, or none is listed though ``total_parents`` is not zero, the parent is the snapshot of the
-previous branch file. A missing file of a parent ends the history.
+   new, or none is listed though ``total_parents`` is not zero, the parent is the snapshot of the
+   previous branch file. A missing file of a parent ends the history.
 3. **Keys of a manifest** are the number of the node and the chunk's coordinates, separated by
-non-digits: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
+   non-digits: ``3/0/1``, ``3.0.1``, ``(3, [0, 1])``.
 4. **Extents** of manifests are ignored: all manifests of an array are read.
 5. A floating-point fill value of ``null`` is NaN, which JSON does not have.
 

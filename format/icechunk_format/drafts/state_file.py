@@ -3,17 +3,17 @@
 Choices that the draft leaves open
 ----------------------------------
 1. **Names of files** are keys within ``s/`` (structure files), ``i/`` (manifests) or ``c/``
-(chunks), without leaving the folder; ``.parquet`` is appended if no such object exists.
+   (chunks), without leaving the folder; ``.parquet`` is appended if no such object exists.
 2. **Branch ``main``.** A draft without refs has a branch ``main`` at its newest snapshot.
 3. **Fill values** are the bytes of one little-endian element; bytes of another length are JSON,
-like **configurations of codecs** and **attributes**. A **message** is a property.
+   like **configurations of codecs** and **attributes**. A **message** is a property.
 4. **Coordinates** of chunks are one big-endian unsigned number per axis, all of the same size (1,
-2, 4 or 8 bytes).
+   2, 4 or 8 bytes).
 5. **``chunk_file``** with ``://`` is the URL of a virtual chunk. A missing ``offset`` is 0. A row
-with ``inline_data`` has no file.
+   with ``inline_data`` has no file.
 6. **Ignored** are ``row`` and ``extent`` of ``inventories``, and ``flags``.
 7. **Widths of integers.** Wider columns are also read, since shapes and chunk counts of real arrays
-exceed 16 bits.
+   exceed 16 bits.
 
 Specification: drafts, "state file".
 """

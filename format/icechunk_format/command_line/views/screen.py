@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Text is ``rich.text.Text`` or plain. Markup, emoji codes and highlighting are off, so ``[red]``
-in a message is printed unchanged.
+   in a message is printed unchanged.
 2. Lines are never wrapped or cut, so that a pipe gets complete ids.
 3. Colour and progress are printed on terminals only; rich respects ``NO_COLOR``.
 """

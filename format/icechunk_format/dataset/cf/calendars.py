@@ -7,10 +7,10 @@ slow for time coordinates of millions of steps.
 Rules of this file
 ------------------
 1. A *day number* counts days without a gap within one calendar. In the Gregorian, Julian and
-   standard calendars it counts from 1970-01-01 (Gregorian); in the others from year 0, month 1,
-   day 1 of that calendar.
-2. Years are astronomical: the year before 1 is 0. ``standard`` and ``julian`` write it as
-   -1 (they have no year zero), which :func:`day_number` translates.
+   standard calendars it counts from 1970-01-01 (Gregorian); in the others from year 0, month 1, day
+   1 of that calendar.
+2. Years are astronomical: the year before 1 is 0. ``standard`` and ``julian`` write it as -1 (they
+   have no year zero), which :func:`day_number` translates.
 3. All functions work on ``int64`` arrays and never on floats, so no time changes.
 
 CF conventions, section 4.4.1 "Calendar".

@@ -9,11 +9,12 @@ Rules of this file
 1. Steps run in xarray's order: ``_Unsigned``, missing values, scale and offset, timedelta, time,
    boolean. Each moves the attributes that it uses to the encoding.
 2. Missing values are ``_FillValue``, ``missing_value`` (one or several), NaN and NaT. The fill
-value of the Zarr array is an ordinary value: chunks that were never written hold it.
+   value of the Zarr array is an ordinary value: chunks that were never written hold it.
 3. Packed data takes the float type that xarray chooses. Data with a missing value and no packing
    keeps its own type, since SQL has NULL for integers where NumPy needs a float for NaN.
 4. Two differences from xarray, which truncates or fails in these cases: floats with an integer
-``scale_factor`` stay floats, and ``_Unsigned`` applies to ``missing_value`` as to ``_FillValue``.
+   ``scale_factor`` stay floats, and ``_Unsigned`` applies to ``missing_value`` as to
+   ``_FillValue``.
 5. A character array (data type S1 with a dimension for the letters) stays a column of single bytes;
    xarray joins its last dimension.
 6. With ``decode_cf=False`` attributes are ignored, and only NaT is null.

@@ -13,7 +13,7 @@ Rules of this file
    (year, month, day), as xarray shows them, and not their distance in days.
 4. Times of calendars that a timestamp cannot hold become ISO 8601 strings, one per distinct time.
 5. Reference dates may be written as xarray accepts them in practice: ISO 8601 without leading zeros
-(``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``.
+   (``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``.
 
 CF conventions, section 4.4 "Time Coordinate".
 """

@@ -13,7 +13,7 @@ chunks                           manifests, by references   the snapshot and tho
 Rules of this file
 ------------------
 1. The context and the tasks hold only names and numbers, no list of the repository: Spark sends a
-copy of the context with every task.
+   copy of the context with every task.
 2. Snapshots are resolved when the read is planned. Tables about the whole repository show its state
    when the task runs.
 3. Only the requested columns are made.

@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. A count follows `run_scan`: the same blocks, kept chunks and requests. It equals the reads of the
-job, with two exceptions: a process of the job may have cached the index of a shard in an earlier
-task, and blocks that share chunks of more than half of ``readAheadBytes`` may join other ranges,
-depending on which block is fetched first.
+   job, with two exceptions: a process of the job may have cached the index of a shard in an earlier
+   task, and blocks that share chunks of more than half of ``readAheadBytes`` may join other ranges,
+   depending on which block is fetched first.
 2. Snapshots, manifests and labels of dimensions are not counted: each process reads them once.
 3. Executors import this module; it needs neither sqlglot nor Spark.
 """

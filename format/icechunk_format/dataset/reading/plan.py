@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. The driver opens no manifest of a data variable: the snapshot records the extents of each
-manifest and its number of references.
+   manifest and its number of references.
 2. The variable with the most references leads. Tasks follow its manifests and are cut at its
    (inner) chunks; the other variables of the table are read in the same boxes.
 3. Every selected cell, chunk or reference is in exactly one task.

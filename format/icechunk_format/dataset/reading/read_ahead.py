@@ -7,9 +7,9 @@ Rules of this file
 ------------------
 1. Blocks are yielded in order.
 2. The estimated bytes of all blocks that are started and not consumed stay within the budget. A
-block larger than the budget is read alone.
+   block larger than the budget is read alone.
 3. The consumer's thread starts blocks, so reading stops when it takes no further block. Closing the
-generator cancels fetches that have not begun.
+   generator cancels fetches that have not begun.
 4. An error of a fetch or a decode is raised where its block would have been yielded.
 """
 

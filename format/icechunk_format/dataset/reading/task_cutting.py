@@ -3,11 +3,11 @@
 Steps
 -----
 1. ``cover`` divides the hull of the selection into the extents and the space between them, so that
-every selected cell is in exactly one box.
+   every selected cell is in exactly one box.
 2. A box with too many selected cells is cut at chunk edges, the first axis first. Boxes without a
    selected cell are dropped.
 3. Boxes with few selected cells are grouped with their neighbours; boxes of a group that touch are
-merged.
+   merged.
 
 Time and memory grow with the extents and tasks, not with the chunks; nothing is read.
 """

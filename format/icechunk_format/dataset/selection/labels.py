@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. A label is converted to the type of its coordinate, so that ``35.1`` matches the ``float32``
-35.1.
+   35.1.
 2. A partial date or time selects its whole period, as in pandas and xarray: ``2024-07`` is a month.
 3. A date or ``datetime64`` selects the period of its unit; other Python values select one value.
 4. A time without a time zone is compared as the column shows it; a time with a zone is converted to
-UTC first.
+   UTC first.
 """
 
 from __future__ import annotations

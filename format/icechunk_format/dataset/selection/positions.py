@@ -7,7 +7,7 @@ Rules of this file
 ------------------
 1. A selection is a set: positions are ascending and distinct in any order or step of the option.
 2. Selections are normalized, so that equal sets compare equal: positions without a gap are a span,
-and the empty selection is the span from 0 to 0.
+   and the empty selection is the span from 0 to 0.
 3. Selections are picklable; the size of a span does not depend on the length of the dimension.
 """
 

@@ -15,11 +15,11 @@ Rules of this file
 ------------------
 1. A range selects by value, in ascending, descending and unordered coordinates:
    - On a descending coordinate the ends may be in either order. On other coordinates reversed ends
-   select nothing, as in xarray.
+     select nothing, as in xarray.
    - An open range on a descending coordinate runs to the end of the axis: ``latitude=45:`` is 45
      and everything south of it.
    - In unsorted strings a range runs from the position of one end to that of the other, as in
-   xarray, and both ends must exist.
+     xarray, and both ends must exist.
 2. A range outside of the coordinate selects nothing. A single value or position that does not exist
    is an error.
 3. A range of times is split at the colon at which both sides are valid times.

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Dimensions of one name and different sizes are different: ``dim_0`` of 10 and ``dim_0`` of 20.
 2. Without named variables, the table has those on the largest set. If another set is not a subset
-of the largest, the error lists the sets and how to name the variables of each.
+   of the largest, the error lists the sets and how to name the variables of each.
 3. All named variables must be on the largest set among them or on a subset of it; the latter are
    broadcast. Scalars and variables on subsets must be named.
 """

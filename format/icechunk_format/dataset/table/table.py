@@ -5,8 +5,8 @@ Rules of this file
 1. Columns are in this order: dimensions in array order, variables, requested coordinates.
 2. Every column is nullable and has exactly the Arrow type that Spark gives its SQL type, because
    Spark 4.2 and later refuse a batch that differs.
-3. Two columns may not differ in case alone: Spark compares names without case by default and
-   would refuse both.
+3. Two columns may not differ in case alone: Spark compares names without case by default and would
+   refuse both.
 4. A table holds plain values and no connection, since it is pickled into every task.
 """
 

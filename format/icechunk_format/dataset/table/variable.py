@@ -7,8 +7,8 @@ Rules of this file
 2. An unnamed dimension is ``dim_0``, ``dim_1``, ... by its position. Such a name may have different
    sizes in two arrays, so two dimensions are the same only if name and size agree.
 3. A dimension coordinate is a one-dimensional array with the name of its dimension. Other
-   coordinates are those that a ``coordinates`` attribute lists, those that CF attributes point
-   to (bounds, climatology, grid mapping, cell measures, formula terms), and the positions and
+   coordinates are those that a ``coordinates`` attribute lists, those that CF attributes point to
+   (bounds, climatology, grid mapping, cell measures, formula terms), and the positions and
    connections of a UGRID mesh.
 """
 

@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 1. One session makes one commit, so no reader sees half a write.
 2. The driver uses manifests of tasks unchanged; its work grows with the number of manifests, not
-with that of chunks.
+   with that of chunks.
 3. Nothing is deleted here. After a failed commit, objects of tasks are garbage; after a commit with
-unknown outcome, they may be data.
+   unknown outcome, they may be data.
 4. A new repository is created directly before the commit, after the receipts have been checked.
 5. If other writers committed first, the commit is rebased on top of their commits. If they changed
    arrays of this write, it is planned again (``replanning``).

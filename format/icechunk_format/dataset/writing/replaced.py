@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. The condition consists of conditions on single dimensions, joined by AND, so it selects positions
-along each.
+   along each.
 2. Every label of the rows must satisfy the condition; otherwise nothing is written.
 3. Tasks replace the region in chunks with rows; ``regions`` makes its other cells missing.
 """

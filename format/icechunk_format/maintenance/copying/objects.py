@@ -6,7 +6,7 @@ chunks take 200 MB.
 Rules of this file
 ------------------
 1. Objects are copied unchanged. The bytes of an id never change, so an object that exists in the
-target with the same size is skipped, and a repeated copy continues an interrupted one.
+   target with the same size is skipped, and a repeated copy continues an interrupted one.
 2. Memory: ``_WORKERS`` batches of at most ``_BYTES_AT_ONCE``, or one larger object, each.
 3. In the target nothing is deleted, and only ``chunks/`` is listed.
 

@@ -3,12 +3,12 @@
 Rules of this file
 ------------------
 1. Snapshots keep their ids. History is copied back to the newest snapshot that exists in the
-target.
+   target.
 2. A branch of the target only moves forward: its tip must be an ancestor of the copied tip,
-possibly an expired one.
+   possibly an expired one.
 3. A target that is not a repository may contain only objects of an earlier copy.
 4. Memory: one entry for each snapshot of the history, 24 bytes for each manifest, and one snapshot
-file at a time.
+   file at a time.
 
 Specification: "Repo Info File", "Snapshot Files".
 """

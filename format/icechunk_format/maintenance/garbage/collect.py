@@ -5,21 +5,21 @@ Steps
 1. Find the snapshots to keep (``roots``).
 2. Mark: read each of these snapshots and each manifest once, and collect ids (``marks``).
 3. Remove the other snapshots from ``repo``, in one conditional update, before any file is deleted.
-If changes of the repository have outdated the marks, start again. Also mark snapshots added since
-step 1: later snapshots can only use what these use.
+   If changes of the repository have outdated the marks, start again. Also mark snapshots added
+   since step 1: later snapshots can only use what these use.
 4. Sweep (``sweep``): delete snapshots, transaction logs, manifests and chunks, in this order. An
-object is deleted after all objects that refer to it, so an interrupted collection leaves the
-repository intact, and the next collection continues.
+   object is deleted after all objects that refer to it, so an interrupted collection leaves the
+   repository intact, and the next collection continues.
 
 Rules of this file
 ------------------
 1. A single process and Spark run the same steps, with different ``Collector`` classes.
 2. Objects with a storage time at or after the cutoff are never deleted. Only this rule protects
-open writes, since nothing refers to their files before the commit.
+   open writes, since nothing refers to their files before the commit.
 3. Spec version 1 has no conditional update of ``repo``. Instead, refs are read again after
-snapshots were deleted, and reachable snapshots are restored; a writer checks after its change that
-the old snapshot still exists. At least one of the two therefore detects the other. The driver
-deletes these snapshots, with up to 64 MB of them in memory.
+   snapshots were deleted, and reachable snapshots are restored; a writer checks after its change
+   that the old snapshot still exists. At least one of the two therefore detects the other. The
+   driver deletes these snapshots, with up to 64 MB of them in memory.
 """
 
 from __future__ import annotations

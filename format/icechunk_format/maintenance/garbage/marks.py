@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. A missing or damaged file ends the collection before anything is deleted, since the objects that
-it refers to are unknown. A readable manifest with another size or fewer references than listed in
-snapshots also does: chunks that only the undamaged file refers to would be deleted.
+   it refers to are unknown. A readable manifest with another size or fewer references than listed
+   in snapshots also does: chunks that only the undamaged file refers to would be deleted.
 2. Files are fetched in batches of bounded size, decoded one at a time, and not cached, since each
-is read once.
+   is read once.
 3. Ids are handled as columns.
 
 Specification: "Snapshot Files", "Chunk manifest files".

@@ -7,7 +7,7 @@ ids of a part that a process found.
 Rules of this file
 ------------------
 1. Each function takes the rows of a task; the caller shuffles rows between tasks. Results do not
-depend on the order of rows, so a repeated task gives the same result.
+   depend on the order of rows, so a repeated task gives the same result.
 2. A sweep task checks the number of received ids. If some are missing, it deletes nothing.
 """
 

@@ -3,14 +3,14 @@
 Rules of this file
 ------------------
 1. Kept are snapshots that a branch, a tag or an extra root reaches, and new unreachable snapshots,
-whose files are newer than the cutoff by the storage's clock, or not yet listed.
+   whose files are newer than the cutoff by the storage's clock, or not yet listed.
 2. Snapshots are removed from ``repo`` by the time of their file, not by the time in the snapshot,
-since files are also deleted by the storage's clock.
+   since files are also deleted by the storage's clock.
 3. A kept snapshot whose parent is removed gets its nearest kept ancestor as parent, and lists the
-transaction logs of the removed ancestors in between.
+   transaction logs of the removed ancestors in between.
 4. ``repo`` may change during a collection. New snapshots are kept and marked, since they may use
-data of a removed snapshot. If a new snapshot descends from a snapshot to remove, or a ref points to
-one, the collection starts again.
+   data of a removed snapshot. If a new snapshot descends from a snapshot to remove, or a ref points
+   to one, the collection starts again.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """

@@ -4,10 +4,11 @@ Rules of this file
 ------------------
 1. Only objects whose names are canonical ids are considered; others are kept.
 2. The listing is complete before the first deletion, since some storages list a folder unreliably
-during deletions. Garbage is held as columns, 20 bytes for each object.
+   during deletions. Garbage is held as columns, 20 bytes for each object.
 3. An object that no longer exists counts as deleted.
 4. Deletions begin with one request of 1000 objects. Success increases the number of parallel
-requests; throttling reduces it, after a pause. Too many consecutive failures abort the deletions.
+   requests; throttling reduces it, after a pause. Too many consecutive failures abort the
+   deletions.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. Manifests never change. If an array still lists every rewritten manifest, the new manifests have
-the same references, independent of commits in between.
+   the same references, independent of commits in between.
 2. If an array no longer lists one of them, or a manifest of another commit overlaps a new manifest,
-the array is left unchanged and reported.
+   the array is left unchanged and reported.
 3. No node and no chunk changes, so the transaction log is empty and does not conflict with
-sessions.
+   sessions.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """

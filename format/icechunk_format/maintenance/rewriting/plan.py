@@ -3,10 +3,10 @@
 Algorithm
 ---------
 1. The splitting rules divide the chunk grid of an array into cells, one manifest each. A manifest
-fits if it is the only one in its cell and in no other cell. If a cell has more references than the
-limit of a file, several files fit, unless they are many more than needed.
+   fits if it is the only one in its cell and in no other cell. If a cell has more references than
+   the limit of a file, several files fit, unless they are many more than needed.
 2. Other manifests are rewritten, in boxes with about the maximum number of references of a file
-(``bounded_reads.cut_into_boxes``).
+   (``bounded_reads.cut_into_boxes``).
 3. A manifest that overlaps several boxes is read for each box.
 
 Memory is a few times the list of the array's manifests.

@@ -8,8 +8,8 @@ Steps
 1. Plan: compare the extents of all manifests with the rules; only the snapshot is read.
 2. Tasks read the manifests that do not fit, and store new manifests (``task``).
 3. Commit. After commits of other writers, the new manifests still replace the old ones in each
-array that lists all old manifests and none that overlaps the new ones: manifests never change, so
-the rewritten references are current. Other arrays are left unchanged.
+   array that lists all old manifests and none that overlaps the new ones: manifests never change,
+   so the rewritten references are current. Other arrays are left unchanged.
 
 ``icechunk_spark.maintenance`` runs the same steps on executors.
 

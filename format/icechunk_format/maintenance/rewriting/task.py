@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. A task is small and picklable: ids, extents and boxes, without references and credentials. Its
-receipt lists the stored files.
+   receipt lists the stored files.
 2. References are copied unchanged: native, inline, and virtual with checksums. No chunk is read.
 3. Memory: the references of one box, about the maximum of one file, and a part of the decoded
-source manifests; see ``bounded_reads``.
+   source manifests; see ``bounded_reads``.
 
 Specification: "Chunk Manifest Files".
 """

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Codes are stable, since scripts and alerts filter by them. Kinds are added, never renamed.
 2. *error*: data cannot be read, are read wrongly, or other clients refuse the repository.
-*warning*: data are read correctly, but history, tidiness or speed suffer. *info*: not a problem.
+   *warning*: data are read correctly, but history, tidiness or speed suffer. *info*: not a problem.
 3. Advice is for users who did not write the files: it names actions, not causes.
 """
 

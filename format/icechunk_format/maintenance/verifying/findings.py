@@ -5,9 +5,9 @@ Each task of a verification fills a ``Report``; reports are sent as Arrow batche
 Rules of this file
 ------------------
 1. A problem of many snapshots is one row, of the newest affected snapshot (``rank`` 0 is the newest
-snapshot): rows of equal identity are merged.
+   snapshot): rows of equal identity are merged.
 2. Memory is bounded: at most ``max_findings`` rows of each severity are kept, and others are
-counted by kind. ``Report.add_many`` makes only rows that are kept.
+   counted by kind. ``Report.add_many`` makes only rows that are kept.
 3. A report also has totals of the checked objects.
 """
 

@@ -15,7 +15,7 @@ stage  rows in                                  rows out
 Rules of this file
 ------------------
 1. Rows of stages 1 and 2 have one schema, ``WORK_SCHEMA``: findings are passed through the stages
-with the rows to process, so each file is read once.
+   with the rows to process, so each file is read once.
 2. References stay columnar from the manifest to the finding.
 3. A task returns at most ``max_findings`` findings of each severity, and the number of others.
 """

@@ -8,7 +8,7 @@ select its label at any position.
 Rules of this file
 ------------------
 1. Positions are runs ``int64 (k, 2)``, so the cost does not depend on the length of an axis. Only
-labels are compared one by one.
+   labels are compared one by one.
 2. NaN equals NaN, and NULL equals NULL.
 """
 

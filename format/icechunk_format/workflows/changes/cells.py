@@ -6,7 +6,7 @@ manifest.
 Rules of this file
 ------------------
 1. Whole chunks count as changed. Labels are compared by value, since an append rewrites the chunk
-of all labels.
+   of all labels.
 2. Variables are identified by node id: all cells of a new array at the same path differ.
 """
 

@@ -14,13 +14,13 @@ layout       key                                  columns of a deleted row
 Rules of this file
 ------------------
 1. Written rows are read from the newer snapshot and deleted rows from the older one, by ordinary
-scans that are limited to boxes. The driver opens no manifest of a data variable.
+   scans that are limited to boxes. The driver opens no manifest of a data variable.
 2. A written row may be equal to the old row, since whole chunks are read, not single cells.
 3. Cells of a deleted chunk become written rows with the fill value. With ``missingChunks=skip``,
-and in the layouts of stored chunks, they become deleted rows; executors then also read the newer
-snapshot.
+   and in the layouts of stored chunks, they become deleted rows; executors then also read the newer
+   snapshot.
 4. The columns of the feed are fixed. A variable that is new in a snapshot yields all its rows as
-written; a variable that the newer snapshot lacks, or has with another type, is an error.
+   written; a variable that the newer snapshot lacks, or has with another type, is an error.
 """
 
 from __future__ import annotations

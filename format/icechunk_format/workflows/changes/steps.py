@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. A step leads from an older snapshot to a newer one. It has all transaction logs in between, also
-those of expired ancestors; a missing log is an error, since changes would be missed.
+   those of expired ancestors; a missing log is an error, since changes would be missed.
 2. If neither snapshot is an ancestor of the other (a branch was reset, a commit amended), they
-differ at most by the changes on both sides since their last common ancestor.
+   differ at most by the changes on both sides since their last common ancestor.
 3. Chunk coordinates are columns, deduplicated before they become too many.
 """
 

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. The selection is resolved at the tip of the branch, and again at the new tip if other writers
-change the same chunks or arrays meanwhile. The number of attempts is limited.
+   change the same chunks or arrays meanwhile. The number of attempts is limited.
 2. The argument ``run`` runs the tasks, in this process or on Spark's executors.
 """
 

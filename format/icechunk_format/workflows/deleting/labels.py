@@ -3,9 +3,9 @@
 Algorithm
 ---------
 1. If the labels are the last ones, arrays shrink in place. Only chunks at the new end are
-rewritten, so that removed values do not reappear when the array grows.
+   rewritten, so that removed values do not reappear when the array grows.
 2. Otherwise each array is replaced by a new array. A new chunk with exactly the elements of one old
-chunk gets a reference to the same object; other chunks are read and written.
+   chunk gets a reference to the same object; other chunks are read and written.
 
 Rules of this file
 ------------------

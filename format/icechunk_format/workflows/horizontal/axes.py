@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. Coordinates are recognized by ``standard_name``, then by ``units`` (``degrees_north``), then,
-without units, by name: ``lat``, ``longitude``, ``nav_lat``.
+   without units, by name: ``lat``, ``longitude``, ``nav_lat``.
 2. One-dimensional coordinates are preferred to two-dimensional ones, and dimension coordinates to
-others. Two coordinates of one kind form a grid if each has one of two dimensions of the variable,
-or both have both.
+   others. Two coordinates of one kind form a grid if each has one of two dimensions of the
+   variable, or both have both.
 3. Attributes are untrusted: values that are not strings count as absent.
 
 CF conventions, sections 4.1 "Latitude Coordinate", 4.2 "Longitude Coordinate" and 5.6 "Horizontal

@@ -4,10 +4,10 @@ Rules of this file
 ------------------
 1. Longitudes in degrees have a period of 360, unless their labels span more than one period.
 2. An axis is closed if its labels cover the whole period: the step from the last label to the first
-is not much wider than the widest other step. Labels of an open axis, such as that of a region,
-match modulo the period, but there is no cell between its ends.
+   is not much wider than the widest other step. Labels of an open axis, such as that of a region,
+   match modulo the period, but there is no cell between its ends.
 3. A last label one period after the first (a cyclic point, such as 360 after 0) repeats the first
-label and is ignored.
+   label and is ignored.
 """
 
 from __future__ import annotations

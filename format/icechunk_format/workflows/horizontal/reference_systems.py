@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. The CRS is that of the variable's grid mapping: its attribute crs_wkt, or the parameters of the
-projection. Latitudes and longitudes without a grid mapping are in WGS 84.
+   projection. Latitudes and longitudes without a grid mapping are in WGS 84.
 2. Coordinates are in the order x, y (longitude, latitude), independent of the axis order of the
-CRS.
+   CRS.
 3. `geo_package` imports optional packages; its error names the package to install.
 
 CF conventions, appendix F "Grid Mappings".

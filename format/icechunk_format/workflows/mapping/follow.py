@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. Changes are read from transaction logs, so whole chunks count as changed. Rewritten arrays that
-lack a dimension, such as coordinates, are compared by value, since an append with xarray rewrites
-all of them.
+   lack a dimension, such as coordinates, are compared by value, since an append with xarray
+   rewrites all of them.
 2. A block counts as changed if any element that it reads, including overlap, or the attributes of
-an array may have changed. Attributes of the group are ignored.
+   an array may have changed. Attributes of the group are ignored.
 3. If the changes cannot be determined, all blocks count as changed, and the reason is reported.
 """
 

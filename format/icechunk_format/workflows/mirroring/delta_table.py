@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Storage options may be credentials: they are passed to ``deltalake`` only, and ``DeltaTarget``
-shows only the URL.
+   shows only the URL.
 2. ``deltalake`` is an optional dependency, so it is imported in functions.
 3. Only this file and ``transaction`` access Delta's log.
 """

@@ -2,7 +2,7 @@
 
 1. The newest record of the table holds the copied snapshot.
 2. Transaction logs show the cells that changed since then. Files with such cells are removed; their
-cells, and new cells of grown arrays, are written.
+   cells, and new cells of grown arrays, are written.
 3. ``Run`` runs the tasks, in this process or on executors.
 4. One transaction removes and adds the files, and records the new snapshot.
 
@@ -10,7 +10,7 @@ Rules of this file
 ------------------
 1. Readers see the older snapshot until the transaction, and the newer one after it.
 2. If another run commits a version first, the table is read and the run is planned again. If the
-other run copied the same snapshot, nothing is left to do.
+   other run copied the same snapshot, nothing is left to do.
 3. A snapshot that cannot be copied is refused before the first file is written.
 """
 

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Names and meanings are those of read options. A table records the given options, not the
-defaults.
+   defaults.
 2. A later run uses the recorded options. An option given again must have the same value.
 """
 

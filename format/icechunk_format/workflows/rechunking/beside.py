@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. An append extends an array and changes no existing element. Changed chunks that contain existing
-elements are compared bit by bit, if they are few.
+   elements are compared bit by bit, if they are few.
 2. If the changes cannot be determined, elements count as changed.
 """
 

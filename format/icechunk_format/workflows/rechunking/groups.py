@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Groups are products of ranges along each axis, so a plan holds edges along axes and no data per
-chunk.
+   chunk.
 2. Edges that both grids share are also edges of groups if a group is smaller than the distance
-between them: a group of the source then overlaps as few groups of the target as possible.
+   between them: a group of the source then overlaps as few groups of the target as possible.
 3. A group holds at least one chunk of any size.
 """
 

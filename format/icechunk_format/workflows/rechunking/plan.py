@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 1. Chunks of the source are decoded once; those of the target are encoded once.
 2. If both grids share edges that are close enough, one task reads and writes a group: *direct*.
-Otherwise tasks read groups of the source and cut them into pieces, which Spark shuffles to tasks
-that write groups of the target: *shuffled*. If memory allows only small pieces, a second shuffle
-joins them to intermediate groups, which are not stored.
+   Otherwise tasks read groups of the source and cut them into pieces, which Spark shuffles to tasks
+   that write groups of the target: *shuffled*. If memory allows only small pieces, a second shuffle
+   joins them to intermediate groups, which are not stored.
 3. All numbers are computed from the chunk edges along axes.
 """
 

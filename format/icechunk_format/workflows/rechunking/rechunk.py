@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. One snapshot is read. If arrays are replaced in place, it is the base of the commit: a concurrent
-change of the same arrays is a conflict, and nothing is committed. If other writers only appended,
-the whole job is planned and run again on top of their commit.
+   change of the same arrays is a conflict, and nothing is committed. If other writers only
+   appended, the whole job is planned and run again on top of their commit.
 2. The argument ``run`` runs the tasks, in this process or on Spark's executors with a shuffle.
 """
 

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Stored values are copied bit by bit, without CF decoding.
 2. A piece with only the fill value is not sent. Other pieces are compressed with a fast codec,
-since Spark copies each byte several times.
+   since Spark copies each byte several times.
 3. Memory of a task is one group of values, its chunks, and the references of the task.
 """
 

@@ -3,15 +3,15 @@
 Rules of this file
 ------------------
 1. ``nearest`` and ``exact`` compare in the type of the labels, as xarray does, so that 35.1 matches
-the float32 35.1; of two labels at equal distance, the higher is chosen. ``linear`` compares in
-float64.
+   the float32 35.1; of two labels at equal distance, the higher is chosen. ``linear`` compares in
+   float64.
 2. ``pad`` takes the previous label in array order: on a descending axis the next higher label.
 3. A number is outside if it is more than half a step from the first or last label (``nearest``),
-   before the first label (``pad``), beyond either (``linear``), or further away than the
-   tolerance, which replaces the half step.
+   before the first label (``pad``), beyond either (``linear``), or further away than the tolerance,
+   which replaces the half step.
 4. A number on a circle is shifted by multiples of the period into the range of the labels. Numbers
-beyond 2**53, where floats are coarser than labels, are outside. On a closed circle the first label
-follows the last one, and a last label that repeats the first is never found.
+   beyond 2**53, where floats are coarser than labels, are outside. On a closed circle the first
+   label follows the last one, and a last label that repeats the first is never found.
 """
 
 from __future__ import annotations

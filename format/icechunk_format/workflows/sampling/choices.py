@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. A key is a dimension, with or without labels, or a coordinate with one or two dimensions. Two
-coordinates on the same dimensions are the latitude and longitude of each cell.
+   coordinates on the same dimensions are the latitude and longitude of each cell.
 2. Longitudes in degrees are circular unless ``circular`` overrides it.
 """
 

@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. If ``crs`` is given, the columns of both horizontal coordinates are transformed to the CRS of the
-grid. ``crs="grid"`` declares that they are already in it.
+   grid. ``crs="grid"`` declares that they are already in it.
 2. The plan refuses columns named ``lat`` and ``lon`` for coordinates of a rotated or projected
-grid. Tasks check values: latitudes beyond 90 degrees are outside, with a warning. Values that look
-like degrees on a grid in metres are an error if there are too many to be points near its origin,
-otherwise a warning.
+   grid. Tasks check values: latitudes beyond 90 degrees are outside, with a warning. Values that
+   look like degrees on a grid in metres are an error if there are too many to be points near its
+   origin, otherwise a warning.
 """
 
 from __future__ import annotations

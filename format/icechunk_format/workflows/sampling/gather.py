@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Points are sorted by chunk. Chunks are prefetched in groups within a budget of bytes, decoded one
-after another, and released after their values are taken.
+   after another, and released after their values are taken.
 2. Chunks that the next call may need are kept within the same budget.
 3. Only chunks with a point are fetched. A missing chunk holds the fill value.
 """

@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Every dimension of a sampled variable is matched to points (``on``), becomes an array (``keep``),
-is fixed by ``sel`` or ``isel``, or has size one.
+   is fixed by ``sel`` or ``isel``, or has size one.
 2. Without named variables, all data variables are sampled that fulfil rule 1 and have a dimension
-in ``on``.
+   in ``on``.
 3. Planning reads only the labels that ``sel`` needs; tasks read all other values.
 """
 

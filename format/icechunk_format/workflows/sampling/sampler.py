@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. A NULL or NaN in a column of a point gives NULL for every variable with that dimension. A point
-outside gives NULL too, unless ``outside`` overrides it.
+   outside gives NULL too, unless ``outside`` overrides it.
 2. Corners of an interpolation with weight zero are not read. A missing value at any other corner
-makes the result NULL.
+   makes the result NULL.
 3. Labels and trees are kept in the metadata cache of the process.
 """
 

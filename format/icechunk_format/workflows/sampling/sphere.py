@@ -6,7 +6,7 @@ special cases.
 Rules of this file
 ------------------
 1. Without a tolerance, a point is outside if its distance from the nearest cell exceeds three
-quarters of the widest step to a neighbour, somewhat more than the distance to a corner.
+   quarters of the widest step to a neighbour, somewhat more than the distance to a corner.
 2. A tolerance is a great-circle arc in degrees.
 3. Cells without coordinates (masked latitudes) are never found.
 """

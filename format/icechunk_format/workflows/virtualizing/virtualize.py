@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. The driver holds only small data: headers, spans and counts of files, and values of coordinates.
-Tasks pass references to each other in staged objects, which are deleted at the end.
+   Tasks pass references to each other in staged objects, which are deleted at the end.
 2. The repository and its configuration are changed only after all files are planned and all
-references are written. If other writers changed the same arrays meanwhile, the call is planned
-again on top of their commit, without parsing files again.
+   references are written. If other writers changed the same arrays meanwhile, the call is planned
+   again on top of their commit, without parsing files again.
 3. Staged objects are not part of a snapshot, so they are deleted after every outcome.
 """
 

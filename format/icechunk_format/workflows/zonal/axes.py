@@ -3,12 +3,12 @@
 Rules of this file
 ------------------
 1. Edges are the CF bounds of the coordinate, or else midway between labels. Labels that are evenly
-spaced up to rounding get evenly spaced edges.
+   spaced up to rounding get evenly spaced edges.
 2. Positions count cells: cell `i` is between the positions `i` and `i + 1`, for ascending and
-descending labels. Within a cell, a position is linear in the coordinate.
+   descending labels. Within a cell, a position is linear in the coordinate.
 3. Latitudes end at the poles: cells are cut there if the poles are labels.
 4. On a closed circle the last cell ends at the start of the first, plus a period. A last label that
-repeats the first has no cell.
+   repeats the first has no cell.
 
 CF conventions, section 7.1 "Cell Boundaries".
 """

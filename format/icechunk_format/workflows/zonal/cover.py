@@ -9,7 +9,7 @@ Rules of this file
 ------------------
 1. Fractions are of areas in coordinates: on a grid of degrees, of square degrees.
 2. ``center`` takes cells whose label is inside, with the fraction 1. A label on the common border
-of two polygons is in exactly one of them.
+   of two polygons is in exactly one of them.
 3. ``touched`` takes cells with any area inside, with the fraction 1.
 4. Memory is bounded by the cells of a window, independent of the size of a polygon.
 """

@@ -7,10 +7,10 @@ that it is in the result.
 Rules of this file
 ------------------
 1. A zone is identified by the hash of its geometry, the partition, and a counter of equal
-geometries. If Spark recomputes a partition in another order of rows, a hash still identifies the
-same geometry.
+   geometries. If Spark recomputes a partition in another order of rows, a hash still identifies the
+   same geometry.
 2. Cells are numbered within the column, as ``int32``. Partly covered cells are first; ``fractions``
-has one ``float64`` for each of them.
+   has one ``float64`` for each of them.
 """
 
 from __future__ import annotations

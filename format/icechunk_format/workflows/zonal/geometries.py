@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. An unusable geometry becomes None, with the reason as a string. The caller decides if that is an
-error.
+   error.
 2. Edges are straight lines in the CRS of the zones. Zones in another CRS than the grid are
-densified before they are transformed, since a straight edge becomes a curve.
+   densified before they are transformed, since a straight edge becomes a curve.
 3. On a sphere an edge of more than 180 degrees is ambiguous, and the caller chooses its meaning. An
-edge of exactly 360 degrees, as in a box of the whole world, is not ambiguous.
+   edge of exactly 360 degrees, as in a box of the whole world, is not ambiguous.
 4. Shapely is imported on first use.
 """
 

@@ -7,7 +7,7 @@ columns has enough tasks.
 Rules of this file
 ------------------
 1. The driver reads one snapshot, and the labels and bounds of the two horizontal axes. A plan does
-not grow with the number of chunks or zones.
+   not grow with the number of chunks or zones.
 2. A context holds plain values, since it is pickled into every task.
 """
 

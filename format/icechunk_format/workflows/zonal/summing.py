@@ -7,7 +7,7 @@ and for quantiles the values of its cells; `combining` joins them over columns.
 Rules of this file
 ------------------
 1. Rows are collected up to a limit of their cover; the reads of all their tasks then run ahead of
-the computation. If one task exceeds the limit, its chunks are read again.
+   the computation. If one task exceeds the limit, its chunks are read again.
 2. Parts of a whole split are collected up to a limit, so that there are few rows.
 """
 

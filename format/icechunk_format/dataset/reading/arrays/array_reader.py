@@ -6,8 +6,8 @@ a scan can fetch ahead of decoding.
 Rules of this file
 ------------------
 1. A block is a product of selections, one for each axis. Only chunks (under sharding, inner chunks)
-that hold a selected element are fetched. If most of a shard is needed, one request for the whole
-shard is cheaper.
+   that hold a selected element are fetched. If most of a shard is needed, one request for the whole
+   shard is cheaper.
 2. A missing chunk, or a missing inner chunk of a shard, holds the fill value.
 3. A chunk of which a block uses only a part is kept for the next block (``decoded_chunks``).
 4. Shard indexes are kept in the metadata cache of the process under the identity of the stored

@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 1. A block is whole chunks of the leading variable, clipped to the box and the selection.
 2. Small chunks are joined up to about a million cells or 16 MiB, so that ten thousand tiny chunks
-need few batches of requests. A larger chunk is a block by itself.
+   need few batches of requests. A larger chunk is a block by itself.
 3. If another variable has longer chunks along the axis that is cut, blocks grow to their length,
-within half of the budget, so that these chunks are decoded once.
+   within half of the budget, so that these chunks are decoded once.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ mapInPandas can work on whole chunks at array speed.
 Rules of this file
 ------------------
 1. Each chunk that holds a selected element is one row with all elements of the chunk; ``start`` and
-``shape`` are its position and extent, clipped to the array.
-2. Decoded data are C order, little endian. A missing chunk holds the fill value, or has no row
-   when missing chunks are skipped.
+   ``shape`` are its position and extent, clipped to the array.
+2. Decoded data are C order, little endian. A missing chunk holds the fill value, or has no row when
+   missing chunks are skipped.
 3. With ``decoded=false`` a row holds the stored bytes, and a missing chunk has no row. ``shape`` is
    still clipped, although the bytes decode to the full chunk.
 4. Data are not fetched if the column ``data`` is not selected.

@@ -12,7 +12,7 @@ Rules of this file
    dimension. Cells dropped by a condition on values are not counted, but do not change these
    labels.
 3. One read covers many small blocks, one block, or a slab of blocks that exceed the budget of the
-task. A slab may contain parts of many blocks, so its statistics are merged block by block.
+   task. A slab may contain parts of many blocks, so its statistics are merged block by block.
 """
 
 from __future__ import annotations

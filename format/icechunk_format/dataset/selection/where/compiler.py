@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. The tables of ``syntax`` declare the allowed constructs. Errors about other constructs list the
-allowed ones.
+   allowed ones.
 2. The table of handlers lists the parts of a node that each handler reads; other parts are refused.
 3. Types are resolved here, by the rules of ``types``.
 """

@@ -10,7 +10,7 @@ Rules of this file
 3. A failure on the data (overflow, division by zero) is an ``InvalidInputError`` that shows the
    condition.
 4. Operations between TIMESTAMP_NTZ and TIMESTAMP values have None as time zone until ``in_zone``
-sets it.
+   sets it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Rules of this file
 3. Overflow and division by zero are errors, as under spark.sql.ansi.enabled, Spark's default.
 4. The planner makes the types of the arguments agree; no kernel coerces.
 5. An Arrow timestamp without a zone is a TIMESTAMP_NTZ (wall time); with the zone UTC it is a
-TIMESTAMP (instant). Operations between the two take the name of a time zone.
+   TIMESTAMP (instant). Operations between the two take the name of a time zone.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Only lists of plain numbers, or of strings in single quotes without a backslash, are extracted.
-The parser reads all other lists.
+   The parser reads all other lists.
 2. A list becomes one column if the type of the compared value determines the column's type; other
-lists become literals.
+   lists become literals.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Algorithm
 1. sqlglot parses the string as Spark SQL. Every construct is compiled to the expressions of
    ``condition``; constructs that are not in the tables of ``syntax`` are refused by name.
 2. NOT is pushed inward and the conjunction is split. A conjunct without columns is evaluated
-immediately.
+   immediately.
 3. A conjunct on one dimension alone becomes an exact selection.
 4. Every other conjunct stays in the residual. If it implies a condition on a single dimension (each
    branch of an OR restricts it), that also becomes a selection: fewer chunks, same rows.

@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. A construct that is not in a table is refused by name, with a list of the allowed constructs.
 2. Nodes have optional parts (ESCAPE, IGNORE NULLS, a second argument). Parts that a handler does
-not declare are refused rather than ignored, so that a newer parser cannot change the meaning of a
-condition.
+   not declare are refused rather than ignored, so that a newer parser cannot change the meaning of
+   a condition.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Uses the rules of ``zoneinfo``, since Arrow's conversions have no offset changes
 Rules of this file
 ------------------
 1. Times are ``int64`` microseconds since 1970: in UTC for an instant, in local time for a wall
-time.
+   time.
 2. As in Spark, a wall time in a gap (skipped when clocks are set forward) is moved forward by the
-length of the gap, and a wall time that occurs twice is the first of both instants.
+   length of the gap, and a wall time that occurs twice is the first of both instants.
 3. An offset is assumed to change at most once within a day.
 """
 

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. A block holds stored values, and begins and ends at edges of (outer) chunks, or at the end of the
-array. No two tasks write the same chunk.
+   array. No two tasks write the same chunk.
 2. A chunk with only the fill value, compared bit by bit, is not stored.
 3. Memory is the block, one encoded batch, and the references of the task.
 """

@@ -5,7 +5,7 @@ Rules of this file
 1. One session makes one commit. A new repository and a new branch are created directly before it,
    after the receipts have been checked.
 2. The commit is rebased on commits of other writers. If they changed the same arrays, a
-ConflictError is raised and nothing is committed.
+   ConflictError is raised and nothing is committed.
 3. Nothing is deleted after a failure: objects of tasks are garbage, or data if the outcome is
    unknown.
 """

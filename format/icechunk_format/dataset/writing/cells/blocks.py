@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. In a chunk with rows for some cells, the other cells keep their old values; if they are new or in
-a replaced region, they get the missing value. A chunk without rows is not stored.
+   a replaced region, they get the missing value. A chunk without rows is not stored.
 2. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
 """
 

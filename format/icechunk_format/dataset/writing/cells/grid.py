@@ -7,7 +7,7 @@ array, so the manifests of a write cover disjoint boxes (``cell_numbers``).
 Rules of this file
 ------------------
 1. Variables share blocks if the common block is not much larger than their chunks. Other variables
-form a separate part of the write, with a separate shuffle.
+   form a separate part of the write, with a separate shuffle.
 """
 
 from __future__ import annotations

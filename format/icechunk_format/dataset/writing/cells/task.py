@@ -3,7 +3,7 @@
 Steps
 -----
 1. Rows are sorted by the number of their cell (``cell_numbers``), so units and blocks are
-consecutive. Rows of a block fill one array for each variable; a mask marks cells with a row.
+   consecutive. Rows of a block fill one array for each variable; a mask marks cells with a row.
 2. At the end of a block its chunks are stored (``blocks``).
 3. At the end of a unit its references are stored as one manifest for each array.
 

@@ -6,7 +6,7 @@ exist, or the option ``encoding`` describes them.
 Rules of this file
 ------------------
 1. One task writes all rows of an outer chunk (a shard, if the array has shards) and of a *unit*: a
-box of chunks whose references are one manifest.
+   box of chunks whose references are one manifest.
 2. Spark numbers units by arithmetic on chunk coordinates, with ``WritePlan.array_table``.
 """
 

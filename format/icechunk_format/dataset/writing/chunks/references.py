@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Coordinates, offsets and locations are converted from Arrow to NumPy as whole columns. Each
-distinct location is checked once.
+   distinct location is checked once.
 2. References to objects in ``chunks/`` are refused: the objects do not exist in another repository,
-and this repository already has the references.
+   and this repository already has the references.
 3. Locations that readers do not fetch are refused: malformed URLs, ``.`` and ``..`` segments, and,
    if the repository has virtual chunk containers, locations outside of them and of the prefixes
    that the write authorizes (as in the reference library). Schemes are stored in lower case.

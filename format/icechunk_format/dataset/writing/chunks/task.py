@@ -5,7 +5,7 @@ Rules of this file
 1. References are handled as whole columns (``references``), chunks one by one.
 2. Inner chunks replace those of the stored shard, and the shard is stored as one object.
 3. Each row is checked against its array: coordinates, shape, data type, number of bytes. Encoded
-bytes are decoded once to check that they are readable.
+   bytes are decoded once to check that they are readable.
 """
 
 from __future__ import annotations

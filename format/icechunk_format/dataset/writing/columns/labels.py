@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. Labels are compared in their stored form: a ``double`` is first rounded to ``float32`` if the
-array stores ``float32``.
+   array stores ``float32``.
 2. Old labels keep their indices. New labels follow, sorted like the old labels or those of the
-array that the column was read from.
+   array that the column was read from.
 3. A new label closer to an old label than a thousandth of the distance between neighbours is an
-error: most likely the same label, rounded differently.
+   error: most likely the same label, rounded differently.
 4. NULL and NaN are not labels.
 """
 

@@ -5,9 +5,9 @@ Rules of this file
 1. Three sources, in this order: the options ``encoding``, ``chunks`` and ``shards``; the array that
    the column was read from, by field metadata; and defaults, which are xarray's.
 2. A column that was read and not changed is written to an identical array: data type, chunks,
-codecs, attributes, CF encoding and fill value.
+   codecs, attributes, CF encoding and fill value.
 3. The fill value of the array is its missing value, so that unwritten cells read as NULL, also
-after the array has grown. Arrays of labels have no unwritten cells.
+   after the array has grown. Arrays of labels have no unwritten cells.
 4. Default chunks have about 8 MiB and span the last dimensions, since rows are appended along the
    first.
 """

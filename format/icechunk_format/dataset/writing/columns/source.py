@@ -5,11 +5,11 @@ The field metadata of a column that this package read describes its array.
 Rules of this file
 ------------------
 1. Options override field metadata. Outdated metadata is ignored: a user may have dropped a
-dimension or cast a column.
+   dimension or cast a column.
 2. Dimensions are found in this order: option ``dims``, field metadata, the existing group.
 3. Expressions lose field metadata, so a column without metadata may be a computed dimension. Its
-name is then compared with the dimensions of the group and of the other columns. If one of these
-dimensions has no column, and a column without metadata may be it, the write is refused.
+   name is then compared with the dimensions of the group and of the other columns. If one of these
+   dimensions has no column, and a column without metadata may be it, the write is refused.
 """
 
 from __future__ import annotations

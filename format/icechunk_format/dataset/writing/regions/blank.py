@@ -4,7 +4,7 @@ Algorithm
 ---------
 1. Chunks that the region touches are joined to boxes of bounded size.
 2. A task reads a box, sets the selected cells to the missing value, and writes the chunks, or
-deletes those with only the fill value.
+   deletes those with only the fill value.
 3. With a condition on values, a task finds the cells by a scan of its box.
 4. Chunks with rows of the same write are skipped.
 

@@ -5,7 +5,7 @@ Long because one class holds the state that all steps share.
 Rules of this file
 ------------------
 1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read,
-a bounded number at a time, and stored again with new coordinates; chunk objects do not change.
+   a bounded number at a time, and stored again with new coordinates; chunk objects do not change.
 2. Chunks that cannot be reused are merged one by one with the newest snapshot.
 3. Chunks of the layouts ``chunks`` and ``refs`` never move. A chunk that another writer wrote too
    is a conflict.

@@ -3,12 +3,12 @@
 Rules of this file
 ------------------
 1. Cells without a row keep the value of the newest snapshot. A cell with a row is a conflict if its
-value differs between the newest snapshot and the base, on which the write was planned.
+   value differs between the newest snapshot and the base, on which the write was planned.
 2. If every combination of the write's labels has a row, all these cells were written. Otherwise,
-stored chunks are compared with the base: an equal cell counts as not written.
+   stored chunks are compared with the base: an equal cell counts as not written.
 3. An array without a missing value has a value in every cell of a stored chunk. Its cells outside
-of the base count as written if their chunk was written. A chunk with a cell that has neither a row
-nor a value is refused.
+   of the base count as written if their chunk was written. A chunk with a cell that has neither a
+   row nor a value is refused.
 4. Memory holds one chunk at a time of each of these snapshots.
 """
 

@@ -3,9 +3,9 @@
 Algorithm
 ---------
 1. Plan the same rows on the newest snapshot. New labels follow those of other writers, or are
-sorted among them if this puts all labels in order and few chunks must move.
+   sorted among them if this puts all labels in order and few chunks must move.
 2. Reuse the stored chunks. Chunks that move by whole chunks get new references; the others are
-merged, one by one, with the newest snapshot (``moves``, ``merge``).
+   merged, one by one, with the newest snapshot (``moves``, ``merge``).
 3. Commit. If another writer commits first again, repeat from step 1.
 
 The result is as if the write had begun after the other commits. A cell that two writers wrote is a

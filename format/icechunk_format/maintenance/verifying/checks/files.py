@@ -5,7 +5,7 @@ A task receives a ``VerifyContext``.
 Rules of this file
 ------------------
 1. Files are read in batches: at most ``_FILES_AT_ONCE`` small files, or about 64 MB of manifests.
-Manifests are decoded one at a time.
+   Manifests are decoded one at a time.
 """
 
 from __future__ import annotations

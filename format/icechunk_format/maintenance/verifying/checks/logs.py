@@ -5,8 +5,8 @@ A missing log is a warning, since only rebase and diff need logs, not reads of d
 Rules of this file
 ------------------
 1. New, updated or moved nodes of a log must be in its snapshot, unless they are also deleted in the
-log: the log of an amended commit has the changes of two commits. Deleted nodes are not looked up,
-since a rebase or an expiration may have replaced the parent that had them.
+   log: the log of an amended commit has the changes of two commits. Deleted nodes are not looked
+   up, since a rebase or an expiration may have replaced the parent that had them.
 
 Specification: "Transaction Log Files".
 """

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. An unreadable ref is a finding; other refs are followed.
 2. History is followed from every ref through snapshot files. It ends at a missing or damaged file,
-which the check of snapshots reports.
+   which the check of snapshots reports.
 
 Specification: spec version 1, "References".
 """

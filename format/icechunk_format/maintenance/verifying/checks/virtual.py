@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Each distinct location is checked once: a regular expression accepts plain locations, and only
-others are parsed one by one.
+   others are parsed one by one.
 2. Files are requested (one HEAD each) only below authorized prefixes.
 3. A location outside of all containers is one finding per array, not one per chunk.
 

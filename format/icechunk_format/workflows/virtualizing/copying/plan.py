@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. A chunk is either one reference or copied as a whole. A file is referenced only if its chunks
-have no elements of other files; a shared chunk is copied from all files that have a part of it.
+   have no elements of other files; a shared chunk is copied from all files that have a part of it.
 2. Elements of known files are copied from the base snapshot, without fetching the files.
 3. A box has a bounded number of bytes, or is one chunk.
 """

@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. The model is the header in the record, or else the most frequent header, so that one different
-file does not cause the refusal of all others.
+   file does not cause the refusal of all others.
 2. Everything that affects the values must be equal: data type, codecs, chunk shape, fill value,
-dimensions, and the attributes in ``MEANING``. Other attributes may differ; the attributes of the
-model are kept, and the report notes the difference.
+   dimensions, and the attributes in ``MEANING``. Other attributes may differ; the attributes of the
+   model are kept, and the report notes the difference.
 3. Lengths may differ along concatenated dimensions only.
 4. Times of stored arrays are converted, so their units and data type may differ.
 """

@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. Without an encoding, copies of all files keep stored values bit by bit if all files have the same
-packing, and become float64 otherwise. Copies in an array with references have the packing of the
-references.
+   packing, and become float64 otherwise. Copies in an array with references have the packing of the
+   references.
 2. Values are rounded only to a packing or a data type given in the call.
 3. The same call gives the same documents, so that it can append.
 """

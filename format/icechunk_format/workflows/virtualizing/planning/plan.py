@@ -5,7 +5,7 @@ Algorithm
 1. The model is the header in the record, or else the most frequent header.
 2. The headers of files are compared with the model, and values common to all files by digests.
 3. File names, coordinates or the order of the list give keys along the concatenated dimensions;
-keys and lengths determine the span of each file.
+   keys and lengths determine the span of each file.
 4. Files that do not fit the chunk grid are refused, and the others are arranged again.
 """
 

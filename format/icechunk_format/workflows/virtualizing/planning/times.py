@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. A converted time must equal the time in the file to the microsecond (to the millisecond in
-float64), otherwise it is refused.
+   float64), otherwise it is refused.
 2. Calendars are not mixed, except for ``standard`` and ``proleptic_gregorian``, which are equal
-after the reform of 1582.
+   after the reform of 1582.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. Values of stored arrays are assembled on the driver, from small values that the scan returned.
-References of other arrays never pass through the driver.
+   References of other arrays never pass through the driver.
 2. If known files move to other starts, their arrays are replaced, reusing references of the base.
 """
 

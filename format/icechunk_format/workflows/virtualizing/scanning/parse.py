@@ -6,7 +6,7 @@ Rules of this file
 ------------------
 1. VirtualiZarr is imported when the first file is parsed, on executors.
 2. A parser is a callable ``(url, registry) -> ManifestStore``, chosen by the option, or else by the
-suffix and the first bytes of the file.
+   suffix and the first bytes of the file.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ counts, and values of small coordinates.
 Rules of this file
 ------------------
 1. Any error of a parser is returned in the file's receipt; a task fails only if the repository
-cannot be written.
+   cannot be written.
 2. Values of variables without a concatenated dimension are read and compared by digests.
 3. Staged objects have random names below ``staging/``, which is not a prefix of the format.
 """

@@ -5,8 +5,8 @@ Rules of this file
 1. A file is identified by its URL in references: absolute, with special characters percent-encoded.
 2. Files are opened like virtual chunks: with the same options, and only below authorized prefixes.
 3. A parser reads through ``FileStore``, which caches blocks. Files of an archive are alike, so the
-blocks read for one file are prefetched together for the next: a parser of HDF5 reads blocks one
-after another, with a round trip for each.
+   blocks read for one file are prefetched together for the next: a parser of HDF5 reads blocks one
+   after another, with a round trip for each.
 """
 
 from __future__ import annotations
