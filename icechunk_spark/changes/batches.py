@@ -40,6 +40,7 @@ from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository import RepositoryReader
+from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import QUERY_ID
 from icechunk_spark.schema import write_schema
@@ -117,8 +118,10 @@ class PlannedBatches:
             # The rows are used several times, and may be expensive to compute.
             batch.persist()
             try:
-                if batch.isEmpty():
-                    return
+                place = f"branch '{request.branch}' of {location_of(request)}"
+                with described(f"stream into {place}: computing batch {number}"):
+                    if batch.isEmpty():
+                        return
                 write_once(request, lambda: run_planned_write(batch, request))
             finally:
                 batch.unpersist()

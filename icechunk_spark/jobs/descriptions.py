@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 from pyspark import SparkContext
 
@@ -24,29 +25,20 @@ def described(what: str) -> Iterator[None]:
     """
     _log.info(what)
     token = _doing.set(what)
+    context = SparkContext._active_spark_context
+    before: Any = context and context.getLocalProperty(_DESCRIPTION)
     try:
-        with _in_ui(what):
-            yield
+        if context is not None:
+            context.setLocalProperty(_DESCRIPTION, f"icechunk: {what}")
+        yield
     finally:
         _doing.reset(token)
+        if context is not None:
+            # None removes the property.
+            context.setLocalProperty(_DESCRIPTION, before)
 
 
 def log_totals(measures: Measures) -> None:
     """Log the counts of a job of this thread."""
     if measures.requests or measures.chunks_encoded:
         _log.info("%s: done, %s", _doing.get(), measures)
-
-
-@contextlib.contextmanager
-def _in_ui(what: str) -> Iterator[None]:
-    context = SparkContext._active_spark_context
-    if context is None:
-        yield
-        return
-    before = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, f"icechunk: {what}")
-    try:
-        yield
-    finally:
-        # None removes the property, which the annotation does not allow.
-        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type,unused-ignore]

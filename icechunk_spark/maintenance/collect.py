@@ -206,7 +206,7 @@ class SparkCollector:
         sums = manifests.groupBy("part").agg(
             F.sum(F.length("ids")), F.count("*"), F.sum("size"), F.sum("refs"), _receipts()
         )
-        with self._doing("manifests of kept snapshots"):
+        with self._doing("finding manifests of kept snapshots"):
             numbers = [tuple(map(int, row[:-1])) for row in _parts_of(sums)]
         self._count(Phase.MANIFESTS, ((part, ids) for part, ids, *_ in numbers))
         rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
@@ -220,7 +220,7 @@ class SparkCollector:
         spread = spread.sortWithinPartitions("ids")
         read = _counted(partial(collect_tasks.referenced_chunks, self.location, depth))
         chunks = self._stored(Phase.CHUNKS, spread.mapInArrow(read, _PART_IDS))
-        with self._doing("chunks in kept manifests"):
+        with self._doing("finding chunks in kept manifests"):
             found = _parts_of(chunks.groupBy("part").agg(F.sum(F.length("ids")), _receipts()))
         self._count(Phase.CHUNKS, ((int(part), int(ids)) for part, ids, _ in found))
 

@@ -28,6 +28,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.location import location_of
+from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
@@ -92,10 +94,11 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
         counts=accumulator_of(spark),
     )
     rows = min(size_bytes, _MOST_BYTES) // row_bytes(opened.schema)
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name)} {_comments(opened.schema)} AS "
-        f"SELECT * FROM {functions}_rows(TABLE({_parts(parts, rows, functions)}))"
-    )
+    with described(f"create view {name} of {location_of(request)}"):
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name)} {_comments(opened.schema)} AS "
+            f"SELECT * FROM {functions}_rows(TABLE({_parts(parts, rows, functions)}))"
+        )
 
 
 def _parts(parts: int, rows: int, functions: str) -> str:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -102,7 +103,7 @@ def run_planned_write(
             with computed_once(frame, request.compute_once) as kept:
                 plan, receipts = _write_cells(kept, schema, prepared, request)
             if request.replace_where is not None:
-                with described(f"{_VERBS[request.mode]} {prepared.place}: region"):
+                with _step(prepared, request, "clearing other cells of the region"):
                     run = partial(on_executors, frame.sparkSession)
                     arrays = plan.arrays.values()
                     more, cleared = clear_region(arrays, prepared.destination, receipts, run)
@@ -120,7 +121,7 @@ def _planned_write(
         plan, rows = _plan_cells(frame, schema, prepared, request)
         return planned_result(plan, rows)
     plan = plan_layout_write(prepared)
-    with described(f"{_VERBS[request.mode]} {prepared.place}: counting rows"):
+    with _step(prepared, request, "counting rows"):
         return planned_result(plan, frame.count())
 
 
@@ -128,7 +129,7 @@ def _plan_cells(
     frame: DataFrame, schema: pa.Schema, prepared: PreparedWrite, request: WriteRequest
 ) -> tuple[WritePlan, int]:
     """Plan the cells of the rows, and count the rows."""
-    with described(f"{_VERBS[request.mode]} {prepared.place}: coordinates"):
+    with _step(prepared, request, "collecting coordinates"):
         labels, rows = collect_coordinates(frame, prepared.dims, schema)
     plan = plan_write(
         prepared,
@@ -151,8 +152,7 @@ def _write_cells(
         assert part.numbers is not None, "cells are numbered"
         unit = F.expr(f"{CELL} div {part.numbers.cells_per_unit}")
         rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
-        what = f"{_VERBS[request.mode]} {prepared.place}: {_units(part)} of"
-        with described(f"{what} {', '.join(part.variables)}"):
+        with _step(prepared, request, f"writing {', '.join(part.variables)}", part):
             receipts += _receipts(rows, write_batches, part)
     return plan, receipts
 
@@ -233,7 +233,7 @@ def _write_layout(
     )
     order = [UNIT, f"_v_{frame.columns.index('array')}", BLOCK]
     rows = _distributed(rows, F.col(UNIT), part.units, order, request.distribution)
-    with described(f"{_VERBS[request.mode]} {prepared.place}: {_units(part)} of chunks"):
+    with _step(prepared, request, "writing chunks", part):
         return plan, _receipts(rows, write_layout_batches, part)
 
 
@@ -265,8 +265,14 @@ def _receipts(rows: DataFrame, write: Write, part: WritePart) -> list[TaskReceip
         return collected(rows, step)
 
 
-def _units(part: WritePart) -> str:
-    return f"{part.units} unit{'' if part.units == 1 else 's'}"
+def _step(
+    prepared: PreparedWrite, request: WriteRequest, doing: str, part: WritePart | None = None
+) -> AbstractContextManager[None]:
+    """Describe the jobs of a step; of a part, with the number of its tasks unless rows set it."""
+    if part is not None and request.distribution == "hash":
+        tasks = max(1, min(part.units, MAX_TASKS))
+        doing += f" in {tasks} task{'' if tasks == 1 else 's'}"
+    return described(f"{_VERBS[request.mode]} {prepared.place}: {doing}")
 
 
 def _refuse_our_names(names: list[str]) -> None:

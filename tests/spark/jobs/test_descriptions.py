@@ -6,7 +6,9 @@ import logging
 import pytest
 
 import icechunk_spark
+from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.repository import Repository
+from icechunk_spark.changes.batches import PlannedBatches
 
 
 def descriptions(spark, since):
@@ -39,13 +41,28 @@ def test_a_write_and_maintenance_say_what_they_do(spark, tmp_path, caplog):
     finally:
         spark.sparkContext.setJobDescription(None)
     found = descriptions(spark, since)
-    assert any(text.startswith("icechunk: ") and text.endswith(": coordinates") for text in found)
-    assert any("unit of v" in text for text in found)
+    assert any(
+        text.startswith("icechunk: ") and text.endswith(": collecting coordinates")
+        for text in found
+    )
+    assert any(text.endswith(": writing v in 1 task") for text in found)
     assert any(text.endswith("manifests of kept snapshots") for text in found)
     assert any(text.endswith("old chunks") for text in found)
     logged = [record.getMessage() for record in caplog.records]
     committed = [text for text in logged if text.startswith("committed ")]
     assert any("twenty cells" in text for text in committed)
+
+
+@pytest.mark.each_spark
+def test_every_job_of_a_stream_is_described(spark, tmp_path):
+    since, path = jobs_so_far(spark), str(tmp_path / "r")
+    frame = spark.range(20).selectExpr("id AS x", "double(id) AS v")
+    options = {"path": path, "dims": "x", "txnAppId": "rates"}
+    PlannedBatches(parse_write_options(options, "writeStream", mode="append"), None)(frame, 7)
+    found = descriptions(spark, since)
+    assert any(text.endswith(": computing batch 7") for text in found)
+    assert len(found) == jobs_so_far(spark) - since
+    assert all(text.startswith("icechunk: ") for text in found)
 
 
 def test_a_lost_race_is_logged_with_its_cause(tmp_path, caplog):
@@ -74,7 +91,7 @@ def test_a_lost_race_is_logged_with_its_cause(tmp_path, caplog):
     lost = [line for line in lines if " lost a race: " in line]
     assert [line.startswith(f"attempt {n} to") for n, line in enumerate(lost, 1)] == [True, True]
     rebased = [
-        line for line in lines if line.startswith("rebased on commits of other writers (1) ")
+        line for line in lines if line.startswith("rebased on 1 newer commit of other writers ")
     ]
     assert [line.rpartition(": ")[2] for line in rebased] == ["rival a", "rival b"]
     assert lines[-1].startswith(f"committed {done.snapshot_id} to branch main of ")

@@ -65,14 +65,12 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
             f"open {url}; a group or array within it is chosen by the group option, "
             f"perhaps group={below}",
         )
-    if not keys and "#" in location.url:
-        return (
-            "nothing is stored below this path",
-            "of a metadata table, check its name after #, as in #history, #refs or #variables; the"
-            " manual's page on metadata tables lists all",
-        )
     if not keys:
-        return "nothing is stored below this path", None
+        advice = (
+            "of a metadata table, check its name after #, as in #history, #refs or #variables; the"
+            " manual's page on metadata tables lists all"
+        )
+        return "nothing is stored below this path", advice if "#" in location.url else None
     if _ZARR_V3 in keys or any(key in keys for key in _ZARR_V2):
         kind = "version 3" if _ZARR_V3 in keys else "version 2"
         return (

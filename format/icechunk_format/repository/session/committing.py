@@ -120,8 +120,8 @@ def commit(
                 attempts=attempt,
             )
         _log.info(
-            "attempt %d to commit to branch %s of %s lost a race: another writer moved the branch"
-            " to %s first; rebasing on it and trying again",
+            "attempt %d to commit to branch %s of %s lost a race: another writer committed %s"
+            " first; checking for conflicts and trying again",
             *(attempt, state.tip.branch, state.storage.root_url, moved.tip),
         )
         pause_after_lost_race(attempt, time.monotonic() - began)
@@ -199,11 +199,13 @@ def rebase(
     conflict_rules.rebased(changes, tip=tip, conflicts=found, resolve=resolve)
     state.tree = WorkingTree(tip, changes)
     state.times_rebased += 1
-    if since.commits:
+    if commits := since.commits:
+        plural, conflicts = "s" * (len(commits) > 1), f"{len(found)} resolved" if found else "no"
         _log.info(
-            "rebased on commits of other writers (%d) to branch %s of %s, the newest %s: %s",
-            *(len(since.commits), state.tip.branch, state.storage.root_url),
-            *(since.tip, since.commits[-1].message),
+            "rebased on %d newer commit%s of other writers to branch %s of %s, with %s conflicts;"
+            " the newest is %s: %s",
+            *(len(commits), plural, state.tip.branch, state.storage.root_url, conflicts),
+            *(since.tip, commits[-1].message),
         )
     return len(since.commits)
 
