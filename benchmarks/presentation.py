@@ -44,7 +44,8 @@ def is_met(row: Row) -> bool | None:
 def as_markdown(rows: Sequence[Row], heading: str) -> str:
     """Return a table of the rows that have a goal, below a line about the run."""
     seconds = {(row.benchmark, row.case): row.wall_s for row in rows}
-    lines = [heading, "", "| what | ours | peer or limit | ratio | goal |", "|---|---|---|---|---|"]
+    columns = "| what | this library | peer or limit | ratio | goal |"
+    lines = [heading, "", columns, "|---|---|---|---|---|"]
     for row in rows:
         if not row.goal:
             continue

@@ -1,7 +1,7 @@
 """Creates a repository from a DataFrame and appends a day to it, as a nightly job does.
 
-The job can be run again: `txnAppId` and `txnVersion` identify a write, and a write that is already
-committed is skipped. The picture shows the hours that each commit added.
+The job can be run again: `txnAppId` and `txnVersion` identify a write, and a committed write is
+skipped. The picture shows the hours that each commit added.
 Run it with ``python examples/append_a_day.py [output folder]``.
 """
 
@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -34,7 +34,7 @@ def start() -> SparkSession:
 def draw(hours: pd.DataFrame, file: Path) -> None:
     """Draw the mean of each hour, in a colour for each commit."""
     figure = drawing.figure(
-        "A commit for each day, none of them twice",
+        "One commit for each day",
         "Mean temperature of North America in each hour, °C",
         height=4.2,
         source="Fields: Met Office climate model, with noise added",

@@ -2,9 +2,8 @@
 
 The grid is that of a climate model, 240 years over North America (PyPI's ``iris-sample-data``). The
 cities are those of geonames.org with more than 5,000 inhabitants (PyPI's ``bokeh-sampledata``).
-Each city has the temperature at its position in each year, interpolated between cells. The picture
-shows the years of twenty cities as stripes. Run it with ``python examples/city_stripes.py [output
-folder]``.
+The temperature of a city in a year is interpolated between cells. The picture shows the years of
+twenty cities as stripes. Run it with ``python examples/city_stripes.py [output folder]``.
 """
 
 import os
@@ -12,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -55,7 +54,7 @@ SHOWN = {
 
 
 def write_grid() -> pd.Index:
-    """Store the file in a repository with the reference library; return its times."""
+    """Store the file in a repository with the reference library, and return its times."""
     shutil.rmtree(OUTPUT, ignore_errors=True)
     dataset = xr.open_dataset(FILE)[["air_temperature"]].drop_encoding()
     dataset["time"].encoding = {"units": "days since 1860-01-01", "calendar": "360_day"}
@@ -117,7 +116,7 @@ def main() -> None:
     spark = SparkSession.builder.master("local[2]").appName("cities").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.shuffle.partitions", 2)
-    # Years of the model have 360 days: its first of June is that of other calendars.
+    # The calendar of the model has 360 days; `sample` matches 1 June by calendar date.
     years = f"sequence(DATE'{times[0].year}-06-01', DATE'{times[-1].year}-06-01', INTERVAL 1 YEAR)"
     points = spark.createDataFrame(found).withColumn("at", F.explode(F.expr(years)))
     sampled = icechunk_spark.sample(

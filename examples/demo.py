@@ -1,13 +1,13 @@
-"""Stores a real climate run, reads it with Spark, draws it and writes anomalies back.
+"""Stores a climate run, reads it with Spark, draws it and writes anomalies.
 
-1. Takes 240 years of surface air temperature over North America (the A1B scenario run that PyPI's
-   ``iris-sample-data`` ships; its calendar has 360 days) and writes it with the reference library
-   to a local Icechunk repository: two commits and a tag.
+1. Writes 240 years of surface air temperature over North America (the A1B scenario run in PyPI's
+   ``iris-sample-data``; its calendar has 360 days) to a local Icechunk repository with the
+   reference library: two commits and a tag.
 2. Reads that repository with Spark: the schema, a selective query, an earlier snapshot with another
    result, and aggregates that executors compute while they read.
 3. Draws a map and a time series.
-4. Computes anomalies as a DataFrame, writes them back as a new array on a branch, checks them there
-   and publishes them to ``main`` in one step. xarray reads the same values through the reference.
+4. Computes anomalies as a DataFrame, writes them as a new array on a branch, checks them there and
+   publishes them to ``main`` in one step. xarray reads the same values with the reference library.
 
 Run it with ``make demo``, or ``python examples/demo.py [output folder]``. On a cluster, with the
 repository on S3: ``--master spark://host:7077 --repository s3://bucket/prefix``, credentials and
@@ -24,9 +24,9 @@ import warnings
 from pathlib import Path
 from urllib.parse import urlsplit
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-# The reference warns that concurrent commits are unsafe on local disks; the demo has one writer.
+# The reference library warns of concurrent commits on local disks; the demo has one writer.
 os.environ.setdefault("ICECHUNK_LOG", "error")
 
 import drawing
@@ -67,7 +67,7 @@ def reference_storage(url: str) -> icechunk.Storage:
 
 
 def write_repository(url: str) -> None:
-    """Write the run up to 1979, tag it, then append the rest, as a data producer would."""
+    """Write the run up to 1979, tag it, and append the rest, like a data producer."""
     sample_data = Path(iris_sample_data.__file__).parent / "sample_data"
     run = xr.open_dataset(sample_data / "A1B_north_america.nc", decode_timedelta=True)
     run = run[["air_temperature"]].drop_vars(["forecast_period", "forecast_reference_time"])
@@ -135,10 +135,10 @@ def main(output: Path, master: str, below: str | None) -> None:
         shutil.rmtree(output, ignore_errors=True)
         path = str(output / "a1b-north-america")
     else:
-        # Nothing is deleted below a given URL: each run has a repository of its own.
+        # Each run has its own repository below a given URL, so that nothing is deleted there.
         path = f"{below.rstrip('/')}/{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
     output.mkdir(parents=True, exist_ok=True)
-    title(f"writing 240 years of real data with the reference library to {path}")
+    title(f"writing 240 years of model output with the reference library to {path}")
     write_repository(path)
 
     spark = (
@@ -156,18 +156,18 @@ def main(output: Path, master: str, below: str | None) -> None:
     run = reader(spark, path).load()
     run.printSchema()
 
-    title("a selective query: hot summers of the Great Plains; only three of ten chunks are read")
+    title("a selective query: hot years in the Great Plains; only three of ten chunks are read")
     where = """time >= '2040' AND latitude BETWEEN 35 AND 45 AND longitude BETWEEN 255 AND 265
                AND air_temperature > 290.5"""
     hot = reader(spark, path).option("where", where).load()
     hot.orderBy(F.desc("air_temperature")).show(5, truncate=False)
 
-    title("time travel: the same question, asked of tag v1 and of main")
+    title("time travel: the same query at tag v1 and on branch main")
     for name, versioned in (
         ("tag v1", reader(spark, path).option("tag", "v1")),
         ("branch main", reader(spark, path)),
     ):
-        answer = (
+        result = (
             versioned.load()
             .agg(
                 F.count("*").alias("cells"),
@@ -176,10 +176,10 @@ def main(output: Path, master: str, below: str | None) -> None:
             )
             .first()
         )
-        cells, last, mean = answer["cells"], answer["last"][:4], answer["mean"]
+        cells, last, mean = result["cells"], result["last"][:4], result["mean"]
         print(f"{name:>12}: {cells:>7,} cells up to {last}, mean {mean:.3f} K")
 
-    title("layout=summary: one row per year, computed beside the data")
+    title("layout=summary: one row per year, computed by the tasks that read")
     summary = reader(spark, path).option("layout", "summary").option("block", "time=1").load()
     series = summary.select(
         F.substring("time_first", 1, 4).cast("int").alias("year"),
@@ -222,32 +222,32 @@ def main(output: Path, master: str, below: str | None) -> None:
     candidate = reader(spark, path).option("branch", "anomalies").option("variables", "anomaly")
     bias = candidate.option("sel", f"time={PAST[0]}:1889-12-30").load().agg(F.avg("anomaly"))
     if abs(bias.first()[0]) > 1e-4:
-        sys.exit("the anomalies of the baseline should cancel out; main stays as it was")
+        sys.exit("the mean anomaly of the baseline is not zero; main was not changed")
     Repository.open(path).fast_forward("main", "anomalies")
-    print("the anomalies of the baseline cancel out: main now has two arrays")
+    print("the mean anomaly of the baseline is zero: main now has two arrays")
 
-    title("xarray, through the reference library, agrees")
+    title("comparison with xarray and the reference library")
     repository = icechunk.Repository.open(reference_storage(path))
     store = repository.readonly_session("main").store
     oracle = xr.open_zarr(store, consolidated=False)
     kelvin = oracle["air_temperature"].astype("float64")
-    ours = run.agg(F.avg("air_temperature")).first()[0]
-    print(f"mean of all cells: Spark {ours:.6f} K, xarray {float(kelvin.mean()):.6f} K")
+    in_spark = run.agg(F.avg("air_temperature")).first()[0]
+    print(f"mean of all cells: Spark {in_spark:.6f} K, xarray {float(kelvin.mean()):.6f} K")
     expected = kelvin - kelvin.sel(time=slice(PAST[0], "1889-12-30")).mean("time")
     worst = float(abs(oracle["anomaly"] - expected).max())
-    print(f"anomalies: written by Spark, recomputed by xarray; largest difference {worst:.1e} K")
-    if not np.isclose(ours, float(kelvin.mean()), rtol=1e-9) or worst > 1e-4:
+    print(f"anomalies: largest difference between Spark and xarray {worst:.1e} K")
+    if not np.isclose(in_spark, float(kelvin.mean()), rtol=1e-9) or worst > 1e-4:
         sys.exit("Spark and xarray disagree")
     spark.stop()
 
     print(f"\npictures: {output / 'series.png'}\n          {output / 'map.png'}")
-    print(f"done in {time.perf_counter() - started:.0f} s; the repository stays at {path}")
+    print(f"done in {time.perf_counter() - started:.0f} s; the repository is kept at {path}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="From a climate run to Spark and back.")
     parser.add_argument("output", nargs="?", default="demo-output", type=Path)
     parser.add_argument("--master", default="local[2]", help="URL of a Spark master")
-    parser.add_argument("--repository", help="URL below which the repository is made")
+    parser.add_argument("--repository", help="URL below which the repository is created")
     given = parser.parse_args()
     main(given.output.absolute(), given.master, given.repository)

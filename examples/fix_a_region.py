@@ -1,7 +1,7 @@
 """Corrects the cells of one region, the Gulf of Mexico, which are 8 K too warm.
 
-A write stores only the chunks that hold its cells, and patches chunks that it covers in part. The
-snapshot before the fix stays readable: the picture shows both.
+A write stores only the chunks that contain its cells, and merges its cells into partially covered
+chunks. The snapshot before the correction stays readable: the picture shows both snapshots.
 Run it with ``python examples/fix_a_region.py [output folder]``.
 """
 
@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing

@@ -1,8 +1,7 @@
-"""Mirrors a repository to Parquet: copy, SQL query, refresh after a commit, time travel.
+"""Copies a repository to Parquet: copy, SQL query, refresh after a commit, time travel.
 
 The copy is a Delta table. DuckDB reads it as well, if it is installed. The picture shows the table
-at its two snapshots. Run it with
-``python examples/mirror_a_repository.py [output folder]``.
+at its two snapshots. Run it with ``python examples/mirror_a_repository.py [output folder]``.
 """
 
 import importlib.util
@@ -11,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -32,7 +31,7 @@ def start() -> SparkSession:
 
 
 def draw(states: dict[str, DataFrame], file: Path) -> None:
-    """Draw the mean of each hour as the table had it at each snapshot."""
+    """Draw the mean of each hour in the table at each snapshot."""
     figure = drawing.figure(
         "The copy in Parquet, at two snapshots",
         "Mean temperature of North America in each hour, °C",
@@ -74,8 +73,8 @@ def main() -> None:
     icechunk_spark.write(one_day(spark, "2024-07-02"), repository, mode="append", message="2 July")
     print(f"the copy is {icechunk_spark.freshness(copy).snapshots_behind} snapshot behind")
     second = icechunk_spark.mirror(spark, repository, copy)
-    print(f"copied {second.rows:,} cells more, {second.files_removed} files rewritten")
-    print(f"once more: {icechunk_spark.mirror(spark, repository, copy).rows} cells")
+    print(f"copied {second.rows:,} more cells, {second.files_removed} files rewritten")
+    print(f"third run: {icechunk_spark.mirror(spark, repository, copy).rows} cells")
 
     icechunk_spark.mirrored(spark, copy).createOrReplaceTempView("weather")
     spark.sql(f"{MEANS} FROM weather GROUP BY day ORDER BY day").show()

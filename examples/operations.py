@@ -1,19 +1,19 @@
-"""Runs a week of operations: files arrive, one is broken, a day is redone, old snapshots expire.
+"""Runs a week of operations: files arrive, one is damaged, a day is redone, old snapshots expire.
 
 Model output of seven days arrives as files, four a day. The fields are those of a climate model
-over North America (``weather.py``); one model year represents one day, with an added daily cycle
-and seeded noise: the weather is made up, the grid is real. On every morning
+over North America (``weather.py``): one model year represents one day, with an added daily cycle
+and seeded noise. The grid is that of the model, the weather is synthetic. On each day
 
 1. the new files become part of one dataset without being copied (``virtualize``),
-2. a stream keeps daily means in a second repository,
-3. a Delta table follows the means (``mirror``),
-4. the means are averaged for each county (``zonal``), and a tag keeps the state.
+2. a stream stores daily means in a second repository,
+3. the means are averaged for each county (``zonal``),
+4. a Delta table of the means is refreshed (``mirror``), and a tag keeps the state.
 
-On Wednesday a file arrives broken; it is repaired on Thursday. Thursday's output is wrong; on
-Friday that day is removed. On Saturday it is redone on a branch, checked and merged, while another
-writer commits to main. On Sunday old snapshots expire, garbage is collected, the repository is
-verified and copied. The picture is read from the tags: it shows the state of each day on each
-evening.
+On Wednesday one file is damaged; the repaired file arrives on Thursday. Thursday's output is wrong
+and is removed on Friday. On Saturday the day is redone on a branch, checked and merged, while
+another writer commits to main. On Sunday old snapshots expire, garbage is collected, and the
+repository is verified and copied. The picture shows the state of each day on each evening, read
+from the tags.
 
 Run it with ``python examples/operations.py [output folder]``. On a cluster, with everything on S3:
 ``--master spark://host:7077 --below s3://bucket/prefix`` (``make cluster`` does that).
@@ -28,7 +28,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -51,7 +51,7 @@ PLAUSIBLE = (200, 330)  # kelvin, for a daily mean
 
 
 class Week:
-    """The locations of a week's data, and the steps of its mornings."""
+    """The locations of a week's data, and the daily steps."""
 
     def __init__(self, spark: SparkSession, base: str, local: Path, counties: DataFrame) -> None:
         self.spark, self.counties = spark, counties
@@ -66,24 +66,24 @@ class Week:
         self.delta |= {name: os.environ[name] for name in os.environ if on_s3 and "AWS_" in name}
 
     def morning(self, day: datetime) -> None:
-        """Add the files that arrived, bring means, table and counties up to date, and set a tag."""
+        """Add new files, update the means, the counties and the table, and create a tag."""
         done = icechunk_spark.virtualize(
             self.spark, f"{self.files}/*.nc", self.model, concat_dim="time", on_mismatch="skip"
         )
         self.places = tuple({*self.places, *done.places})
-        tell(f"{done.files_added} files added, {done.references} references, 0 bytes copied")
+        report(f"{done.files_added} files added, {done.references} references, 0 bytes copied")
         for row in done.report.where("status = 'refused'").collect():
-            tell(f"left out: {Path(row.file).name}: {row.difference.partition(',')[0]}")
+            report(f"left out: {Path(row.file).name}: {row.difference.partition(',')[0]}")
         self.follow()
         self.sum_up(day)
         copied = icechunk_spark.mirror(
             self.spark, self.means, self.table, group="daily", target_options=self.delta
         )
-        tell(f"the table has version {copied.version}: {copied.rows:,} rows written")
+        report(f"table version {copied.version}: {copied.rows:,} rows written")
         self.tag(day)
 
     def follow(self) -> None:
-        """Keep a mean for each day that changed in the model's repository."""
+        """Store the mean of each day that changed in the repository of the model."""
         reader = self.spark.readStream.format("icechunk")
         changes = reader.option("virtual.authorize", ",".join(self.places)).load(self.model)
         query = (
@@ -95,7 +95,7 @@ class Week:
         query.awaitTermination()
 
     def keep_means(self, changed: DataFrame, batch: int) -> None:
-        """Write the means of all days that a batch changed, as one commit."""
+        """Write the means of all days that a batch changes, in one commit."""
         days = [
             row.day for row in changed.select(F.to_date("time").alias("day")).distinct().collect()
         ]
@@ -114,7 +114,7 @@ class Week:
         return icechunk_spark.read(self.spark, path, where=where, virtual_authorize=self.places)
 
     def sum_up(self, day: datetime) -> None:
-        """Write the mean of a day for each county into the group `counties`."""
+        """Write the mean of a day for each county to the group `counties`."""
         found = icechunk_spark.zonal(
             self.counties, self.means, group="daily", variables=["t2m"],
             where=f"day = '{day:%Y-%m-%d}'", weights="area",
@@ -126,13 +126,13 @@ class Week:
         )  # fmt: skip
 
     def take_out(self, day: datetime) -> None:
-        """Replace the means of a day by NULL: its cells are then missing."""
+        """Replace the means of a day by NULL, so that its cells are missing."""
         daily = self.daily(where=f"day = '{day:%Y-%m-%d}'")
         worst = daily.agg(F.max("t2m")).first()[0]
         gone = daily.withColumn("t2m", F.lit(None).cast("double"))
         message = f"Take out {day:%d %B}: up to {worst:.0f} K"
         icechunk_spark.write(gone, self.means, group="daily", mode="append", message=message)
-        tell(message)
+        report(message)
         self.sum_up(day)
 
     def redo(self, day: datetime) -> None:
@@ -148,7 +148,7 @@ class Week:
             daily_means(again), self.means, group="daily", mode="append", branch="redo",
             message=f"{day:%d %B} again, from the rerun of the model",
         )  # fmt: skip
-        # Meanwhile somebody else commits to main.
+        # Meanwhile, another writer commits to main.
         session = repository.writable_session("main")
         session.create_group("/notes", b'{"zarr_format": 3, "node_type": "group"}')
         session.commit("Add a group for notes")
@@ -159,18 +159,18 @@ class Week:
             sys.exit(f"the rerun is wrong as well: {low:.0f} to {high:.0f} K")
         merged = repository.merge("redo", into="main", message=f"Redo {day:%d %B}")
         repository.delete_branch("redo")
-        tell(f"merged: {day:%d %B} has {low:.0f} to {high:.0f} K ({merged.commit.snapshot_id})")
+        report(f"merged {day:%d %B}: {low:.0f} to {high:.0f} K ({merged.commit.snapshot_id})")
         self.sum_up(day)
 
     def tidy_up(self, kept_since: datetime) -> None:
-        """Expire old snapshots, delete what nothing needs, verify and copy the repository."""
+        """Expire old snapshots, collect garbage, and verify and copy the repository."""
         expired = maintenance.expire_snapshots(self.spark, self.means, kept_since)
         collected = maintenance.collect_garbage(self.spark, self.means, kept_since)
         deleted = f"{collected.bytes_deleted:,} bytes deleted"
-        tell(f"{len(expired.released_snapshots)} snapshots expired, {deleted}")
+        report(f"{len(expired.released_snapshots)} snapshots expired, {deleted}")
         found = maintenance.verify(self.spark, self.means).where("severity <> 'info'").count()
         copied = maintenance.copy(self.spark, self.means, self.archive, branch="main")
-        tell(f"{found} findings; {copied.snapshots} snapshots and {copied.chunks} chunks copied")
+        report(f"{found} problems; {copied.snapshots} snapshots and {copied.chunks} chunks copied")
         if found:
             sys.exit("the repository is damaged")
 
@@ -179,12 +179,12 @@ class Week:
         return icechunk_spark.read(self.spark, self.means, group="daily", **options)
 
     def tag(self, day: datetime) -> None:
-        """Give the newest snapshot the name of a weekday."""
+        """Tag the newest snapshot with the name of a weekday."""
         repository = Repository.open(self.means)
         repository.create_tag(f"{day:%A}", repository.resolve(branch="main"))
 
     def readable(self) -> pd.DataFrame:
-        """Return what each morning's tag shows of each day: fields, highest and mean value."""
+        """Return the fields, the maximum and the mean of each day at the tag of each evening."""
         seen = []
         for day in DAYS:
             state = (
@@ -200,12 +200,12 @@ class Week:
         return pd.concat(seen)
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     print(f"    {text}", flush=True)
 
 
 def daily_means(rows: DataFrame) -> DataFrame:
-    """Return the mean of each cell and day, and the number of fields in it."""
+    """Return the mean of each cell and day, and its number of fields."""
     day = F.date_trunc("day", "time").cast("timestamp_ntz").alias("day")
     means = rows.groupBy(day, "latitude", "longitude")
     return means.agg(F.avg("t2m").alias("t2m"), F.count("t2m").cast("int").alias("fields"))
@@ -219,7 +219,7 @@ def arrive(
     wrong: bool = False,
     broken: int | None = None,
 ) -> None:
-    """Put the files of a day into a folder; one of them can be broken, or all can be wrong."""
+    """Put the files of a day into a folder; one may be damaged, or all may have wrong values."""
     system, path = fsspec.url_to_fs(folder)
     system.makedirs(path, exist_ok=True)
     for step in steps:
@@ -237,7 +237,7 @@ def arrive(
 
 
 def counties(spark: SparkSession, states: list[str] | None) -> DataFrame:
-    """Return number and polygon of each county of the contiguous states, or of some."""
+    """Return the number and the polygon of each county of the contiguous or given states."""
     found = pd.DataFrame(us_counties.records())
     chosen = found["state"].isin(states) if states else ~found["state"].isin(["AK", "HI", "PR"])
     found = found[chosen].assign(geometry=lambda rows: shapely.to_wkb(rows["geometry"]))
@@ -246,7 +246,7 @@ def counties(spark: SparkSession, states: list[str] | None) -> DataFrame:
 
 
 def draw(seen: pd.DataFrame, file: Path) -> None:
-    """Draw for each morning what was readable of each day."""
+    """Draw the state of each day on each evening."""
     looks = {
         "complete": (drawing.GREEN, "white"),
         "three of four files": (drawing.YELLOW, drawing.DARK),
@@ -296,7 +296,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A week of operations.")
     parser.add_argument("output", nargs="?", type=Path)
     parser.add_argument("--master", default="local[2]", help="URL of a Spark master")
-    parser.add_argument("--below", help="URL below which repositories are made, such as s3://a/b")
+    parser.add_argument("--below", help="URL below which repositories are created, e.g. s3://a/b")
     parser.add_argument("--states", nargs="*", help="only the counties of these states")
     given = parser.parse_args()
     started = time.perf_counter()
@@ -304,7 +304,7 @@ def main() -> None:
     pictures = output if given.output else Path(__file__).parents[1] / "docs" / "pictures"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    # Nothing is deleted below a given URL: each run has a folder of its own.
+    # Each run has its own folder below a given URL, so that nothing is deleted there.
     base = str(output)
     if given.below:
         base = f"{given.below.rstrip('/')}/{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -325,7 +325,7 @@ def main() -> None:
         print(f"{day:%A, %d %B}", flush=True)
         name = f"{day:%A}"
         if name == "Thursday":
-            arrive(week.files, DAYS[2], steps=(1,))  # the broken file once more, whole
+            arrive(week.files, DAYS[2], steps=(1,))  # the repaired file
             kept_since = datetime.now(UTC)
         elif name == "Friday":
             week.take_out(DAYS[3])
@@ -339,7 +339,7 @@ def main() -> None:
     week.tidy_up(kept_since)
 
     draw(week.readable(), pictures / "operations.png")
-    print(f"a week in {time.perf_counter() - started:.0f} s")
+    print(f"finished in {time.perf_counter() - started:.0f} s")
     spark.stop()
 
 

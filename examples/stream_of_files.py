@@ -1,10 +1,10 @@
 """Stores files as a stream of commits; a second stream updates hourly means and a Delta table.
 
 Each file that arrives in a folder holds ten minutes of readings of twenty stations. The first
-stream writes one commit for each file. The second one follows these commits: it reads the hours
-that changed again, writes their means to another repository, and refreshes a Delta table of the
-readings. At the end the lags are drawn: the time from the arrival of a file to the commit of its
-readings, to the commit of the means that include them, and to the table that has them.
+stream writes one commit for each file. The second one follows these commits: it reads the changed
+hours again, writes their means to another repository, and refreshes a Delta table of the readings.
+The picture shows three lags: the time from the arrival of a file to the commit of its readings, to
+the commit of the means that include them, and to the refresh of the table.
 
 Run it with ``python examples/stream_of_files.py [output folder] [number of files]``.
 """
@@ -16,7 +16,7 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -52,7 +52,7 @@ def start() -> SparkSession:
 
 
 def arrive(number: int) -> float:
-    """Put a file into the folder atomically; return the time."""
+    """Put a file into the folder atomically, and return the time."""
     times = [FIRST + timedelta(minutes=number * MINUTES + m) for m in range(MINUTES)]
     values = 15 + number / 10 + np.random.default_rng(number).normal(0, 1, MINUTES * STATIONS)
     rows = pa.table(
@@ -82,7 +82,7 @@ def readings_from_files(spark: SparkSession):
 def copies_of_readings(spark: SparkSession, refreshed: list):
     """Start the stream from commits to hourly means and to a table.
 
-    Snapshot and time of each refresh of the table are added to a list.
+    Append the snapshot and the time of each refresh of the table to `refreshed`.
     """
 
     def keep(changed: DataFrame, batch: int) -> None:
@@ -125,7 +125,7 @@ def wait_until(done, query) -> None:
 
 
 def commits(path: str) -> list:
-    """Return the commits that streams have made, oldest first."""
+    """Return the commits of streams, oldest first."""
     found = Repository.open(path).ancestry() if Repository.exists(path) else []
     return [info for info in found if "txnVersion" in info.metadata][::-1]
 
@@ -145,7 +145,7 @@ def lags_of(known: list, arrived: list) -> list:
 
 
 def draw(file: str, lags: dict[str, list[float]]) -> None:
-    """Draw the lags of each file; the first one waits until Spark has started, and is left out."""
+    """Draw the lags of each file except the first, whose lags include the start of Spark."""
     figure = drawing.figure(
         "From the arrival of a file to its results",
         "Seconds until its readings, hourly means and table; medians at right",
@@ -180,7 +180,7 @@ def main() -> None:
     wait_until(lambda: len(commits(READINGS)) == FILES, first)
     newest = str(commits(READINGS)[-1].id)
     wait_until(lambda: refreshed[-1][0] == newest, second)
-    # The table can be ahead of the means: it takes what was committed during their batch.
+    # The table can be newer than the means: it includes commits made during their batch.
     wait_until(lambda: known_up_to(commits(MEANS)[-1]) == FILES - 1, second)
     first.stop()
     second.stop()
@@ -199,10 +199,10 @@ def main() -> None:
     for name, seconds in lags.items():
         print(f"{name}: {FILES} files, median lag {np.median(seconds[1:]):.1f} s")
     rows = icechunk_spark.read(spark, READINGS).count()
-    print(f"{rows:,} readings in {len(stored)} commits; means of {len(means)} commits:")
+    print(f"{rows:,} readings in {len(stored)} commits; means in {len(means)} commits:")
     icechunk_spark.read(spark, MEANS).where("station = 0").orderBy("hour").show()
     table = icechunk_spark.mirrored(spark, TABLE)
-    print(f"the table has {table.count():,} readings, as of {len(tables)} refreshes")
+    print(f"the table has {table.count():,} readings after {len(tables)} refreshes")
     draw(str(OUTPUT / "lag.png"), lags)
     spark.stop()
 

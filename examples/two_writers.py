@@ -1,8 +1,8 @@
 """Runs two jobs concurrently: both commit if they write different cells, otherwise one fails.
 
-Jobs take no locks. The second job to commit finds that the branch has moved and compares the
-changes of both: it is rebased on the other, or fails and names the cells in conflict. The picture
-shows whose values each cell has at the end.
+Jobs take no locks. If the branch has moved when the second job commits, the changes of both are
+compared: the job is rebased on the first, or fails and names the cells in conflict. The picture
+shows which writer wrote each cell.
 Run it with ``python examples/two_writers.py [output folder]``.
 """
 
@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -44,7 +44,7 @@ def race(path: str, *frames: DataFrame) -> None:
         except ConflictError as error:
             return f"writer {number}: refused. {error}"
         tries = done.commit.rebased if done.commit is not None else 0
-        how = "went on top of the other's commit" if tries else "was first"
+        how = "rebased on the other commit" if tries else "committed first"
         return f"writer {number}: {done.rows:,} cells, {how}"
 
     with ThreadPoolExecutor(len(frames)) as pool:
@@ -53,16 +53,16 @@ def race(path: str, *frames: DataFrame) -> None:
 
 
 def draw(added: DataFrame, file: Path) -> None:
-    """Draw a map of the writers: each of them has added another number of degrees."""
+    """Draw a map of the writers, each of which has added a different number of degrees."""
     grid = added.toPandas().pivot(index="latitude", columns="longitude", values="added")
     figure = drawing.figure(
-        "Two writers at a time: whose values each cell has",
-        "Two wrote different cells at the same time; of two that met, one was refused",
+        "Concurrent writers: the writer of each cell",
+        "Writes to different cells both commit; of two writes to the same cells, one is refused",
         height=5.4,
         source="Grid: Met Office climate model",
     )
     colors = {"writer 1": "#7fb3d5", "writer 2": "#e0a458"}
-    colors["the first of the two that met"] = drawing.GREEN
+    colors["the first of two conflicting writers"] = drawing.GREEN
     chosen = ListedColormap([*colors.values(), drawing.GREEN])
     axes = figure.add_axes((0.02, 0.12, 0.96, 0.75))
     drawing.north_america(axes, grid, cmap=chosen, vmin=0.5, vmax=4.5)
@@ -86,10 +86,10 @@ def main() -> None:
     def warmer(degrees: int) -> DataFrame:
         return day.withColumn("t2m", (F.col("t2m") + degrees).cast("float"))
 
-    print("One writes the northern cells, the other the southern:")
+    print("One job writes the northern cells, the other the southern cells:")
     race(path, warmer(1).where("latitude > 37"), warmer(2).where("latitude <= 37"))
 
-    print("Both write the same cells:")
+    print("Both jobs write the same cells:")
     race(path, warmer(3).where("latitude > 50"), warmer(4).where("latitude > 55"))
 
     print("History, newest first:")

@@ -1,9 +1,9 @@
-"""Virtualizes real NetCDF files as one dataset on Spark, without copying them, and finds El Niño.
+"""Virtualizes NetCDF files as one dataset on Spark, without copying them, and finds El Niño.
 
 The archive has one file for each year of monthly sea surface temperatures along the equator (OSTIA,
-2006 to 2010, from PyPI's ``iris-sample-data``). One file arrives broken and is left out; the next
-call adds its replacement. Spark and the reference library read all of it as one dataset. The
-picture is a Hovmöller diagram of the Pacific: longitude to the right, time downwards.
+2006 to 2010, from PyPI's ``iris-sample-data``). One file is damaged and is left out; the next call
+adds its replacement. Spark and the reference library read all files as one dataset. The picture is
+a Hovmöller diagram of the Pacific: longitude to the right, time downwards.
 
 Run it with ``python examples/virtual_from_netcdf.py [output folder]``; it needs
 ``pip install 'icechunk-spark[virtualize]' iris-sample-data matplotlib netCDF4`` and the packages of
@@ -15,7 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -43,19 +43,19 @@ def start() -> SparkSession:
 
 
 def write_year(folder: Path, year: int) -> None:
-    """Write the months of a year as one compressed NetCDF4 file, as archives have them."""
+    """Write the months of a year as one compressed NetCDF4 file, as is usual in archives."""
     ostia = xr.open_dataset(OSTIA, decode_timedelta=True)[["surface_temperature"]]
     months = ostia.reset_coords(drop=True).sel(time=str(year)).drop_encoding()
     encoding = {
         "surface_temperature": {"chunksizes": (1, 18, 432), "zlib": True, "shuffle": True},
-        "time": {"units": f"days since {year}-01-01"},  # of its own in each file
+        "time": {"units": f"days since {year}-01-01"},  # different in each file
     }
     file = folder / f"ostia-{year}.nc"
     months.to_netcdf(file, engine="h5netcdf", encoding=encoding, unlimited_dims=["time"])
 
 
 def anomalies(sea: DataFrame) -> DataFrame:
-    """Return for each month and longitude the difference from the mean of that month's name."""
+    """Return the difference of each month and longitude from the mean of that calendar month."""
     means = (
         sea.where(F.col("longitude").between(*PACIFIC))
         .groupBy("time", "longitude")
@@ -113,14 +113,14 @@ def main() -> None:
     done = icechunk_spark.virtualize(
         spark, f"{folder}/*.nc", path, concat_dim="time", on_mismatch="skip"
     )
-    print(f"{done.references} chunks of {done.files_added} files are referenced, none was copied")
+    print(f"{done.references} chunks of {done.files_added} files are referenced without copying")
     for row in done.report.where("status = 'refused'").collect():
         print(f"left out: {Path(row.file).name}: {row.difference}")
 
-    # The broken file is replaced by a valid one, which adds one more year.
+    # A valid file replaces the damaged one and adds one more year.
     write_year(folder, 2010)
     done = icechunk_spark.virtualize(spark, f"{folder}/*.nc", path, concat_dim="time")
-    print(f"the next run added {done.files_added} file and knew {done.files_skipped}")
+    print(f"the next run added {done.files_added} file and skipped {done.files_skipped} known ones")
 
     # Reads outside of the repository must be authorized.
     sea = icechunk_spark.read(spark, path, virtual_authorize=done.places)
@@ -137,7 +137,7 @@ def main() -> None:
     seen = xr.open_zarr(repository.readonly_session("main").store, consolidated=False, chunks=None)
     files = sorted(folder.glob("*.nc"))
     originals = xr.concat([xr.open_dataset(file) for file in files], "time", data_vars="minimal")
-    print("the reference library reads the numbers that are in the files:", seen.equals(originals))
+    print("the reference library reads the values of the files:", seen.equals(originals))
     spark.stop()
 
 

@@ -1,7 +1,8 @@
-"""Gives the examples hours and days of weather over North America.
+"""Produces hourly temperatures over North America for the examples.
 
-A field is that of a climate model (PyPI's ``iris-sample-data``): one year stands for one day, and
-a daily cycle and seeded noise are added. It is made up as weather, and real as a grid.
+The fields are those of a climate model (PyPI's ``iris-sample-data``): one model year represents one
+day, with an added daily cycle and seeded noise. The grid is that of the model, the weather is
+synthetic.
 """
 
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ FIRST = datetime(2024, 7, 1)  # a Monday
 
 
 def field(at: datetime) -> xr.DataArray:
-    """Return the temperature of an hour, in kelvin; its noise lasts six hours."""
+    """Return the temperature of an hour in kelvin; the noise changes every six hours."""
     run = xr.open_dataset(FILE, decode_timedelta=True)["air_temperature"]
     number = (at - FIRST).days
     year = run.isel(time=140 + number).reset_coords(drop=True)
@@ -28,7 +29,7 @@ def field(at: datetime) -> xr.DataArray:
     noise = np.kron(coarse, np.ones((8, 7)))[: year.sizes["latitude"], : year.sizes["longitude"]]
     values = (year + cycle + noise).astype("float32").rename("t2m")
     values.attrs = {"units": "K", "standard_name": "air_temperature"}
-    # xarray names a time by its nanoseconds; files store seconds.
+    # xarray converts times to nanoseconds.
     return values.expand_dims(time=[pd.Timestamp(at)])
 
 

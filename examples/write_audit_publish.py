@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Spark starts Python workers by name: they must be this very interpreter.
+# By default, Spark runs Python workers with the python3 on the PATH; use this interpreter.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 import drawing
@@ -32,7 +32,7 @@ def start() -> SparkSession:
 
 
 def publish(spark: SparkSession, path: str, rows: DataFrame, branch: str) -> None:
-    """Write `rows` to a branch, and move `main` there if they pass."""
+    """Write `rows` to a branch, and move `main` to it if they pass the check."""
     icechunk_spark.write(
         rows, path, mode="append", branch=branch, createBranch=True, message=f"Candidate {branch}"
     )
@@ -47,7 +47,7 @@ def publish(spark: SparkSession, path: str, rows: DataFrame, branch: str) -> Non
 
 
 def draw(spark: SparkSession, path: str, file: Path) -> None:
-    """Draw the last noon of `main` and that of the branch which was not published."""
+    """Draw the last noon of `main` and the noon of the unpublished branch."""
     panels = {}
     for heading, branch, day in (
         ("main: 2 July", "main", 2),
@@ -58,7 +58,7 @@ def draw(spark: SparkSession, path: str, file: Path) -> None:
         grid = rows.pivot(index="latitude", columns="longitude", values="t2m")
         panels[heading] = grid - 273.15
     figure = drawing.figure(
-        "What failed the check stays on its branch",
+        "Data that fail the check stay on their branch",
         "Temperature at 18:00 UTC, °C; implausible values are black",
         height=4.2,
         source="Fields: Met Office climate model, with noise added",

@@ -1,9 +1,9 @@
-"""Opens, commits to and rebases on repositories of 100,000 nodes, or 10,000 versions.
+"""Opens, commits to and rebases on repositories of 100,000 nodes, or 10,000 snapshots.
 
-The repository of 10,000 versions has 1,000 branches. In a third one of 4,000 versions, all but
+The repository of 10,000 snapshots has 1,000 branches. In a third one of 4,000 snapshots, all but
 2,000 with tags expired: those list as many former ancestors as the square of the tags. Every round
 runs in a new process on a copy of its own, so nothing is cached. This project's encoders write the
-long histories: only the first and the newest version have files, since commits read no others.
+long histories: only the first and the newest snapshot have files, since commits read no others.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _GOAL = "<= 2 x, ratio >= 0.5"
 
 def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
     nodes = max(100, round(100_000 * options.scale))
-    versions, branches = max(50, nodes // 10), max(5, nodes // 100)
+    snapshots, branches = max(50, nodes // 10), max(5, nodes // 100)
     write_nodes(folder / "nodes", nodes)
-    write_history(folder / "history", versions, branches)
+    write_history(folder / "history", snapshots, branches)
     case = f"{nodes:,} nodes"
     rows = compared(
         folder / "nodes", case, steps_of_nodes, options, f"{_GOAL}, <= 200 MB beyond imports"
     )
-    case = f"{versions:,} versions, {branches:,} branches"
+    case = f"{snapshots:,} snapshots, {branches:,} branches"
     rows += compared(folder / "history", case, steps_of_history, options, _GOAL)
-    tags = write_expired(folder / "expired", max(50, versions * 2 // 5))
+    tags = write_expired(folder / "expired", max(50, snapshots * 2 // 5))
     case = f"{tags:,} tags kept by an expiry"
     goal = f"{_GOAL}, <= 1.2 x in bytes of repo"
     return rows + compared(folder / "expired", case, steps_of_history, options, goal)
@@ -129,7 +129,7 @@ def write_nodes(path: Path, count: int) -> None:
     session.commit("all nodes")
 
 
-def write_history(path: Path, versions: int, branches: int) -> None:
+def write_history(path: Path, snapshots: int, branches: int) -> None:
     """Write a repository of one array, with this many snapshots before the newest."""
     write_nodes(path, 1)
     file = path / "repo"
@@ -139,7 +139,7 @@ def write_history(path: Path, versions: int, branches: int) -> None:
     first = info.snapshots[newest.parent_id]
     listed = {first.id: replace(first, flushed_at=0)}
     parent_id = first.id
-    for number in range(1, versions):
+    for number in range(1, snapshots):
         own = SnapshotId(number.to_bytes(2, "little") * 6)
         listed[own] = repo_info.SnapshotInfo(
             id=own,
@@ -156,14 +156,14 @@ def write_history(path: Path, versions: int, branches: int) -> None:
     file.write_bytes(repo_info.encode(described))
 
 
-def write_expired(path: Path, versions: int) -> int:
+def write_expired(path: Path, snapshots: int) -> int:
     """Write a history with a tag on every second snapshot, and expire it; return their number."""
-    write_history(path, versions, 1)
+    write_history(path, snapshots, 1)
     file = path / "repo"
     info = repo_info.decode(file.read_bytes())
-    tagged = [version.id for version in info.ancestry(info.branches["main"])][1::2]
+    tagged = [snapshot.id for snapshot in info.ancestry(info.branches["main"])][1::2]
     tags = {f"tag-{number}": snapshot_id for number, snapshot_id in enumerate(tagged)}
-    done, _ = expire(replace(info, tags=tags), versions)
+    done, _ = expire(replace(info, tags=tags), snapshots)
     file.write_bytes(repo_info.encode(done.info))
     return len(tags)
 
@@ -252,7 +252,7 @@ def steps_of_nodes(who: str, path: str) -> dict[str, float]:
 
 
 def steps_of_history(who: str, path: str) -> dict[str, float]:
-    """Open, list all versions of a branch, commit, and commit several times more."""
+    """Open, list all snapshots of a branch, commit, and commit several times more."""
     opened, found = _opened(who, path)
     return {
         **found,

@@ -117,18 +117,18 @@ def estimate(folder: Path) -> list[tuple[str, str]]:
             f"{each('file_bytes') * FILES / 1e9:,.0f} GB",
         ),
         (
-            "time of cores",
+            "processor time",
             f"{1e3 * core_s / FILES:.0f} ms a file: {core_s / 60:,.0f} minutes on one core, "
             f"{core_s / 64:,.0f} s on 64",
         ),
         (
-            "waiting for requests",
+            "time of requests",
             f"{waiting / 60:,.0f} minutes in one task, {waiting / 64:,.0f} s in 64, at "
             f"{_DELAY_S:.1f} s each and {_OPEN_AT_ONCE} at once",
         ),
         (
-            "what the driver gets from tasks",
-            f"{each('answers') * FILES / 1e6:,.0f} MB, as bytes of their answers",
+            "receipts of tasks on the driver",
+            f"{each('answers') * FILES / 1e6:,.0f} MB",
         ),
         (
             "manifests",
@@ -138,6 +138,6 @@ def estimate(folder: Path) -> list[tuple[str, str]]:
         (
             f"{NEW_FILES} new files the next day",
             f"{FILES // _LISTED:,} LIST, {next_day['file_requests']:.0f} GET, "
-            f"{next_day['scan'] + next_day['place']:.1f} s of cores",
+            f"{next_day['scan'] + next_day['place']:.1f} s of processor time",
         ),
     ]

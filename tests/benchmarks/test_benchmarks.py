@@ -93,7 +93,7 @@ def test_large_repositories_are_compared_step_by_step(report):
     pytest.importorskip("icechunk")
     rows = {row["case"]: row for row in report("large", "--scale", "0.001")["rows"]}
     steps = [f"100 nodes: {step}" for step in ("open", "commit", "rebase")]
-    for history in ("50 versions, 5 branches", "25 tags kept by an expiry"):
+    for history in ("50 snapshots, 5 branches", "25 tags kept by an expiry"):
         steps += [
             f"{history}: {step}" for step in ("open", "ancestry", "first commit", "next commits")
         ]
