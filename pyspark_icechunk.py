@@ -1,6 +1,7 @@
-"""What Spark's auto-lookup finds: a top-level module ``pyspark_*`` with a ``DefaultSource``.
+"""Provides the data source ``icechunk`` to Spark's automatic lookup.
 
-Spark imports it in a Python worker at the first lookup of any source, so it stays light.
+Spark searches top-level modules ``pyspark_*`` for a class ``DefaultSource``, and imports them in a
+Python worker at the first lookup of any source. So this module imports little.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.write import write
 
-# Loaded now: the function has the name of its package.
+# Imported here instead of on use: otherwise the package of the same name would replace it.
 from icechunk_spark.zonal.zonal import zonal
 
 if TYPE_CHECKING:

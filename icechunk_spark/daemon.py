@@ -8,9 +8,9 @@ package again. Spark's daemon forks its workers, so they inherit the daemon's im
 
 Rules of this file
 ------------------
-1. Only modules are imported. Workers make storage clients, thread pools and caches: a client that
-   was made before a fork hangs after it. NumPy and Arrow start threads when they are imported, and
-   have handlers that make forks safe.
+1. Only modules are imported. Workers create storage clients, thread pools and caches, since a
+   client that was created before a fork hangs after it. NumPy and Arrow start threads when they are
+   imported, and have handlers that make forks safe.
 2. If a module cannot be imported, the workers raise the error, so that the user sees it.
 """
 

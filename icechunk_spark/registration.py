@@ -1,9 +1,9 @@
 """Registers ``format("icechunk")`` with a session, for fast reads and for planned writes.
 
-Spark finds the installed package through the module ``pyspark_icechunk``. Examples register
-nevertheless, for three reasons: one broken ``pyspark_*`` package on the machine makes that lookup
-fail; rows of a Python source cost twice as much as rows of `mapInArrow`; and a Python source can
-neither distribute the rows to write nor offer the save modes ``errorifexists`` and ``ignore``.
+Spark finds the installed package through the module ``pyspark_icechunk``. There are three reasons
+to register nevertheless: one broken ``pyspark_*`` package on the machine makes that lookup fail;
+rows of a Python source cost twice as much as rows of `mapInArrow`; and a Python source can neither
+distribute the rows to write nor support the save modes ``errorifexists`` and ``ignore``.
 
 Rules of this file
 ------------------
@@ -12,10 +12,10 @@ Rules of this file
    Connect reads use the source, since the client may not reach the storage; Connect streams use it,
    since Spark does not pass the query of a batch to functions there.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the original
-   one, and returns its writer unchanged in unregistered sessions; so is ``DataFrame.writeStream``
-   of classic sessions. ``DataFrame.writeTo`` refuses icechunk, for which Spark has no catalog
-   tables. ``SparkSession.read`` is replaced in the same way. `unregister` restores the originals
-   when no registered session remains.
+   one, and returns its writer unchanged in unregistered sessions. ``DataFrame.writeStream`` of
+   classic sessions and ``SparkSession.read`` are replaced in the same way. ``DataFrame.writeTo``
+   refuses icechunk, for which Spark has no catalog tables. `unregister` restores the originals when
+   no registered session remains.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def register(
 
 
 def unregister(spark: SparkSession) -> None:
-    """Undo what `register` did to ``spark.read`` and ``df.write``.
+    """Restore Spark's own ``spark.read`` and ``df.write`` in a session, and remove its defaults.
 
-    Spark then reads through the data source, and writes are unplanned, with ``mode("append")`` and
+    Reads then use the data source, and writes are unplanned, with ``mode("append")`` and
     ``mode("overwrite")`` only.
 
     Parameters

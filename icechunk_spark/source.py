@@ -1,4 +1,4 @@
-"""Implements the data source ``icechunk``: resolves options to a snapshot, and makes readers.
+"""Implements the data source ``icechunk``: resolves options to a snapshot, and creates readers.
 
 Rules of this file
 ------------------
@@ -7,8 +7,8 @@ Rules of this file
    import Arrow and the dataset layer.
 2. The snapshot is resolved once, at Spark's first call. Spark pickles the instance after
    `schema()`, so `reader()` finds the snapshot that `schema()` stores on it. With a user's schema,
-   Spark makes no call before the first action, then skips `schema()`, and 4.0 makes a new reader
-   for every action; such an instance is pinned while it is pickled.
+   Spark calls nothing before the first action and never calls `schema()`, and Spark 4.0 creates a
+   new reader for every action; such an instance is pinned when it is pickled.
 3. Errors of `icechunk_format.errors` are raised on one line: Spark prints them under a traceback,
    and users read the last line.
 4. `self.options` may hold credentials. It never enters a message or a `repr`.
@@ -37,15 +37,21 @@ from icechunk_spark.jobs.errors import errors_on_one_line
 
 
 class IcechunkDataSource(DataSource):
-    """Icechunk repositories as Spark tables: ``format("icechunk")``.
+    """The data source of ``format("icechunk")``, which reads and writes Icechunk repositories.
+
+    `register` adds the class to a session. Spark creates its instances for ``spark.read``,
+    ``spark.readStream``, ``df.write``, ``df.writeStream`` and SQL views ``USING icechunk``.
+
+    Parameters
+    ----------
+    options
+        The options of the read or write, which the page "Options" of the manual describes.
 
     Examples
     --------
     >>> import icechunk_spark
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
-    >>> spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
-
-    The options are listed in ``icechunk_format.options.OPTIONS`` and in the manual.
+    >>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
     """
 
     # The id of the snapshot, or the pinned snapshots of a metadata table. A class attribute,
@@ -55,7 +61,7 @@ class IcechunkDataSource(DataSource):
     _pinned_since: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pin the snapshot before the instance leaves for the JVM: see rule 2."""
+        """Pin the snapshot before Spark sends the instance to the JVM: see rule 2."""
         if self._pinned_snapshot is None:
             # A missing repository may be created before the action; the reader reports errors.
             with suppress(IcechunkError):

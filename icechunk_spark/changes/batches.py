@@ -143,11 +143,11 @@ def write_once(request: WriteRequest, write: Callable[[], WriteResult | None]) -
     try:
         write()
     except CommitOutcomeUnknownError:
-        if not _has_landed(request):
+        if not _is_in_history(request):
             raise
 
 
-def _has_landed(request: WriteRequest) -> bool:
+def _is_in_history(request: WriteRequest) -> bool:
     for attempt in range(_ATTEMPTS):
         try:
             repository = RepositoryReader.open(location_of(request))

@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. One long-lived process of Spark calls a reader for offsets and partitions; executors get another
-   reader, which only reads. So a reader is cheap to make, and its constructor opens nothing.
+   reader, which only reads. So a reader must be cheap to create, and its constructor opens nothing.
 2. Spark 4.2 and later pass the start of a batch, and limits. In earlier versions, `latestOffset`
-   has no arguments; the reader then keeps the last offset that Spark planned, which Spark plans
-   again (without rows) after a restart.
+   has no arguments. The reader then keeps the last offset that Spark planned; after a restart,
+   Spark plans this offset again, without rows.
 3. The columns are those that ``load()`` found. A snapshot that no longer has them is an error.
    Until a snapshot has all of them for the first time, batches are empty.
 4. The first call parses the options, because Spark replaces errors of the constructor by its own.
@@ -237,8 +237,8 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return None
             raise InvalidInputError(
                 f"snapshot {newer} no longer has the table of the stream: {error.message}. Start a"
-                " new query from there, with a new load and a new checkpointLocation and"
-                f" startingFrom={newer}, or name the variables that it still has",
+                " new query, with a new load, a new checkpointLocation and"
+                f" startingFrom={newer}, or list the remaining variables in the option variables",
                 snapshot_id=str(newer),
             ) from error
 

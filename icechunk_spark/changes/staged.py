@@ -5,7 +5,7 @@ Tasks stage their rows, and the commit writes them in one process, as an unplann
 
 Rules of this file
 ------------------
-1. Spark makes one writer for the tasks of a batch and another for its commit, so the messages of
+1. Spark creates one writer for the tasks of a batch and another for its commit, so the messages of
    the tasks contain everything that the commit needs, such as the id of the query.
 2. The staging folder is named after query and batch, so that a repeated batch also deletes the rows
    of its earlier attempt.

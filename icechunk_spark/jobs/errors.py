@@ -7,10 +7,10 @@ receives an error that names the dead process, the state of the repository, and 
 
 Rules of this file
 ------------------
-1. Only errors of `icechunk_format.errors` are extracted from Spark's text, and only the death of a
-   process that Spark reports itself becomes such an error; errors of a user's function pass through
+1. Only errors of `icechunk_format.errors` are extracted from Spark's text. The death of a process
+   becomes such an error only if Spark reports it. Errors of a user's function pass through
    unchanged.
-2. Facts do not survive in Spark's text, so an extracted error has only its message.
+2. Spark's text does not contain the facts of an error, so an extracted error has only its message.
 3. Spark prints the traceback of a worker under that of the JVM, and users read the last line; so
    the message of an error has one line when it leaves a worker. Spark also prints each frame of the
    traceback, so this package's errors leave a task or a planner process without it: their message
@@ -124,7 +124,7 @@ def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
     """Turn Spark's report of a failed job into the error that a task raised, or a StorageError.
 
     ``what`` is a phrase such as "collecting garbage of s3://bucket/weather"; ``outcome`` is a
-    sentence about the state after a failure and the remedy.
+    sentence that describes the state after a failure and the remedy.
     """
     try:
         with described(what):
@@ -156,11 +156,11 @@ def _death_in(text: str, target: str) -> errors.StorageError | None:
 
 
 def _aborted(text: str, target: str) -> errors.StorageError:
-    """Return the error for a JVM report that PySpark has no class for."""
+    """Return the error for a JVM report for which PySpark has no class."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
     # A report without a message of Py4J begins with the colon.
-    return _unfinished(f"Spark gave the job up ({_shortened(reason.lstrip(': '))})", target)
+    return _unfinished(f"Spark aborted the job ({_shortened(reason.lstrip(': '))})", target)
 
 
 def _unfinished(what: str, target: str) -> errors.StorageError:

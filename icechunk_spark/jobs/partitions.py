@@ -26,6 +26,6 @@ def together(rows: DataFrame, number: Column, tasks: int) -> DataFrame:
 
 
 def dealt_out(rows: DataFrame, number: Column, tasks: int) -> DataFrame | None:
-    """Distribute numbers evenly over tasks, in turn; return None before Spark 4.1."""
+    """Distribute numbers over tasks round-robin; return None before Spark 4.1."""
     by_id: Callable[..., DataFrame] | None = getattr(rows, "repartitionById", None)
     return None if by_id is None else by_id(tasks, (number % tasks).cast("int"))

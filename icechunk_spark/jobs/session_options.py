@@ -59,12 +59,10 @@ def with_session_options(
 def workflow_read(
     spark: SparkSession, function: str, path: str, options: Mapping[str, Any], **chosen: Any
 ) -> ReadRequest:
-    """Parse what a function reads, with the defaults of the session.
+    """Parse the read options of a function, with the defaults of the session.
 
-    Raises
-    ------
-    InvalidInputError
-        One of `options` is not about storage, or an option cannot be used.
+    InvalidInputError is raised for an invalid option, and for an option other than `storage_*` and
+    `virtual_*` in `options`.
     """
     for name in options:
         if not fold_name(name).startswith(("storage", "virtual")):

@@ -33,9 +33,9 @@ Step = Callable[[Batches], Batches]
 
 _ROWS: Final = StructType([StructField("number", LongType()), StructField("task", BinaryType())])
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
-# Serialized ids are large, and Spark holds a whole batch.
+# Rows of serialized ids are large, and Spark holds a whole batch in memory.
 _ROWS_AT_ONCE: Final = 64
-#: The part of rows that hold the counts of a task, of `counted`.
+#: The part number of rows that hold the counts of a task, which `counted` adds.
 COUNTS: Final = -1
 #: Each task gets its own partition, up to this number.
 MAX_PARTITIONS: Final = 10_000
@@ -86,7 +86,7 @@ def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
 
 
 def counted(step: Step, schema: pa.Schema, column: str) -> Step:
-    """Return the step that yields a last row, of part `COUNTS`, with its counts in a column."""
+    """Return a step that also yields its counts, in a last row of part `COUNTS`."""
 
     def run(batches: Batches) -> Batches:
         with errors_on_one_line():

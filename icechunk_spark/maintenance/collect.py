@@ -10,8 +10,8 @@ How the work is cut
 4. A task for each group of ids lists the objects of the group, and deletes those that are old and
    not referenced.
 
-A row contains all ids of one group that one task found, as bytes, so that the shuffle is cheap. The
-marks are the ids of referenced objects; a part is a group of ids.
+The marks are the ids of referenced objects, and a part is a group of ids. A row contains all ids of
+a part that one task found, as bytes, so that the shuffle is cheap.
 
 Rules of this file
 ------------------
@@ -115,9 +115,10 @@ def collect_garbage(
 
     Notes
     -----
-    Memory: on the driver that of ``repo``. On an executor, for each running task: 12 to 80 bytes
+    The driver holds the object ``repo``. For each running task, an executor holds 12 to 80 bytes
     for each kept chunk of a part (up to four million), 20 bytes for each deleted object of the
-    part, and 64 MiB of manifests. A part has up to 1/1024 of the repository's ids.
+    part, and 64 MiB of manifests. A part holds the ids that begin with the same one or two
+    characters, 1/32 or 1/1024 of all ids.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Their arguments are a location and little else, since every task unpickles them. The work itself
-   is in ``icechunk_format.maintenance.garbage.parts``.
+1. The functions have small arguments, such as a location, since every task unpickles them. They
+   call ``icechunk_format.maintenance.garbage.parts``.
 2. Rows of one part are together in a partition, sorted by part.
 3. Executors import this module, so it imports nothing that only a driver needs.
 """

@@ -111,8 +111,8 @@ def copy(
 
     Notes
     -----
-    Memory on an executor, for each running task: 64 MiB or four of the largest chunks, and some
-    60 bytes for each chunk of its part, one of 32 or 1024.
+    For each running task, an executor holds 64 MiB or four of the largest chunks, and about 60
+    bytes for each chunk of a part. A part has 1/32 or 1/1024 of all chunks.
 
     Examples
     --------

@@ -24,8 +24,8 @@ def expire_snapshots(
 ) -> ExpireResult:
     """Remove snapshots that were committed before a cutoff from the history.
 
-    No file is deleted; ``collect_garbage`` deletes files afterwards. The driver makes the change,
-    in one conditional update; only in spec version 1 does it read and write snapshot files.
+    No file is deleted; ``collect_garbage`` deletes files afterwards. The driver makes the change in
+    one conditional update. In spec version 1, it also reads and writes snapshot files.
 
     Parameters
     ----------

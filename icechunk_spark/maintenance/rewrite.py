@@ -70,8 +70,8 @@ def rewrite_manifests(
 
     Notes
     -----
-    Memory on an executor, for each running task: the references of one new manifest, at most about
-    a million, and of its sources. On the driver: the lists of manifests.
+    For each running task, an executor holds the references of one new manifest, at most about a
+    million, and those of its sources. The driver holds the lists of manifests.
 
     Examples
     --------

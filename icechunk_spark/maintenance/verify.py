@@ -141,7 +141,7 @@ def verify(
 
 
 def _counted(step: Step) -> Step:
-    """Return the step that also yields what its tasks have read, as totals of a report."""
+    """Return a step that also yields the counts of its tasks, as totals of a report."""
 
     def run(batches: Batches) -> Batches:
         before, report = measured(), Report()

@@ -1,1 +1,1 @@
-"""Runs functions of xarray over blocks on Spark's executors."""
+"""Applies xarray functions to blocks on Spark's executors."""

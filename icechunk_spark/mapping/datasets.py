@@ -4,7 +4,8 @@ Rules of this file
 ------------------
 1. xarray decodes and encodes values. Encodings are those of the first block, so that times and
    packed numbers of all blocks have the same encoding.
-2. The error of a function names the labels of the block, the type of the error and the line.
+2. An error message of a function contains the labels of the block, the type of the error and the
+   line of the function.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from icechunk_format.workflows.mapping.placing import Layout, Result
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFunction:
-    """A function of datasets, as a function of stored arrays; `encoding` is that of xarray."""
+    """Adapts a function of datasets to stored arrays; `encoding` has the keys of xarray."""
 
     function: Callable[..., Any]
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -63,11 +63,11 @@ def map_blocks(
     txn_version: int | None = None,
     **options: Any,
 ) -> MapBlocksResult:
-    """Map a function of xarray over blocks of a group, and store the results in one commit.
+    """Apply an xarray function to the blocks of a group, and store the results in one commit.
 
-    Tasks read a block, call the function, and write the chunks of its result: anomalies from a
-    climatology, masks, coarser copies, predictions of a model. xarray is required, also on
-    executors (``pip install 'icechunk-spark[xarray]'``).
+    Each task reads a block, calls the function, and writes the chunks of the result, such as
+    anomalies from a climatology, masks, coarser copies or predictions of a model. The driver and
+    the executors need xarray (``pip install 'icechunk-spark[xarray]'``).
 
     Parameters
     ----------
@@ -76,12 +76,12 @@ def map_blocks(
     path
         Root of the repository that is read.
     function
-        A function from the ``xarray.Dataset`` of one block, in memory, decoded, with all
-        coordinates and attributes, to a Dataset or DataArray. With a second parameter, it also
-        receives the block: ``index``, ``start`` and ``stop`` by dimension. A dimension of the
-        result is as long as the block, or k times shorter in each block (k divides the blocks). A
-        dimension that is not divided into blocks may have any length or be absent; a new dimension
-        has the same length in each block.
+        A function that takes the ``xarray.Dataset`` of one block and returns a Dataset or
+        DataArray. The dataset is decoded, in memory, and has all coordinates and attributes. A
+        function with a second parameter also receives the block, with ``index``, ``start`` and
+        ``stop`` by dimension. A dimension of the result is as long as the block, or k times shorter
+        in each block (k divides the blocks). A dimension that is not divided into blocks may have
+        any length or be absent; a new dimension has the same length in each block.
     to, to_group, to_branch, to_options
         Repository, group and branch of the new arrays, and ``storage.*`` options of `to` (by
         default those of `path`). A repository that does not exist is created.
@@ -96,19 +96,20 @@ def map_blocks(
     variables
         Data variables to read; by default all. Coordinates are always read.
     sel, isel
-        The part to read, by labels or positions as in reading: one range along a dimension, without
-        a step. Blocks, ``start`` and ``stop`` are counted from its first element.
+        The region to read, by labels or positions as in reading: one range along each dimension,
+        without a step. Blocks, ``start`` and ``stop`` are counted from its first element.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
         attributes and encoding; its values are ignored. By default, the function is called with the
         first block to determine them. A length of 1/k of the source is a coarser grid.
     follow
-        If True, the result records its source, and only blocks that have changed since the last run
-        into the same group are computed: because of new or written chunks, other labels, or
-        attributes of arrays. Without changes, nothing is committed. Each such result needs its own
-        group.
+        If True, the result records the snapshot of its source, and only blocks that have changed
+        since the last run into the same group are computed. Written chunks, other labels and other
+        attributes of arrays count as changes. Without changes, nothing is committed. Each such
+        result needs its own group.
     function_version
-        With ``follow``, a string; all blocks are computed if it differs from that of the last run.
+        With ``follow``, a string that identifies the function; all blocks are computed if it
+        differs from that of the last run.
     mode
         ``overwrite`` replaces arrays with the same names.
     chunks
@@ -118,8 +119,8 @@ def map_blocks(
         Encoding by variable with the keys of xarray (``dtype``, ``scale_factor``, ``add_offset``,
         ``_FillValue``, ``units``, ``calendar``), and ``codecs``.
     on_error
-        With ``skip``, blocks for which the function fails are missing in the result, which lists
-        them.
+        With ``skip``, blocks for which the function fails are missing in the arrays, and the result
+        of the call lists them. With ``fail``, nothing is committed.
     group, branch, tag, snapshot, as_of
         Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
@@ -130,7 +131,8 @@ def map_blocks(
     Returns
     -------
     MapBlocksResult
-        Paths of the arrays, numbers of all and of computed blocks, failed blocks, and the commit.
+        The paths of the arrays, the number of all blocks and of computed blocks, the failed blocks,
+        and the commit.
 
     Raises
     ------
@@ -226,22 +228,27 @@ def read_blocks(
     as_of: Any = None,
     **options: Any,
 ) -> DataFrame:
-    """Return the rows that a function of xarray computes from each block of a group.
+    """Return the rows that an xarray function computes from each block of a group.
 
-    Use it for training patches, statistics of tiles, or events. The snapshot is that of the call;
-    blocks are read when Spark runs.
+    Use it for training patches, statistics of tiles, or events. The DataFrame is pinned to the
+    snapshot of the call; blocks are read when Spark runs.
 
     Parameters
     ----------
     spark, path, blocks, overlap, periodic, variables, sel, isel
-        As for ``map_blocks``, also the options of the version and ``**options``.
+        As for ``map_blocks``.
     function
-        A function from the ``xarray.Dataset`` of one block (and the block, if it has a second
-        parameter) to a pandas DataFrame, an Arrow table, or None for no rows. The dataset includes
-        the overlap: it begins at ``block.read_start``, the block at ``block.start``.
+        A function that takes the ``xarray.Dataset`` of one block (and the block, if it has a second
+        parameter) and returns a pandas DataFrame, an Arrow table, or None for no rows. The dataset
+        includes the overlap: the dataset begins at ``block.read_start``, the block at
+        ``block.start``.
     schema
         Columns of the rows: a ``StructType``, or a string such as ``"label string, patch
         array<float>"``.
+    group, branch, tag, snapshot, as_of
+        Group and snapshot to read, as in reading.
+    **options
+        ``storage_*`` and ``virtual_*``, as in reading.
 
     Returns
     -------
@@ -251,7 +258,8 @@ def read_blocks(
     Raises
     ------
     InvalidInputError
-        An argument cannot be used. When Spark runs: the function failed or returned other columns.
+        An argument cannot be used. The query raises this error if the function fails or its rows
+        lack a column of `schema`.
     UnsupportedError
         xarray is not installed.
 

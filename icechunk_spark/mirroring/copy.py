@@ -14,7 +14,8 @@ from icechunk_format.options.parse import collect_options, parse_read_options
 if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring import MirrorResult
 
-# Starting a task costs a third of a small file, so a task writes several, but few enough to repeat.
+# Starting a task takes a third of the time of a small file, so a task writes several files, but few
+# enough that a repeated task is cheap.
 _TASKS_OF_A_CORE: Final = 2
 _FILES_OF_A_TASK: Final = 8
 _AFTER_FAILURE: Final = (
@@ -37,9 +38,9 @@ def mirror(
 ) -> MirrorResult:
     """Update a Delta table of Parquet files to the newest snapshot of a branch.
 
-    The first run copies a group; later runs write the cells that have changed since. Each run makes
-    one table version and records its snapshot, so that every table version is a complete snapshot.
-    A run without a new snapshot does nothing. Other engines can read the Delta table.
+    The first run copies a group; later runs write only files whose cells have changed. Each run
+    creates one table version and records its snapshot, so that every table version holds one
+    complete snapshot. A run without a new snapshot does nothing. Other engines can read the table.
 
     Parameters
     ----------
@@ -52,12 +53,12 @@ def mirror(
     branch
         The branch to follow. The table records it.
     target_options
-        Options of the target's storage, as deltalake's ``storage_options``: ``{"AWS_REGION":
+        Options of the target's storage, like ``storage_options`` of deltalake: ``{"AWS_REGION":
         "us-west-2"}``. They are used only for the target, and never recorded.
     every_snapshot
         If True, each snapshot since the last run becomes one table version, oldest first. The first
-        run copies only the newest snapshot. A snapshot that lacks a named variable is skipped with
-        a warning.
+        run copies only the newest snapshot. A snapshot without a variable that ``variables`` lists
+        is skipped with a warning.
     full
         If True, all cells are written, even if the table is a copy of another group; older table
         versions stay readable until a vacuum.
@@ -68,7 +69,7 @@ def mirror(
         Options of reading: ``group``, ``variables``, ``coords``, ``decodeCf``, ``timestampType``,
         ``where``, ``sel``, ``sel.method``, ``isel`` and ``missingChunks`` select the cells, and
         ``rowsPerPartition`` is the approximate number of rows of a file. The table records them:
-        later runs may omit them, and other values are refused. Options of storage and virtual
+        later runs may omit them, and different values are refused. Options of storage and virtual
         chunks (``storage.*``, ``virtual.*``) and ``readAheadBytes`` are not recorded.
 
     Returns
@@ -84,7 +85,7 @@ def mirror(
     AlreadyExistsError
         The target is not empty and is not a copy.
     ConflictError
-        The branch was reset behind the copy, or another program changed the table.
+        The branch was reset to before the copied snapshot, or another program changed the table.
     UnsupportedError
         A column cannot be in a Delta table, or ``deltalake`` is not installed.
     NotFoundError
@@ -94,8 +95,8 @@ def mirror(
 
     Notes
     -----
-    Memory on an executor, for each running task: about a million rows, the upload buffers of one
-    file, and the chunks that are read ahead. On the driver: a record for each file.
+    For each running task, an executor holds about a million rows, the upload buffers of one file,
+    and the chunks that are read ahead. The driver holds a record for each file.
 
     Examples
     --------

@@ -54,10 +54,10 @@ def mirrored(
     target_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Read a copy that ``icechunk_spark.mirror`` made, with Spark's own Parquet reader.
+    """Read a copy of ``icechunk_spark.mirror`` with Spark's own Parquet reader.
 
-    Columns, types and the metadata of fields are those of ``icechunk_spark.read``, with the id of
-    the snapshot under the key ``icechunk_snapshot`` of each field's metadata.
+    Columns, types and the metadata of fields are those of ``icechunk_spark.read``. The metadata of
+    each field also contain the id of the snapshot, under the key ``icechunk_snapshot``.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def mirrored(
     Raises
     ------
     NotFoundError
-        The copy does not exist or lacks the snapshot, or a vacuum deleted its files.
+        The copy does not exist or does not contain the snapshot, or a vacuum deleted its files.
 
     Examples
     --------

@@ -16,16 +16,16 @@ _PARTS = ("count", "min", "max", "mean", "m2")
 def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     """Combine rows of ``layout="summary"`` into count, mean, std, min and max.
 
-    Blocks of any size combine exactly: means are weighted by counts, and squared deviations are
-    moved to the common mean.
+    Blocks may have any size: means are weighted by counts, and squared deviations are converted to
+    deviations from the common mean.
 
     Parameters
     ----------
     df
         Rows of ``layout="summary"``, selected or joined.
     by
-        Columns to group by, such as ``"time_first"`` or ``F.year("time_first").alias("year")``;
-        none combines all rows.
+        Columns to group by, such as ``"time_first"`` or ``F.year("time_first").alias("year")``.
+        Without columns, all rows are combined.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     Raises
     ------
     InvalidInputError
-        `df` has no columns of a summary.
+        `df` does not have the columns of a summary.
 
     Examples
     --------
@@ -50,8 +50,8 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     names = [name for name in names if {f"{name}_{part}" for part in _PARTS} <= set(df.columns)]
     if not names:
         raise InvalidInputError(
-            f"df has the columns {', '.join(df.columns)}, and none of a summary: read with"
-            " layout='summary'",
+            f"df has the columns {', '.join(df.columns)}, which are not those of a summary: read"
+            " with layout='summary'",
             columns=tuple(df.columns),
         )
     columns: list[Column] = []

@@ -1,4 +1,4 @@
-"""Estimates what a read costs before it runs, on executors or in this process."""
+"""Estimates the cost of a read before it runs, on executors or in this process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _WAVES = 4
 def estimate(
     spark: SparkSession | None, path: str, *, exact: bool = True, **options: Any
 ) -> Estimate:
-    """Return what a read will cost: partitions, chunks, bytes, requests, cells and rows.
+    """Return the cost of a read: partitions, chunks, bytes, requests, cells and rows.
 
-    Only metadata are read: manifests, shard indexes, and the labels of selections.
+    Only manifests, shard indexes and the labels of selected dimensions are read.
 
     Parameters
     ----------

@@ -35,14 +35,7 @@ _BLOCK: Final = 64
 class IcechunkTasks:
     """A function for ``mapInArrow`` from task numbers to rows.
 
-    The class defines no `repr`, since the reader may hold credentials.
-
-    Parameters
-    ----------
-    reader
-        The planned read.
-    name
-        The name of the function in ``explain``.
+    ``explain`` shows `name`. The class defines no `repr`, since the reader may hold credentials.
     """
 
     def __init__(self, reader: IcechunkReader, name: str = "icechunk") -> None:

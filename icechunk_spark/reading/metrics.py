@@ -1,4 +1,4 @@
-"""Counts the work of reads in tasks, and returns the counts to the driver.
+"""Counts rows, requests and bytes in the tasks of reads, and returns the counts to the driver.
 
 Why an accumulator
 ------------------
@@ -81,7 +81,7 @@ def counting(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a task, then log and add its counts, also if it is closed early.
 
-    ``key`` is what plans call the read, by default its name in the log.
+    ``key`` is the name of the read in Spark's plans; by default, its name in the log.
     """
     before, rows = measured(), 0
     try:
@@ -110,9 +110,9 @@ def last_read_metrics(df: DataFrame) -> Measures | None:
     Parameters
     ----------
     df
-        A DataFrame from `read`, from ``spark.read`` in a registered session, of a `view` or of the
-        table function ``icechunk``, or one derived from it. Reads of one snapshot with the same
-        options count as one read, and so do all calls of the table function.
+        A DataFrame from `read`, from ``spark.read`` in a registered session, from a `view` or from
+        the table function ``icechunk``, or a DataFrame derived from one of these. Reads of one
+        snapshot with the same options count as one read, and so do all calls of the table function.
 
     Returns
     -------

@@ -85,7 +85,7 @@ class OpenedTable:
         # Python shows a warning once in a process if it comes from the same line.
         warnings.warn(
             f"the table of group {self.dataset.path} over ({dims}) leaves out variables on fewer "
-            f"dimensions: {shown_variables(others)}. Name the variables that you want with the "
+            f"dimensions: {shown_variables(others)}. List the variables that you want in the "
             "option variables, which repeats those on fewer dimensions; the metadata table "
             "'variables' lists all",
             UserWarning,

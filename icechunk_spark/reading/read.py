@@ -1,8 +1,8 @@
 """Implements ``icechunk_spark.read``, and ``spark.read`` of a registered classic session.
 
 The read is planned here. Spark receives a table of task numbers, and `mapInArrow` turns each number
-into the rows of its task. Spark copies and counts the rows of a Python data source once more, but
-not those of `mapInArrow`, so a full scan takes little more than half of the time.
+into the rows of its task. Spark copies and counts the rows of a Python data source again, but not
+those of `mapInArrow`, so a full scan takes little more than half of the time.
 
 Rules of this file
 ------------------
@@ -86,10 +86,11 @@ def read(
 ) -> DataFrame:
     """Read an Icechunk repository as a DataFrame.
 
-    ``spark.read.format("icechunk")`` does the same in registered classic sessions. Rows come from
-    an Arrow function, so a full scan takes little more than half of the time of a data source.
-    Spark receives an estimate of the table's size, and invalid options raise an error at once. The
-    read is planned in this process, which therefore needs access to the storage, also over Connect.
+    ``spark.read.format("icechunk")`` does the same in registered classic sessions. Rows are
+    transferred by `mapInArrow`, so a full scan takes little more than half of the time of a Python
+    data source. Spark receives an estimate of the table's size, and invalid options raise an error
+    at once. This process plans the read, and therefore needs access to the storage, also with
+    Connect.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def read(
         Root of the repository, or ``path#name`` for a metadata table.
     schema
         The columns to read, as for ``spark.read.schema``: some columns of the table, in any order.
-        Only these are fetched, decoded and sent. By default all.
+        Only these are fetched, decoded and sent. By default, all columns are read.
     each_option
         The options are described on the page "Options" of the manual, and in ``help()``.
     **options

@@ -37,17 +37,10 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class IcechunkReader(DataSourceReader):
-    """Reads one planned scan of arrays or of a metadata table.
+    """Reads one planned scan of arrays or of a metadata table, with a partition for each task.
 
-    Parameters
-    ----------
-    plan
-        The scan; its tasks are sent as partitions.
-    target
-        The Arrow schema that every batch must have.
-    run
-        A generator function from the context of the plan and a task to record batches. None is
-        ``run_scan``, which reads arrays and is imported only on executors.
+    `target` is the schema of all batches. `run` is a generator function from the context of the
+    plan and a task to record batches; by default ``run_scan``, which only executors import.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _LARGEST_EXACT: Final = 2**53
 def to_xarray(
     df: DataFrame, *, dims: Sequence[str] | None = None, max_cells: int = 10_000_000
 ) -> xarray.Dataset:
-    """Collect a DataFrame as an `xarray.Dataset`, ready to plot.
+    """Collect a small DataFrame as an `xarray.Dataset`, for example to plot it.
 
     Parameters
     ----------
@@ -29,10 +29,10 @@ def to_xarray(
         A result with one row for each cell, such as means by latitude and month.
     dims
         The columns that become dimensions. By default, the columns that were dimensions when they
-        were read: grouping by a column keeps this property, computing a column loses it.
+        were read. Grouped columns keep this property; computed columns do not.
     max_cells
-        Maximum number of rows, and of cells of the grid that their labels span. The grid is held in
-        the memory of this process.
+        Maximum number of rows, and of cells in the grid of their labels. The memory of this process
+        holds the grid.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def to_xarray(
 
 
 def _check_whole_numbers(table: pa.Table, cells: int) -> None:
-    """Refuse integers that would lose digits: with missing values, xarray holds doubles."""
+    """Refuse integers that a dataset would round: with missing values, it holds doubles."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

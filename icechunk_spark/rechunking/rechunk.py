@@ -1,4 +1,4 @@
-"""Implements ``icechunk_spark.rechunk``: Spark runs the tasks and shuffles the pieces.
+"""Implements ``icechunk_spark.rechunk``: Spark runs the tasks and shuffles blocks of values.
 
 Rules of this file
 ------------------
@@ -73,10 +73,10 @@ def rechunk(
 ) -> RechunkResult:
     """Store arrays in other chunks, bit for bit, in one commit.
 
-    For example, maps that were written hour by hour become time series that are read in one
-    request. Without ``to`` and ``to_group``, the arrays of the group are replaced, and old
-    snapshots keep the old chunks. Attributes, dimension names, data types and fill values do not
-    change; chunks that contain only fill values are not stored.
+    For example, a time series at a point, which requires a chunk of every map if each chunk holds
+    one map, can be read in one request afterwards. Without ``to`` and ``to_group``, the arrays of
+    the group are replaced, and older snapshots keep the old chunks. Attributes, dimension names,
+    data types and fill values do not change. Chunks that contain only fill values are not stored.
 
     Parameters
     ----------
@@ -86,8 +86,8 @@ def rechunk(
         Root of the repository.
     chunks
         Elements of a chunk by dimension; -1 is the whole dimension, and other dimensions keep their
-        chunks. ``"auto"`` makes chunks of at most 100 MB, or of 1 MB in shards. Coordinates of
-        dimensions become one chunk.
+        chunks. ``"auto"`` chooses chunks of at most 100 MB, or of 1 MB in shards. Each coordinate
+        of a dimension becomes one chunk.
     to, to_group, to_branch
         Repository, group and branch of the new arrays; by default those of the source. A repository
         that does not exist is created. In another repository or group, all arrays of the group are
@@ -101,8 +101,8 @@ def rechunk(
     variables
         Names of arrays; by default all with a dimension of `chunks`.
     sel, isel
-        With `to` or `to_group`, the part to store, by labels or positions as in reading: one range
-        along a dimension, without a step. A single value gives a dimension of length 1.
+        With `to` or `to_group`, the region to store, by labels or positions as in reading: one
+        range along each dimension, without a step. A single value gives a dimension of length 1.
     memory
         Maximum bytes of decoded values in a task, such as ``"512m"``. A Python worker needs about
         three times as much.
@@ -228,8 +228,9 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
             for number in tasks_in(batches):
                 before = measured().chunks_decoded
                 yield from _batches(cut_group(work, (path, number)))
-                # Counts travel as a piece beyond the groups: only the last tasks send receipts.
-                # Spark fails the job if a repeated task sends other rows, so times are left out.
+                # Only the last tasks send receipts, so counts are sent as a piece whose group is
+                # beyond those of the plan. Times are left out, since Spark fails the job if a
+                # repeated task returns different rows.
                 counts = Measures(tasks=1, chunks_decoded=measured().chunks_decoded - before)
                 yield from _batches([Piece(groups + number, b"", b"", pickle.dumps(counts))])
 
@@ -252,7 +253,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
         yield sum((pickle.loads(piece.values) for piece in counts), Measures())
 
     def dealt(rows: DataFrame, groups: int) -> DataFrame:
-        # A partition of one group is not sorted, since that would copy every piece once more.
+        # A partition of one group is not sorted, since sorting would copy every piece again.
         if groups <= MAX_PARTITIONS and dealt_out(rows, F.col("group"), groups) is not None:
             return together(rows, F.col("group"), groups)
         return grouped_rows(rows, "group", min(groups, MAX_PARTITIONS))

@@ -4,10 +4,10 @@ Rules of this file
 ------------------
 1. The driver holds only metadata, never points.
 2. Points are shuffled by the number of their chunk with Spark's hint ``rebalance``, which splits
-   partitions that are too large, so that a chunk with very many points is shared by tasks. If
-   Spark does not adapt plans (streams, or its setting), a hash of the row splits every chunk.
+   partitions that are too large, so that several tasks share a chunk with very many points. If
+   adaptive execution is off, or for streams, a hash of the row splits every chunk instead.
 3. If labels are evenly spaced, Spark computes the chunk of a point, so that points stay in the JVM.
-4. Few points, by Spark's estimate, are not shuffled.
+4. If Spark estimates that the points are small, they are not shuffled.
 """
 
 from __future__ import annotations

@@ -30,61 +30,60 @@ def sample(
     circular: Mapping[str, float | None] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Add the values of arrays at the points of a DataFrame.
+    """Add the values of arrays at points to a DataFrame of points.
 
-    The plan is made in this call, and pinned to the snapshot that the options resolve to; points
-    are read when Spark runs. Points are grouped by chunk, and only chunks that contain points are
-    fetched.
+    The result is pinned to the snapshot that the options resolve to in this call; points are read
+    when Spark runs. Points are grouped by chunk, and only chunks that contain points are fetched.
 
     Parameters
     ----------
     points
         A DataFrame with one point in each row; classic or Connect, batch or streaming. A pandas or
-        GeoPandas DataFrame becomes a DataFrame of the active session; the points of GeoPandas
-        become its columns ``x`` and ``y``, in the CRS of the GeoPandas DataFrame unless `crs` is
-        set.
+        GeoPandas DataFrame is converted to a DataFrame of the active session; the points of
+        GeoPandas become the columns ``x`` and ``y``, in the CRS of the GeoPandas DataFrame unless
+        `crs` is set.
     path
         Root of the repository.
     on
         For each dimension or coordinate to match, a column of `points`: its name, or an expression.
-        Two-dimensional coordinates (latitudes and longitudes of cells) are set together. Times
-        require TIMESTAMP, TIMESTAMP_NTZ or DATE, times of other calendars also accept ISO 8601
-        strings, strings require STRING, and all other labels require numbers.
+        Two-dimensional coordinates (latitudes and longitudes of cells) must be given together. Time
+        labels require TIMESTAMP, TIMESTAMP_NTZ or DATE columns; times of other calendars also
+        accept ISO 8601 strings. String labels require STRING, and all other labels numbers.
     variables
-        The variables to sample. By default all data variables whose dimensions are in `on` or
-        `keep`, selected by ``sel`` or ``isel``, or of size one.
+        The variables to sample. By default, all data variables whose dimensions are in `on` or
+        `keep`, are selected by ``sel`` or ``isel``, or have size one.
     method
-        ``exact`` takes an equal label, ``nearest`` the nearest one, ``pad`` the preceding one in
-        the order of the array; ``linear`` interpolates between two. One method for all keys of
-        `on`, or one for each (other keys use ``nearest``).
+        ``exact`` selects the equal label, ``nearest`` the nearest one, and ``pad`` the preceding
+        one in the order of the array; ``linear`` interpolates between two labels. One method for
+        all keys of `on`, or a dictionary with one for each (other keys use ``nearest``).
     tolerance
         Maximum distance from a label, for each key of `on`: a number in the units of the labels,
         for times a string such as ``"1 hour"``, for two-dimensional coordinates degrees of arc. By
         default, ``nearest`` accepts points up to half a step beyond the first and last label.
     outside
         Result for points outside of the grid or the tolerance: ``null`` returns NULL, ``error``
-        raises an error, ``drop`` removes the rows. Points whose columns are NULL or NaN have NULL.
+        raises an error, ``drop`` removes the rows. The result is NULL for points with NULL or NaN.
     keep
         Dimensions that become arrays, the outermost first.
     crs
-        The CRS of the points, in any form that pyproj accepts (``"EPSG:4326"``): points are
-        transformed to the CRS of the grid, which is its CF grid mapping. ``"grid"`` means that they
-        are already in it.
+        The CRS of the points, in any form that pyproj accepts (``"EPSG:4326"``). Points are
+        transformed to the CRS of the grid, which is given by its CF grid mapping. ``"grid"`` means
+        that the points are already in that CRS.
     circular
         For keys of `on`, the period, or None for an axis that is not circular. By default
         longitudes in degrees have a period of 360.
     **options
-        Options of reading, as `icechunk_spark.read` takes them: ``branch``, ``tag``,
-        ``snapshot``, ``as_of``, ``group``, ``sel``, ``isel``, ``sel_method``, ``decode_cf``,
-        ``timestamp_type``, ``missing_chunks`` (``skip`` gives NULL for chunks that were never
-        written), ``read_ahead_bytes``, ``storage_*`` and ``virtual_*``.
+        Options of `icechunk_spark.read`: ``branch``, ``tag``, ``snapshot``, ``as_of``, ``group``,
+        ``sel``, ``isel``, ``sel_method``, ``decode_cf``, ``timestamp_type``, ``missing_chunks``
+        (``skip`` gives NULL for chunks that were never written), ``read_ahead_bytes``,
+        ``storage_*`` and ``virtual_*``.
 
     Returns
     -------
     DataFrame
-        The columns of `points` unchanged, and one column for each variable: of its type, DOUBLE for
-        interpolated integers, arrays if dimensions are kept. One row for each row of `points`, in
-        any order.
+        The columns of `points` and one column for each variable, with one row for each row of
+        `points`, in any order. The type of a column is that of the variable, DOUBLE for
+        interpolated integers, and an array if dimensions are kept.
 
     Raises
     ------

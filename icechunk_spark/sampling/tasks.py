@@ -24,16 +24,9 @@ _GROUP_BYTES: Final = 64 << 20
 class SamplePoints:
     """A function for ``mapInArrow`` from points to points with values.
 
-    The class defines no `repr`, since the plan may contain credentials.
-
-    Parameters
-    ----------
-    points
-        The numbers of the points' columns among all columns.
-    kept
-        The number of columns of the result; later ones were added for this function.
-    added
-        The Arrow fields of the values.
+    `points` are the positions of the columns that hold coordinates. The first `kept` columns are
+    returned, and later ones exist only for this function. The class defines no `repr`, since the
+    plan may contain credentials.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ Rules of this file
 2. Workers import this module, so it imports nothing that only a driver needs.
 3. Spark 4.0 has no Arrow table functions; there, rows are tuples.
 4. If planning fails, the result is the error instead of the plan, and the tasks raise it. Spark
-   reports errors of tasks with Python's message, errors of subqueries with pages of JVM output.
+   reports errors of tasks with Python's message, but errors of subqueries with pages of JVM output.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
 
 
 def _changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
-    """Return an error about the first column of a view that is gone or no longer fits its type."""
+    """Return an error for the first column of a view that no longer exists or fits its type."""
     from icechunk_spark.schema import holds
 
     types = {field.name: field.dataType for field in now}

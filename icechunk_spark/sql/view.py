@@ -1,9 +1,9 @@
 """Implements ``icechunk_spark.view``: temporary views that follow their branch.
 
 Spark keeps the relation of a view ``USING icechunk``, and with it the snapshot of its creation. It
-analyses a view that is defined by SQL at each query. Such a view calls two table functions: a
-scalar subquery plans the read at the current snapshot, and each partition runs its share of the
-plan's tasks.
+analyses a view that is defined by a query each time the view is used. Such a view calls two table
+functions: a scalar subquery plans the read at the current snapshot, and each partition runs its
+share of the plan's tasks.
 
 Rules of this file
 ------------------

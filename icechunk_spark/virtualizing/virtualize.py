@@ -46,8 +46,8 @@ def virtualize(
     """Combine files of other formats into one dataset of references, in one commit.
 
     No data are copied, except with `copy`. Executors parse the headers with VirtualiZarr (``pip
-    install 'icechunk-spark[virtualize]'``, also there). The same call with more files appends them:
-    files that the repository already has are skipped, changed ones are referenced or copied again.
+    install 'icechunk-spark[virtualize]'`` on the driver and on executors). The same call with more
+    files appends them: known files are skipped, and changed files are referenced or copied again.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ def virtualize(
         ``grib``, ``fits``, or a callable ``(url, registry) -> ManifestStore``, such as
         ``HDFParser(group="forecast")``. By default, suffixes and first bytes determine the format.
     concat_dim
-        The dimension along which files are concatenated, or several, the slowest first. Files are
-        ordered by its coordinate, or as in the list if they have no coordinate. A dimension that
-        the files do not have is added.
+        The dimension along which files are concatenated, or several, in the order of the array.
+        Files are ordered by its coordinate, or as in the list if they have no coordinate. A
+        dimension that the files do not have is added.
     template
         A pattern of file names, such as ``"{member}/{time:%Y%m%d}.nc"``, whose parts in braces are
         labels of these dimensions; ``{name:d}`` is a number.
@@ -76,20 +76,20 @@ def virtualize(
         If a file cannot be part of the dataset, ``fail`` commits nothing and ``skip`` leaves the
         file out.
     copy
-        True copies all files, as chunks of the repository. ``"mismatching"`` copies the arrays that
-        no reference can join: their packing differs from that of the other files, or their chunks
-        do not fit the chunk grid. Other files become references in the same commit. Executors
-        decode and encode; the report names the files that were copied. Values are never rounded,
-        except to a packing that `encoding` gives.
+        True copies all files, as chunks of the repository. ``"mismatching"`` copies only arrays
+        that cannot be referenced, because their packing differs from that of the other files or
+        their chunks do not fit the chunk grid. Other files become references in the same commit.
+        Executors decode and encode; the report names the copied files. Values are never rounded,
+        except to a packing or type that `encoding` sets.
     chunks
         With `copy`: elements of a chunk by dimension, -1 for all. None is the chunks of the files.
     encoding
-        With `copy`: by array, in the words of writing (``dtype``, ``scale_factor``, ``add_offset``,
-        ``_FillValue``, ``compressors``, ``chunks``, ...). None keeps stored values bit for bit
-        where all files are packed alike, and else stores floats.
+        With `copy`: encoding by array, with the keys of writing (``dtype``, ``scale_factor``,
+        ``add_offset``, ``_FillValue``, ``compressors``, ``chunks``, ...). By default, stored values
+        are kept bit for bit if all files have the same packing; otherwise, floats are stored.
     containers
-        Whether virtual chunk containers for the files may be added to the repository's
-        configuration; readers fetch chunks below containers only, and must authorize them.
+        Whether virtual chunk containers for the files may be added to the configuration of the
+        repository. The reference library fetches virtual chunks only from containers.
     dry_run
         If True, the files are only scanned and compared: the result has the report and the counts
         of the planned commit. Nothing is stored.
@@ -130,8 +130,8 @@ def virtualize(
     choose("copy", copy, (False, True, "mismatching"))
     if (chunks or encoding) and not copy:
         raise InvalidInputError(
-            "chunks and encoding are for copied files, and references keep those of the files; give"
-            " copy=True or copy='mismatching' as well, or leave them out",
+            "chunks and encoding apply only to copied files, since references keep those of the"
+            " files; set copy=True or copy='mismatching' as well, or leave them out",
             option="chunks" if chunks else "encoding",
         )
     from icechunk_format.options.location import location_of

@@ -1,7 +1,7 @@
 """Keeps the rows of a write between its two passes if computing them twice costs more.
 
-A write reads its rows for their coordinates, and again to write them. Rows that are read from files
-are cheap to read twice. Rows behind a shuffle or a Python function are not, and rows that are not
+A write reads its rows for their coordinates, and again to write them. Rows of files are cheap to
+read twice. Rows that a shuffle or a Python function produces are expensive, and rows that are not
 deterministic would differ. Rows are kept in memory and on disk of the executors.
 """
 

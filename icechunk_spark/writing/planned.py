@@ -19,7 +19,7 @@ Rules of this file
    names, which no commit references.
 2. The rows are read twice: for their coordinates, and to be written (``computed_once``). If they
    change in between, the write fails; rows are never dropped silently.
-3. Nothing is deleted after a failure, since a commit whose outcome is unknown may have landed.
+3. Nothing is deleted after a failure, since a commit whose outcome is unknown may have succeeded.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _write_cells(
 def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
     """Return the rows of a part: the number of the cell instead of labels, then the variables.
 
-    Columns are renamed, since not every name survives `mapInArrow`; tasks know them by position.
+    Columns are renamed, since `mapInArrow` does not support every name; tasks use their positions.
     """
     labels = [label_column(frame, name).alias(f"_at_{axis}") for axis, name in enumerate(part.dims)]
     values = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(part.variables)]
@@ -170,7 +170,7 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
     cells: Column = F.lit(0).cast("bigint")
     for axis, name in enumerate(part.dims):
         places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
-        # A left join keeps labels that the first pass did not find, for the task to refuse.
+        # A left join keeps labels that the first pass did not find, so that the task refuses them.
         rows = rows.join(places, _is_at(axis), "left")
         cells += F.col(f"_term_{axis}")
     return rows.select(

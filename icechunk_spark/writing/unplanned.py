@@ -59,15 +59,8 @@ class StagedRows(WriterCommitMessage):
 class UnplannedWriter(DataSourceArrowWriter):
     """Stages the rows of all tasks, and writes them in the commit.
 
-    Parameters
-    ----------
-    request
-        The write, whose mode is ``append`` or ``overwrite``: Spark supports no other for Python
-        sources.
-    schema
-        The columns of the rows.
-    folder
-        The folder of staged rows; None makes a new one.
+    The mode of `request` is ``append`` or ``overwrite``, since Spark supports no other for Python
+    sources. `folder` is the folder of staged rows; by default a new one.
     """
 
     def __init__(
@@ -109,12 +102,8 @@ class UnplannedWriter(DataSourceArrowWriter):
     def check_base(self, tip: str | None = None) -> None:
         """Refuse to overwrite with rows of a snapshot that is not the tip of its branch.
 
-        `tip` is the snapshot that the write begins with; None is the branch's newest.
-
-        Raises
-        ------
-        ConflictError
-            The branch has moved since the rows or the view were resolved.
+        `tip` is the snapshot on which the write is based; by default, the newest of the branch.
+        ConflictError is raised if the branch has moved since the rows were read.
         """
         if self._base is None:
             return
@@ -124,8 +113,8 @@ class UnplannedWriter(DataSourceArrowWriter):
         if tip != self._base:
             raise ConflictError(
                 f"branch {branch!r} of {location} has moved to snapshot {tip}, and the view or"
-                f" DataFrame is pinned at {self._base}: an overwrite would drop what was committed"
-                " since; create the view or load the DataFrame again, and repeat the write",
+                f" DataFrame is pinned at {self._base}: an overwrite would drop later commits;"
+                " create the view or load the DataFrame again, and repeat the write",
                 branch=branch,
                 base=self._base,
                 tip=tip,

@@ -66,8 +66,8 @@ def write(
     ----------
     df
         A DataFrame with one row per cell (or per chunk, or per chunk reference, depending on
-        ``layout``). It is read twice: for its coordinates, and to be written (see
-        ``compute_once``).
+        ``layout``). Its rows are read twice: once for their coordinates, and once to write them
+        (see ``compute_once``).
     path
         Root of the repository; it is created if it does not exist.
     mode
@@ -77,7 +77,7 @@ def write(
     dry_run
         If True, options, columns and coordinates are checked, and the result has the rows, the
         chunks and the message of the commit; nothing is stored. Errors that only tasks detect, such
-        as two rows for one cell, are not detected.
+        as two rows for one cell, are not reported.
     each_option
         The options are described on the page "Options" of the manual, and in ``help()``.
     **options
@@ -146,7 +146,7 @@ def _check_frame(df: object) -> None:
     if not isinstance(df, DataFrame):
         kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__qualname__}"
         raise InvalidInputError(
-            f"df must be a Spark DataFrame, but is a {kind}: make one of its rows with"
+            f"df must be a Spark DataFrame, but is a {kind}: create one from its rows with"
             " spark.createDataFrame, with a column for each dimension",
             argument="df",
             found=kind,

@@ -73,30 +73,30 @@ def zonal(
     Parameters
     ----------
     zones
-        A DataFrame with a column of polygons or multi-polygons: WKB (BINARY), WKT (STRING), or
-        GEOMETRY from Spark 4.1 on; or a GeoPandas DataFrame. Its other columns are kept as keys.
+        A DataFrame with a column of polygons or multi-polygons: WKB (BINARY), WKT (STRING) or, from
+        Spark 4.1 on, GEOMETRY; or a GeoPandas DataFrame. Its other columns are kept as keys.
     path
         Root of the repository.
     geometry
         The column of polygons. If it is NULL, all statistics are NULL.
     variables
-        Variables to summarize; by default all on the largest set of dimensions.
+        Variables to summarize; by default, all variables on the largest set of dimensions.
     statistics
         Some of ``count`` (of covered cells with a value, in fractions of a cell), ``mean``,
         ``sum``, ``min``, ``max``, ``std`` (of the population), ``median``, and ``quantile(q=0.9)``
         with q from 0 to 1, weighted like exactextract, in a column ``<variable>_quantile_90``.
         Quantiles are exact: all values of zones are shuffled.
     coverage
-        ``fraction`` weights a cell by its covered fraction, ``center`` takes whole cells whose
-        label is inside, ``touched`` takes whole cells of which any part is inside.
+        ``fraction`` weights a cell by its covered fraction, ``center`` includes whole cells whose
+        label is inside, and ``touched`` includes whole cells of which any part is inside.
     weights
         ``area`` is the spherical area of cells in square metres, on grids of latitude and
         longitude; any other value is the name of a variable along the two horizontal dimensions.
         Weights are multiplied by covered fractions in ``mean``, ``sum``, ``std`` and quantiles;
         cells without a weight are ignored.
     crs
-        The CRS of the zones, in any form that pyproj accepts, if it is not that of the grid:
-        ``"EPSG:3857"``. By default that of a GeoPandas DataFrame. ``"grid"`` means that zones are
+        The CRS of the zones, in any form that pyproj accepts (``"EPSG:3857"``), if it differs from
+        that of the grid. By default, that of a GeoPandas DataFrame. ``"grid"`` means that zones are
         in the coordinates of a projected grid.
     on_invalid
         For a zone with an invalid geometry, ``error`` raises an error and ``null`` returns NULL.
@@ -113,8 +113,9 @@ def zonal(
     Returns
     -------
     DataFrame
-        Keys of the zone, the other dimensions, and a column ``<variable>_<statistic>`` for each
-        statistic: DOUBLE, except ``min`` and ``max``, which have the variable's type up to 32 bits.
+        The keys of the zone, the other dimensions, and a column ``<variable>_<statistic>`` for each
+        statistic. Statistics are DOUBLE, except ``min`` and ``max`` of variables of up to 32 bits,
+        which have the type of the variable.
         Statistics of a zone outside of the grid are NULL, and its ``count`` is 0. The DataFrame is
         lazy, pinned to the snapshot that the options resolve to in this call, and has rows in any
         order.
