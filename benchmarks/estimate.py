@@ -1,10 +1,10 @@
-"""Estimates what very large repositories cost a driver, a task and a commit, by simulation.
+"""Estimates the cost of very large repositories for a driver, a task and a commit, by simulation.
 
-This project's encoders write snapshots of the real size for data that do not exist: one variable of
-ERA5 on pressure levels (9.8 million chunks, 41 TB), and a virtual archive of a billion chunks in
-GRIB files. Of the manifests that a snapshot lists only the last one is written; its size stands for
-the others. Plans and commits then run on a local disk. For a cluster, requests are counted;
-seconds of a network are not measured.
+This project's encoders write full-size snapshots of data that do not exist: one variable of ERA5 on
+pressure levels (9.8 million chunks, 41 TB), and a virtual archive of a billion chunks in GRIB
+files. Only the last of the manifests in a snapshot is written, and the others are assumed to have
+the same size. Plans and commits then run on a local disk. Requests are counted; network time is not
+measured.
 
 ``python benchmarks/estimate.py`` prints the table of the manual's page "Clusters", and
 ``python benchmarks/estimate.py archive`` that of the page "Archives".
@@ -88,7 +88,7 @@ class Archive:
         ).to_bytes()
 
     def refs(self, first: int, stop: int) -> ChunkRefs:
-        """Return the references of some steps, as such an archive has them."""
+        """Return the references of some steps."""
         count = (stop - first) * self.fields
         coords = np.zeros((count, 4), dtype=np.uint32)
         coords[:, 0] = np.repeat(np.arange(first, stop), self.fields)
@@ -268,7 +268,7 @@ def estimate(archive: Archive, path: str) -> list[tuple[str, str]]:
         ),
         ("snapshot file", f"{sizes['snapshot_bytes'] / 1e3:,.0f} kB"),
         (
-            "a scan of everything: plan",
+            "plan of a full scan",
             f"{whole.value['tasks']:,} partitions in {whole.value['seconds']:.1f} s, "
             f"{whole.value['requests']} requests, driver's Python {whole.peak_mb:,.0f} MB",
         ),
@@ -282,7 +282,7 @@ def estimate(archive: Archive, path: str) -> list[tuple[str, str]]:
             f"{(archive.chunks + whole.value['tasks']) * 0.4e-6:,.0f} USD",
         ),
         (
-            "one level of one day: plan",
+            "plan of one level of one day",
             f"{day.value['tasks']:,} partitions in {day.value['seconds']:.1f} s, then "
             f"{archive.new_steps} chunks and 1 manifest",
         ),

@@ -33,7 +33,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds of each round of a case, and what its last round returned."""
+    """The seconds of each round of a case, and the result of its last round."""
 
     wall: list[float]
     cpu: list[float]
@@ -107,14 +107,14 @@ def row(
 
 
 def _ratio(others: Sequence[float], own: Sequence[float]) -> float | None:
-    # Within a round: neighbours in time met the same machine.
+    # Within a round, since the load of the machine changes from round to round.
     # The processor time of a Spark worker that ends is lost: such rounds are not comparable.
     ratios = [a / b for a, b in zip(others, own, strict=True) if a > 0 and b > 0]
     return statistics.median(ratios) if ratios else None
 
 
 def beyond(own: Timing, fixed: Timing, other: Timing) -> float | None:
-    """Return how many times faster a case is than another, its fixed cost taken off.
+    """Return how many times faster a case is than another after its fixed cost is subtracted.
 
     At least a hundredth of the fixed cost, which the clock can resolve.
     """
@@ -130,7 +130,7 @@ def row_beyond(
     fixed: str,
     **fields: Any,
 ) -> Row:
-    """Make the line of a case whose ratio leaves out the fixed cost that another case measures."""
+    """Make the line of a case whose ratio excludes the fixed cost that another case measures."""
     own, other, empty = timings[case], timings[versus], timings[fixed]
     made = row(benchmark, case, timings, versus=versus, **fields)
     made.figures |= {"fixed_s": empty.wall_s, "ratio_with_fixed": round(made.ratio or 0, 2)}
@@ -164,9 +164,9 @@ def interleaved(
 
 
 def tree_cpu_seconds() -> float:
-    """Return the processor seconds of this process and all below it.
+    """Return the processor seconds of this process and its descendants.
 
-    Without /proc, only of this process.
+    Without /proc, the result is that of this process alone.
     """
     processes = _processes()
     if not processes:
@@ -175,7 +175,7 @@ def tree_cpu_seconds() -> float:
 
 
 def _tree(processes: Mapping[int, tuple[int, int]]) -> set[int]:
-    """Return the ids of this process and all below it."""
+    """Return the ids of this process and its descendants."""
     wanted = {os.getpid()}
     # Children have larger ids than their parents but for wrap-around, so this repeats until stable.
     while True:
@@ -199,7 +199,7 @@ def _text(path: Path) -> bytes:
 
 
 def reset_peaks() -> None:
-    """Let the peaks of memory of Spark's Python workers begin anew."""
+    """Reset the memory peaks of Spark's Python workers."""
     for path in _workers():
         with suppress(OSError):
             (path / "clear_refs").write_text("5")
@@ -212,7 +212,7 @@ def worker_peak_mb() -> float:
 
 
 def _processes() -> dict[int, tuple[int, int]]:
-    """Return parent and used ticks, those of reaped children included, of every process."""
+    """Return the parent of every process and its used ticks, including those of reaped children."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -226,7 +226,7 @@ def _processes() -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshRun:
-    """The result and cost of a function in a process of its own."""
+    """The result and cost of a function in its own process."""
 
     value: Any
     wall_s: float
@@ -246,7 +246,7 @@ def in_fresh_process(
 
 
 def memory_of(is_wanted: bool, function: Callable[..., Any], *arguments: Any) -> float | None:
-    """Return the peak of memory of a function in a process of its own, or None."""
+    """Return the memory peak of a function in its own process, or None."""
     return in_fresh_process(function, *arguments).peak_mb if is_wanted else None
 
 
@@ -266,7 +266,7 @@ def _watched(
 
 
 def peak_memory_mb() -> float:
-    """Return the largest resident memory that this process ever had."""
+    """Return the largest resident memory of this process so far."""
     status = Path("/proc/self/status")
     if status.exists():
         found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
@@ -280,18 +280,18 @@ def peak_memory_mb() -> float:
 
 
 class RequestLog:
-    """Objects that this process reads from local repositories while the log is entered."""
+    """Records the objects that this process reads from local repositories within the block."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[str, int]] = []
         self._lock = threading.Lock()
 
     def keys_below(self, prefix: str) -> int:
-        """Return how many requests went to keys with a prefix."""
+        """Return the number of requests for keys with a prefix."""
         return sum(key.startswith(prefix) for key, _ in self.reads)
 
     def bytes_below(self, prefix: str) -> int:
-        """Return how many bytes were read from keys with a prefix."""
+        """Return the number of bytes that were read from keys with a prefix."""
         return sum(size for key, size in self.reads if key.startswith(prefix))
 
     def _note(self, reads: list[tuple[str, int]]) -> None:

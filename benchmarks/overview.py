@@ -1,7 +1,7 @@
 """Draws the picture of the page Performance from the figures of its tables.
 
-A bar is a ratio of times, longest first, labelled in the words of a newcomer: what is done, and
-what it is compared with. Run ``python benchmarks/overview.py`` after the tables have changed.
+A bar is a ratio of times, the longest first. Its label describes the job and the library that it is
+compared with, without jargon. Run ``python benchmarks/overview.py`` after the tables have changed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. Only values of the report are shown, so that stored reports can be shown again
    (``run.py --from``).
-2. A row is judged by its own goal: ``ratio >= 0.9`` by its ratio, ``<= 3 s`` by its seconds and
-   ``<= 300 MB`` by its peak; every condition that the goal names must hold.
+2. A row is compared with its own goal: its ratio with ``ratio >= 0.9``, its seconds with ``<= 3 s``
+   and its peak with ``<= 300 MB``. All conditions of the goal must hold.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _GREEN, _ORANGE, _GREY = "#2f7d5b", "#d1660f", "#8a8f94"
 
 
 def is_met(row: Row) -> bool | None:
-    """Return whether a row keeps its goal; None where it has none that numbers decide."""
-    answers = []
+    """Return True if a row meets its goal, and None if the goal has no numeric condition."""
+    met = []
     for pattern, value in ((_RATIO, row.ratio), (_SECONDS, row.wall_s), (_MEGABYTES, row.peak_mb)):
         limit = pattern.search(row.goal)
         if limit and value is not None:
-            # As exact as the table shows it.
+            # Rounded as in the table.
             shown, bound = round(value, 2), float(limit[1])
-            answers.append(shown >= bound if pattern is _RATIO else shown <= bound)
-    return all(answers) if answers else None
+            met.append(shown >= bound if pattern is _RATIO else shown <= bound)
+    return all(met) if met else None
 
 
 def as_markdown(rows: Sequence[Row], heading: str) -> str:
-    """Return a table of the rows that have a goal, below a line about the run."""
+    """Return a table of the rows that have a goal, below a line that describes the run."""
     seconds = {(row.benchmark, row.case): row.wall_s for row in rows}
     columns = "| what | this library | peer or limit | ratio | goal |"
     lines = [heading, "", columns, "|---|---|---|---|---|"]
@@ -67,7 +67,7 @@ def as_markdown(rows: Sequence[Row], heading: str) -> str:
 
 
 def replace_table(document: str, table: str) -> str:
-    """Return a document with the table between the marks that it has, or only the table.
+    """Return a document with the table between its marks, or only the table if it has no marks.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def plot(rows: Sequence[Row], folder: Path) -> list[Path]:
         height = 1.6 + 0.62 * len(chosen)
         figure = drawing.figure(
             f"Benchmark {benchmark}: " + ("times as fast" if compared else "seconds"),
-            "In small letters: compared with what. Black: goal, orange: missed",
+            "Small letters: the peer or limit. Black: goal, orange: missed",
             height=height,
             source="benchmarks/run.py, medians",
         )

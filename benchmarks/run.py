@@ -1,12 +1,12 @@
-"""Measures this library beside its limits and its peers, in one run: ``python benchmarks/run.py``.
+"""Compares this library with its limits and its peers, in one run: ``python benchmarks/run.py``.
 
-Prints a table and the same as JSON; ``--markdown`` and ``--plots`` write what readers see, also
-from reports that were stored before (``--from``). Names choose benchmarks; ``--scale`` shrinks or
-enlarges all of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned
-chunks, manifests of a million references, snapshots of 100,000 nodes).
+Prints the results as a table and as JSON. ``--markdown`` and ``--plots`` write a table and pictures
+for readers, also from stored reports (``--from``). Names select benchmarks. ``--scale`` changes the
+size of all of them (1: an array of 25 million cells, 10,000 tiny chunks, a billion planned chunks,
+manifests of a million references, snapshots of 100,000 nodes).
 
-Read ratios, not seconds: contestants take turns within one run, so other work of the machine slows
-all of them alike.
+Compare ratios, not seconds: contestants take turns within one run, so other work of the machine
+slows down all of them alike.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from measurement import Row, tree_cpu_seconds
 from presentation import as_markdown, plot, replace_table
 
 HERE = Path(__file__).resolve().parent
-# The S3 server of the tests serves here as well.
+# Benchmarks use the S3 server of the tests.
 sys.path.append(str(HERE.parent / "tests"))
-# Spark starts Python workers by name, and they import the rivals of this folder.
+# Python workers must use this interpreter, and import the rivals of this folder.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-# The reference warns that concurrent commits are unsafe on local disks; one writer runs at a time.
+# The reference library warns of concurrent commits on local disks; one writer runs at a time.
 os.environ.setdefault("ICECHUNK_LOG", "error")
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             began = time.perf_counter()
             rows += module.run(spark, own, options)
             seconds[name] = round(time.perf_counter() - began, 1)
-        # While Spark runs: what ends unseen is not counted.
+        # While Spark runs, since processes that have ended are not counted.
         cpu_seconds = tree_cpu_seconds()
     print(as_table(rows))
     report = {
@@ -152,10 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def present(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
-    """Write what was asked for of one run, or of several."""
+    """Write the requested table and pictures of one or several runs."""
     rows = [Row(**fields) for report in reports for fields in report["rows"]]
     if options.markdown is not None:
-        table = as_markdown(rows, "Runs: " + "; ".join(_told_runs(reports)) + ".")
+        table = as_markdown(rows, "Runs: " + "; ".join(_described(reports)) + ".")
         before = options.markdown.read_text() if options.markdown.exists() else ""
         options.markdown.write_text(replace_table(before, table))
     if options.plots is not None:
@@ -163,20 +163,20 @@ def present(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
             print(f"wrote {file}", file=sys.stderr)
 
 
-def _told_runs(reports: list[dict[str, Any]]) -> list[str]:
-    """Tell when and where reports were made, those alike together."""
+def _described(reports: list[dict[str, Any]]) -> list[str]:
+    """Describe time and machine of reports, with one line for equal runs."""
     alike: dict[str, list[dict[str, Any]]] = {}
     for report in reports:
         what = f"{report['machine']}, scale {report['scale']:g}, medians of {report['rounds']}"
         alike.setdefault(what, []).append(report)
-    told = []
+    lines = []
     for what, runs in alike.items():
         dates = sorted(run["date"] for run in runs)
         loads = sorted(run["load"] for run in runs)
         when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
         load = f"{loads[0]}" if loads[0] == loads[-1] else f"{loads[0]} to {loads[-1]}"
-        told.append(f"{when}, {what}, load {load} at the end")
-    return told
+        lines.append(f"{when}, {what}, load {load} at the end")
+    return lines
 
 
 def _memory_gib() -> int:
@@ -226,7 +226,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def as_table(rows: list[Row]) -> str:
-    """Lay the rows out in columns, a heading for each benchmark, figures below each case."""
+    """Return the rows as a table, with a heading for each benchmark and figures below each case."""
     head = ("case", "wall s", "CPU s", "peak MB", "x faster", "x CPU", "than", "goal")
     cells = [
         (

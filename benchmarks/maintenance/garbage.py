@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BENCHMARK = "collect"
 _COMMITS = 10
-# The copies are names of the same files, and ext4 gives a file no more than 65,000.
+# The copies are hard links, of which ext4 allows 65,000 for a file.
 _NAMES_OF_A_FILE = 10_000
 _KINDS = ("snapshots", "transactions", "manifests", "chunks")
 
@@ -95,7 +95,7 @@ def _tell(case: str, wall_s: float, cpu_s: float, peak_mb: float) -> None:
 
 
 def build(place: Path, count: int) -> None:
-    """Make a repository whose objects are `count`, about."""
+    """Create a repository of about `count` objects."""
     from icechunk_format.repository import Repository
     from icechunk_format.spec.ids import encode_many
     from icechunk_format.spec.manifest.new_chunk_refs import native_refs
@@ -126,7 +126,7 @@ def build(place: Path, count: int) -> None:
 
 
 def _link_chunks(folder: Path, ids: np.ndarray) -> None:
-    """Make an object for each id: names of few files, as that is far quicker than files."""
+    """Create an object for each id, as hard links to a few files, which is faster than files."""
     from icechunk_format.spec.ids import encode_many
 
     for begin in range(0, len(ids), _NAMES_OF_A_FILE):
@@ -164,7 +164,7 @@ def _watched_with_spark(
 
 
 def _forget_peak() -> float:
-    """Let the peak of memory begin at what is used now, and return that."""
+    """Reset the memory peak to the current use, and return it."""
     marks = Path("/proc/self/clear_refs")
     if marks.exists():
         marks.write_text("5")

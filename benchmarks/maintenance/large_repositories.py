@@ -1,9 +1,10 @@
 """Opens, commits to and rebases on repositories of 100,000 nodes, or 10,000 snapshots.
 
-The repository of 10,000 snapshots has 1,000 branches. In a third one of 4,000 snapshots, all but
-2,000 with tags expired: those list as many former ancestors as the square of the tags. Every round
-runs in a new process on a copy of its own, so nothing is cached. This project's encoders write the
-long histories: only the first and the newest snapshot have files, since commits read no others.
+The repository of 10,000 snapshots has 1,000 branches. In a third one of 4,000 snapshots, only 2,000
+tagged snapshots have not expired, and the number of their recorded former ancestors grows with the
+square of the number of tags. Every round runs in a new process on its own copy, so nothing is
+cached. This project's encoders write the long histories: only the first and the newest snapshot
+have files, since commits read no others.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def compared(
     options: Namespace,
     goal: str,
 ) -> list[Row]:
-    """Let both take the same steps in turn, each in a new process.
+    """Run the same steps with both libraries in turn, each in a new process.
 
-    Memory is what is used beyond Python and its imports.
+    Memory excludes Python and its imports.
     """
     whos = ("this library", "reference")
     paths = {}
@@ -99,11 +100,11 @@ def compared(
     return rows
 
 
-# -- what is opened --------------------------------------------------------------------------------
+# -- repositories ----------------------------------------------------------------------------------
 
 
 def write_nodes(path: Path, count: int) -> None:
-    """Write a repository of so many arrays in groups of a thousand, no two alike."""
+    """Write a repository of different arrays in groups of a thousand."""
     repository = Repository.create(str(path))
     session = repository.writable_session()
     group = build_group_metadata().to_bytes()
@@ -168,7 +169,7 @@ def write_expired(path: Path, snapshots: int) -> int:
     return len(tags)
 
 
-# -- what is timed ---------------------------------------------------------------------------------
+# -- timed steps -----------------------------------------------------------------------------------
 
 
 class Ours:

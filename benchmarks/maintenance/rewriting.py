@@ -1,9 +1,9 @@
 """Rewrites manifests after a thousand appends, and copies a repository.
 
-There is a manifest for each append, as where rules split manifests by appended steps. New rules ask
-for one manifest. One more append and a read of all cells are timed with a thousand manifests and
-after the rewrite. The reference does the same on copies of the same folder. Copying is compared
-with copying the folder, which verifies nothing.
+There is a manifest for each append, as with rules that split manifests by appended steps. New rules
+require one manifest. One more append and a read of all cells are timed with a thousand manifests
+and after the rewrite. The reference does the same on copies of the same folder. The copy of a
+repository is compared with a copy of its folder, which verifies nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
 
 
 class Timings:
-    """Seconds of functions that change a repository: each call gets a copy of its own, untimed."""
+    """The seconds of functions that change a repository; each call gets its own copy, untimed."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self._folder = folder / "copy"
@@ -98,7 +98,7 @@ class Timings:
 
 
 def build_appended(path: Path, steps: int) -> None:
-    """Write what so many appends leave behind: a manifest for each row of chunks."""
+    """Write the state after many appends: a manifest for each row of chunks."""
     repository = Repository.create(str(path))
     repository.update_config({"manifest": {"splitting": {"split_sizes": _ONE_EACH}}})
     session = repository.writable_session()

@@ -1,7 +1,7 @@
 """Verifies a repository of a million references, half of them native and half virtual.
 
 Five native chunks share an object, so the work includes a listing of 100,000 objects. Limit:
-reading and decoding the same manifests and nothing else. Peer: the reference's statistics of stored
+reading and decoding the same manifests alone. Peer: the reference's statistics of stored
 chunks, its only function that reads all references, which checks none of them.
 """
 
@@ -86,7 +86,7 @@ def decode_manifests(path: str) -> int:
 
 
 def reference_stats(path: str) -> Any:
-    """Have the reference read all references, for its statistics."""
+    """Read all references with the statistics function of the reference."""
     storage = icechunk.local_filesystem_storage(path)
     return icechunk.Repository.open(storage).chunk_storage_stats().native_bytes
 

@@ -21,7 +21,7 @@ DIMS = ["time", "latitude", "longitude"]
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """An ERA5-like array in one repository, in a group for each way to chunk it."""
+    """An ERA5-like array in one repository, with a group for each chunk shape."""
 
     path: str
     shape: tuple[int, int, int]
@@ -67,7 +67,7 @@ def build_grid(folder: Path, scale: float) -> Grid:
 
 
 def temperatures(shape: tuple[int, int, int]) -> np.ndarray:
-    """Return smooth fields with noise, quantised as packed weather data are."""
+    """Return smooth fields with noise, quantized like packed weather data."""
     steps, rows, columns = shape
     latitude = np.cos(np.linspace(-np.pi / 2, np.pi / 2, rows, dtype="f4"))[:, None]
     longitude = np.linspace(0, 2 * np.pi, columns, dtype="f4")[None, :]
@@ -103,7 +103,7 @@ def build_maps(path: Path, shape: tuple[int, int, int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Place:
-    """A repository in a bucket of a server on this machine; executors know no more of it."""
+    """The location of a repository in a bucket of a server on this machine."""
 
     bucket: str
     prefix: str
@@ -129,7 +129,7 @@ class S3Place:
 
 
 def upload(folder: Path, bucket: Any, prefix: str) -> None:
-    """Put the files of a repository, which does not know where it is, into a bucket."""
+    """Upload the files of a repository, which do not contain its location, to a bucket."""
     files = [file for file in folder.rglob("*") if file.is_file()]
 
     def put(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reads the same data in Spark in other ways: the limit of Spark, and what users write today.
+"""Reads the same data in Spark in other ways: as fast as Spark allows, and as users do today.
 
 Executors import this module by name; ``run.py`` puts its folder on their path.
 """
@@ -39,7 +39,7 @@ _START = np.datetime64("2024-07-01", "us")
 
 
 class NullSource(DataSource):
-    """Sends one prebuilt batch again and again: Spark's row transport and nothing else.
+    """Sends one prebuilt batch repeatedly, to measure Spark's row transport alone.
 
     Options ``rows``, ``partitions`` and ``columns`` (JSON).
     """
@@ -70,7 +70,7 @@ class _NullReader(DataSourceReader):
 
 
 def null_batches(rows: int, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices of one batch until there were so many rows."""
+    """Yield slices of one batch up to a number of rows."""
     number = np.arange(batch_rows)
     whole = pa.RecordBatch.from_arrays(
         [
@@ -88,7 +88,7 @@ def null_batches(rows: int, columns: Sequence[str], batch_rows: int) -> Iterator
 def null_frame(
     spark: SparkSession, *, rows: int, partitions: int, columns: Sequence[str]
 ) -> DataFrame:
-    """Return a DataFrame on the null source."""
+    """Return a DataFrame of the null source."""
     options = {"rows": rows, "partitions": partitions, "columns": json.dumps(list(columns))}
     return spark.read.format("null_source").options(**options).load()
 
@@ -96,7 +96,7 @@ def null_frame(
 def null_frame_in_map(
     spark: SparkSession, *, rows: int, partitions: int, columns: Sequence[str]
 ) -> DataFrame:
-    """Return the rows of the null source, sent by `mapInArrow`: Spark's other way out of Python."""
+    """Return the rows of the null source, sent by `mapInArrow`."""
     sizes = np.diff(np.linspace(0, rows, partitions + 1).astype(int)).tolist()
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,7 +133,7 @@ def _reference_cells(
 def reference_batches(
     path: str, group: str, bounds: Sequence[tuple[int, int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Read a box with zarr-python over the reference, as a careful user would: by NumPy."""
+    """Read a box with zarr-python and the reference as NumPy arrays, like a careful user."""
     from peers.repositories import open_reference_group
 
     opened = open_reference_group(path, group)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PIECE = 1 << 20
-# What is due within so many seconds leaves together: the wire should not need a processor.
+# Bytes that are due within this time are sent together, to save processor time.
 _TOGETHER_S = 0.001
 
 
@@ -34,7 +34,7 @@ def delayed(host: str, port: int, delay_s: float) -> Iterator[int]:
         except OSError:
             writer.close()
             return
-        # When the wire is taken away, what is still connected ends without a word.
+        # At the end of the block, open connections are closed without an error.
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await asyncio.gather(
                 _pass_on(reader, there_writer, delay_s / 2),
@@ -62,7 +62,7 @@ def delayed(host: str, port: int, delay_s: float) -> Iterator[int]:
 
 @contextlib.contextmanager
 def delayed_apart(host: str, port: int, delay_s: float) -> Iterator[int]:
-    """Do as `delayed` in a process of its own, which takes no time from Python in this one."""
+    """Run `delayed` in its own process, so that it does not slow down this process."""
     command = [sys.executable, __file__, host, str(port), str(delay_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as wire:
         assert wire.stdout is not None

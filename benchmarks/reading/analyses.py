@@ -1,8 +1,7 @@
-"""Runs typical analyses of an array in Spark, beside xarray over the reference on the same cores.
+"""Compares typical analyses of an array in Spark with xarray and the reference on the same cores.
 
-A Spark job has a fixed cost. A job of as many empty tasks measures that cost in the same run, and
-the comparison counts the time beyond it. The tasks also run in this process, one after another,
-which shows the library's share without Spark's.
+A Spark job has a fixed cost. A job with the same number of empty tasks measures it in the same run,
+and the comparison excludes it. The tasks also run sequentially in this process, without Spark.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _load(spark: SparkSession, grid: Grid, **options: str) -> DataFrame:
 
 
 def percentile(grid: Grid) -> float:
-    """Return a bound that one cell of a thousand exceeds, which no stored value equals."""
+    """Return a bound that one cell of a thousand exceeds and no stored value equals."""
     values = _open(grid.path)["t2m"].values
     return float(np.quantile(values, 0.999)) + 1 / 128
 
@@ -117,7 +116,7 @@ def series(spark: SparkSession, grid: Grid) -> list[float]:
 
 
 def run_tasks(path: str, question: str, bound: float) -> int:
-    """Open, plan and run every task of a question, and count the rows that would go to Spark."""
+    """Open, plan and run every task of a query, and count the rows that Spark would receive."""
     from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository import Repository
@@ -133,7 +132,7 @@ def run_tasks(path: str, question: str, bound: float) -> int:
 
 
 def ask_nothing(spark: SparkSession, question: str, tasks: int) -> Any:
-    """Do with a source of no rows what Spark does for a question, from the load to the answer."""
+    """Run a query from the load to the result on a source without rows."""
     frame = null_frame(spark, rows=0, partitions=tasks, columns=["time", "latitude", "t2m"])
     ratio = F.sum("t2m") / F.sum("latitude")
     if question == QUESTIONS[0]:

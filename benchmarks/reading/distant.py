@@ -72,5 +72,5 @@ def load(spark: SparkSession, url: str, group: str, options: dict[str, str]) -> 
 
 
 def scan(spark: SparkSession, url: str, group: str, options: dict[str, str]) -> None:
-    """Load and drain, as a job would that sees the repository for the first time."""
+    """Load the table and read all rows, like a job without cached data of the repository."""
     drain(load(spark, url, group, options))

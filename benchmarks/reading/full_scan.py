@@ -161,7 +161,7 @@ def mean(frame: DataFrame) -> float:
 
 
 def check_values(frames: list[DataFrame], grid: Grid) -> None:
-    """Make sure that all contestants see the same cells; this warms Spark up as well."""
+    """Check that all contestants read the same cells; this also warms up Spark."""
     want = ["count(1)", "avg(t2m)", "sum(latitude * longitude)", "max(unix_micros(time))"]
     casts = [w.replace("(time)", "(cast(time as timestamp))") for w in want]
     seen = [frame.selectExpr(*casts).first() for frame in frames]
@@ -170,7 +170,7 @@ def check_values(frames: list[DataFrame], grid: Grid) -> None:
 
 
 def boxes(grid: Grid, group: str, tasks: int) -> list[tuple[slice, ...]]:
-    """Cut the grid along chunks for a reader that plans by hand."""
+    """Divide the grid along chunks, for the reference reader."""
     chunks = grid.layouts[group][0]
     axis = 0 if chunks[0] < grid.shape[0] else 1
     size, step = grid.shape[axis], chunks[axis]

@@ -1,8 +1,8 @@
 """Decodes and encodes a manifest of a million references.
 
-Limit: zstd alone over the same bytes, which every reader and writer of the format needs.
-Peer: the reference commits as many virtual references, and opens what it committed. Both sides make
-a whole commit, and both read the same repository.
+Limit: zstd alone on the same bytes, which every reader and writer of the format needs. Peer: the
+reference commits the same number of virtual references, and opens the committed manifest. Both
+libraries make a whole commit, and both read the same repository.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BENCHMARK = "manifest"
 WIDTH = 100
-_LEVEL = 3  # what the format writes by default
+_LEVEL = 3  # the default of the format
 
 
 def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
@@ -147,7 +147,7 @@ def reference_repository(path: str, count: int) -> Any:
 
 
 def here(repository: Any, path: str, refs: Any, turn: int) -> Any:
-    """Return a session of this library that only has to commit, on a branch of its own."""
+    """Return a session of this library that is ready to commit, on its own branch."""
     branch = f"here-{turn}"
     repository.create_branch(branch, repository.lookup_branch("main"))
     session = Repository.open(path).writable_session(branch)
@@ -156,7 +156,7 @@ def here(repository: Any, path: str, refs: Any, turn: int) -> Any:
 
 
 def there(repository: Any, count: int, turn: int) -> Any:
-    """Return a session of the reference that only has to commit, on a branch of its own."""
+    """Return a session of the reference that is ready to commit, on its own branch."""
     branch = f"there-{turn}"
     repository.create_branch(branch, repository.lookup_branch("main"))
     session = repository.writable_session(branch)
@@ -184,7 +184,7 @@ def location(hour: int) -> str:
 
 
 def open_here(path: str, count: int) -> None:
-    """Open what the reference committed, and look one chunk up."""
+    """Open the commit of the reference, and look up one chunk."""
     metadata_cache().clear()
     session = Repository.open(path).writable_session("there-1")
     at = [(count - 1) // WIDTH, (count - 1) % WIDTH]

@@ -1,8 +1,8 @@
 """Reads real output of climate and ocean models: calendars of 360 days, masked oceans.
 
-xarray stores the files of ``iris-sample-data`` through the reference library. The files are small,
-so the comparison is the whole way from a path to a table, opening included: this library's Arrow
-table, and xarray's data frame over the reference. ``--scale`` below 0.1 takes the first file only.
+xarray stores the files of ``iris-sample-data`` with the reference library. The files are small, so
+opening is included: this library reads an Arrow table from a path, xarray and the reference a data
+frame. ``--scale`` below 0.1 uses only the first file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads 1 % of the cells: bytes fetched beside the bytes needed, and time beside xarray.
+"""Reads 1 % of the cells, and compares the bytes with the ideal and the time with xarray.
 
 The bytes needed are the stored bytes of the (inner) chunks that meet the box, each fetched once.
 """

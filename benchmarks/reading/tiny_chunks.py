@@ -39,7 +39,7 @@ DELAY_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """An array of tiny chunks, and how rows about it are called."""
+    """An array of tiny chunks, and the name of its rows in the report."""
 
     kind: str
     place: Path | S3Place
@@ -152,7 +152,7 @@ def cases_of(spark: SparkSession, array: Chunks, *, is_large: bool) -> dict[str,
 
 
 def peak_of(array: Chunks, how: str) -> float | None:
-    """Return the peak of memory of what reads an array without Spark."""
+    """Return the memory peak of a reader of an array without Spark."""
     alone = {"tasks in this process": run_tasks, "zarr-python": read_with_zarr}.get(how)
     return None if alone is None else in_fresh_process(alone, array.place).peak_mb
 

@@ -1,8 +1,8 @@
-"""Estimates what a large archive costs `virtualize`: requests, time of cores, and the repository.
+"""Estimates the cost of `virtualize` for a large archive: requests, processor time and manifests.
 
-A few files of the real size are virtualized in one process, on a local disk, while requests, time
-and bytes are counted; each figure is per file, and is multiplied. Seconds of a network are not
-measured: they stand beside the time of cores, as a product of requests and an assumed delay.
+A few full-size files are virtualized in one process, on a local disk, while requests, time and
+bytes are counted. The figures for one file are then multiplied. Network time is not measured: it is
+calculated from the number of requests and an assumed delay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELAY_S, _OPEN_AT_ONCE, _LISTED = 0.1, 16, 1_000
 
 
 def make_files(folder: Path, count: int) -> None:
-    """Write compressed files of one day each; the data do not compress, as real ones seldom do."""
+    """Write compressed files of one day each, whose data hardly compress, like most real data."""
     folder.mkdir(exist_ok=True)
     side = 10 * round(_CHUNKS**0.5)
     values = np.random.default_rng(0).normal(size=(_HOURS, side, side)).astype("float32")
@@ -52,7 +52,7 @@ def make_files(folder: Path, count: int) -> None:
 
 
 def counted(folder: str, repository: str) -> dict[str, float]:
-    """Virtualize what is new in a folder; return seconds, requests and bytes."""
+    """Virtualize the new files of a folder, and return seconds, requests and bytes."""
     spent: dict[str, float] = {}
     answers: list[bytes] = []
 
@@ -71,7 +71,7 @@ def counted(folder: str, repository: str) -> dict[str, float]:
         dims=("time",),
         virtual_options={},
     )
-    # The files lie on a local disk, and are read as from a store.
+    # The files are on a local disk, and are read as if they were in an object store.
     with (
         RequestLog() as log,
         patch.object(scan, "is_near", lambda url: False),

@@ -1,11 +1,11 @@
-"""Archives of NetCDF files: files per second beside the parser alone and VirtualiZarr's own way.
+"""Compares `virtualize` for archives of NetCDF files with the parser alone and with VirtualiZarr.
 
-The parser alone is the least that must be done: VirtualiZarr's, with its own client, in one
-process, keeping nothing. ``open_virtual_mfdataset`` and ``to_icechunk`` are what people run today.
-Two processes stand for two executors, so that no JVM is in the figures; one case is Spark's.
+The limit is VirtualiZarr's parser alone, with its own client, in one process, without keeping
+references. The peer is ``open_virtual_mfdataset`` and ``to_icechunk``. Two processes represent two
+executors without a JVM; one case runs on Spark.
 
-The memory of the driver is that of a process that hands 10 million references of an archive to
-others; a parser that generates them replaces files of that size.
+The memory of the driver is measured in a process that distributes 10 million references of an
+archive, which a parser generates instead of reading files of that size.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def parse_all(files: Sequence[str]) -> int:
 
 
 def combine(files: Sequence[str], path: str) -> None:
-    """Make the repository as VirtualiZarr's manual says, in one process."""
+    """Create the repository as described in VirtualiZarr's manual, in one process."""
     from obspec_utils.registry import ObjectStoreRegistry
     from obstore.store import LocalStore
     from virtualizarr import open_virtual_mfdataset
@@ -213,7 +213,7 @@ def with_spark(spark: SparkSession, pattern: str, path: str) -> int:
 
 
 def virtualize_large(folder: str, path: str) -> int:
-    """Virtualize made-up files of many references; workers of its own do the work."""
+    """Virtualize synthetic files with many references, in separate worker processes."""
     files = sorted(map(str, Path(folder).iterdir()))
     with ProcessPoolExecutor(2, mp_context=_CONTEXT) as pool:
         archive = archive_of(files, path, made_up)
@@ -221,7 +221,7 @@ def virtualize_large(folder: str, path: str) -> int:
 
 
 def made_up(url: str, registry: Any) -> Any:
-    """Return what a parser returns for a file of a thousand chunks, at once."""
+    """Return the result of a parser for a file of a thousand chunks, without reading a file."""
     shape = (1, 25, 40)
     document = {
         "zarr_format": 3,

@@ -1,6 +1,6 @@
-"""Maps functions over blocks: anomalies beside dask, and an identity beside a loop by hand.
+"""Applies functions to blocks: anomalies compared with dask, an identity with a hand-written loop.
 
-A copy follows a source of which one map changed.
+Another case updates a result that follows a source, after one map of the source has changed.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def copy_blocks(path: str, fork: Any, starts: range, days: int) -> Any:
 
 
 def follow(spark: SparkSession, path: str, folder: Path, days: int) -> str:
-    """Change a map of the source, and let a copy follow."""
+    """Change a map of the source, and update the copy."""
     import zarr
 
     import icechunk_spark

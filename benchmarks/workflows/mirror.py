@@ -1,8 +1,8 @@
-"""Copies as Delta tables: what the copy costs, what later queries gain, and what a refresh costs.
+"""Measures copies as Delta tables: the cost of a copy and a refresh, and the time of queries.
 
-The same DataFrame query goes to the copy and to ``icechunk_spark.read``; xarray answers it from the
-repository. Points and boxes are asked of the repository once more with ``sel``, which fetches only
-the chunks that it needs. The grid has 100 days of four variables, a chunk for each day.
+The same DataFrame query runs on the copy and on ``icechunk_spark.read``, and its result is compared
+with xarray. Points and boxes are also selected from the repository with ``sel``, which fetches only
+the necessary chunks. The grid has 100 days of four variables, with a chunk for each day.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
         cases[f"{question}, repository with sel"] = partial(
             with_sel, asked, spark, path, question, side
         )
-    # What Spark takes for as many rows that it wrote itself, and for rows that it makes up.
+    # The time of Spark for the same number of rows that it has written, and that it generates.
     plain = str(folder / "plain")
     frames["copy"]().write.parquet(plain)
     made_up = spark.range(copied.rows).selectExpr(
@@ -136,7 +136,7 @@ def build(path: str, side: int) -> None:
 
 
 def answers(frame: DataFrame, question: str, *, side: int, names: DataFrame) -> list[float]:
-    """Return the answer to a question, as numbers."""
+    """Return the result of a query, as numbers."""
     match question:
         case "average":
             found = frame.agg(F.avg("t2m"))
@@ -165,7 +165,7 @@ def ask(asked: Any, frame: Callable[[], DataFrame], question: str) -> list[float
 
 
 def with_sel(asked: Any, spark: SparkSession, path: str, question: str, side: int) -> list[float]:
-    """Ask the repository for a selection, which says more than a filter."""
+    """Query the repository with a selection, which fetches fewer chunks than a filter."""
     import icechunk_spark
 
     edge = side // 10
@@ -203,7 +203,7 @@ def with_xarray(path: str, question: str, side: int) -> list[float]:
 
 
 def refresh(spark: SparkSession, path: str, target: str, side: int) -> Row:
-    """Append a day to the hundred, and bring the copy up to date."""
+    """Append a day to the hundred, and refresh the copy."""
     import icechunk
     import zarr
 
@@ -237,7 +237,7 @@ def refresh(spark: SparkSession, path: str, target: str, side: int) -> Row:
 
 
 def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
-    """Bring a copy of very many small files up to date, after a change of one chunk."""
+    """Refresh a copy of very many small files after a change of one chunk."""
     import icechunk
     import zarr
 

@@ -1,7 +1,7 @@
-"""Measures what observation costs, and what a write saves that computes its rows once.
+"""Measures the cost of counting and logging, and of a write that computes its rows once.
 
-Limits: the same scan by tasks that count and log nothing, not even requests and chunks; and the
-same write with rows that are computed twice, for their coordinates and to be written.
+Limits: the same scan by tasks that neither count nor log; and the same write with rows that are
+computed twice, once for their coordinates and once to write them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def scan(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
 
 
 def logged(spark: SparkSession, run: Callable[[], None]) -> None:
-    """Run with the log at INFO: here, and collected from workers if Spark can (4.1 and newer)."""
+    """Log at INFO in this process and, with Spark 4.1 or newer, in the workers."""
     handler = logging.StreamHandler(io.StringIO())
     loggers = [logging.getLogger(name) for name in ("icechunk_spark", "icechunk_format")]
     spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")

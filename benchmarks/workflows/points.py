@@ -1,7 +1,7 @@
-"""Millions of points on an hourly grid: sampling, beside a join, xarray and Spark's own shuffle.
+"""Samples an hourly grid at millions of points, compared with a join, xarray and a plain shuffle.
 
-Points lie around fifty cities and at any hour, so some chunks hold very many and others none. The
-ideal is the stored bytes of the chunks that hold a point, each fetched once.
+Points are around fifty cities and at any hour, so some chunks contain very many points and others
+none. The ideal is the stored bytes of the chunks that contain points, each fetched once.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def sampled(spark: SparkSession, path: str, points: str, method: Any) -> DataFra
 
 
 def shuffle(spark: SparkSession, points: str, chunks: tuple[int, ...]) -> None:
-    """Bring the same rows together by about the same chunks, and do nothing with them."""
+    """Shuffle the same rows by about the same chunks, without further work."""
     frame = spark.read.parquet(points)
     tiles = frame.selectExpr(
         "*",
@@ -162,7 +162,7 @@ def join(spark: SparkSession, path: str, points: str) -> None:
 
 
 def joined(spark: SparkSession, path: str, points: str) -> DataFrame:
-    """Join the cells with the points on rounded coordinates, as one does without `sample`."""
+    """Join the cells with the points on rounded coordinates, as users do without `sample`."""
     import icechunk_spark
 
     frame, cells = spark.read.parquet(points), icechunk_spark.read(spark, path)
@@ -191,7 +191,7 @@ def open_labels(path: str, dim: str) -> Any:
 
 
 def check(spark: SparkSession, path: str, points: str) -> None:
-    """See that all contestants find the same values."""
+    """Check that all contestants find the same values."""
     ours = sampled(spark, path, points, "nearest").selectExpr("count(t2m)", "sum(t2m)").first()
     theirs = select_with_xarray(path, points)
     if ours[0] != len(theirs) or not np.isclose(ours[1], theirs.sum(dtype="f8")):

@@ -1,8 +1,9 @@
-"""Thousands of polygons on an hourly grid: zonal, beside summary, exactextract and a join.
+"""Averages an hourly grid in polygons, compared with ``summary``, exactextract and a join.
 
-Polygons are cells around random points whose borders are bent on three scales, so that neighbours
-share them; together they cover the world. The ideal is the stored bytes of the chunks under a
-polygon, each fetched once. The layout ``summary`` reads and sums the same array without polygons.
+Polygons are cells around random points. Their borders are distorted on three scales, neighbours
+share borders, and all polygons together cover the world. The ideal is the stored bytes of the
+chunks under a polygon, each fetched once. The layout ``summary`` reads and sums the same array
+without polygons.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BENCHMARK = "polygons"
-# Of all hours it would take longer than everything else together.
+# A join of all hours would take longer than all other cases together.
 JOIN = "join of a tenth of the hours"
 ALL = ["count", "mean", "min", "max", "std"]
 
@@ -155,7 +156,7 @@ def exactextract_alone(path: str, zones: str) -> Any:
 
 
 def join(spark: SparkSession, path: str, zones: str) -> None:
-    """Join cells with the zone at their label, as one does without `zonal`, and average."""
+    """Join cells with the zone at their label, as users do without `zonal`, and average."""
     joined(spark, path, zones).write.format("noop").mode("overwrite").save()
 
 
@@ -193,7 +194,7 @@ def joined(spark: SparkSession, path: str, zones: str) -> DataFrame:
 
 
 def check(spark: SparkSession, path: str, zones: str) -> None:
-    """See that exactextract finds the same means."""
+    """Check that exactextract finds the same means."""
     theirs = exactextract_alone(path, zones)
     ours = (
         zonal_frame(spark, path, zones, ["mean"])

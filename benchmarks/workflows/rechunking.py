@@ -1,7 +1,7 @@
-"""Stores maps as series: ``rechunk`` beside dask, cubed, and the rows of a DataFrame.
+"""Rechunks maps to series: ``rechunk`` compared with dask, cubed, and the rows of a DataFrame.
 
-Above 2 GB, neither dask's threads, which hold the array, nor the rows take part. The plan of a very
-large array is measured by itself: 866 GB, from maps of a day to series.
+Above 2 GB, dask's threads, which hold the whole array, and the rows are left out. The plan of a
+very large array, 866 GB from daily maps to series, is measured separately.
 """
 
 from __future__ import annotations
@@ -209,12 +209,12 @@ def by_cubed(path: str, folder: Path, series: tuple[int, ...]) -> None:
 
 
 def nothing(spark: SparkSession) -> None:
-    """Run the two jobs of a shuffle that moves nothing."""
+    """Run the two jobs of a shuffle without data."""
     spark.range(16).repartition(16).mapInArrow(lambda batches: batches, "id long").collect()
 
 
 def import_all() -> None:
-    """Import what a worker of a rechunking has."""
+    """Import the modules that a worker of a rechunking imports."""
     import obstore.store  # noqa: F401
     import pandas as pd  # noqa: F401
     import pyspark.worker  # noqa: F401

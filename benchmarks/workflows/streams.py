@@ -1,14 +1,14 @@
-"""Streams of small batches: their cost as the history grows, and a soak with deaths and rivals.
+"""Measures streams of small batches as the history grows, and runs a soak with crashes and rivals.
 
-Without Spark: what a batch adds to Spark's own work is the staging of its rows and the commit.
+The benchmark runs without Spark, and covers the staging of the rows of a batch and the commit.
 
-- cost: one batch into the same small table, with 1, 100, 1,000 and (written by hand) 10,000
-  commits before it. The mark: 10,000 cost at most 1.5 times as much as 1.
-- soak: a thousand batches (``--scale 1``) of which two hundred die at a request drawn by a seeded
-  generator and are repeated, as Spark repeats them. Beside them a reader follows the branch, a
-  rival commits cells of another place, manifests are rewritten, and garbage is collected. At the
-  end every batch must be one commit, every cell must hold what the input says, and the reader must
-  have the same table.
+- cost: one batch into the same small table, after 1, 100, 1,000 and (generated) 10,000 commits. The
+  goal: after 10,000 commits, a batch takes at most 1.5 times as long as after one.
+- soak: a thousand batches (``--scale 1``), two hundred of which crash at a request that a seeded
+  generator selects, and are repeated as by Spark. Meanwhile, a reader follows the branch, a rival
+  commits other cells, manifests are rewritten, and garbage is collected. At the end, every batch
+  must be one commit, every cell must have the value of the input, and the reader must have the same
+  table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SCHEMA = StructType(
 
 
 class Killed(BaseException):
-    """Stands for the death of the process."""
+    """Simulates a crash of the process."""
 
 
 class _Task:
@@ -84,13 +84,13 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
     return [*costs(folder, options), soak(folder, options)]
 
 
-# -- batches after so many -------------------------------------------------------------------------
+# -- batches after a long history ------------------------------------------------------------------
 
 
 def costs(folder: Path, options: Namespace) -> list[Row]:
-    """Measure batches in a row after a short and after a long history.
+    """Measure consecutive batches after a short and after a long history.
 
-    They are in a row, since the process of a stream knows the state that it wrote last.
+    The batches are consecutive, since the process of a stream caches the state that it wrote last.
     """
     histories = sorted({1, *(max(2, round(n * options.scale)) for n in (100, 1_000, 10_000))})
     base = folder / "base"
@@ -124,7 +124,7 @@ def _next(place: Path, number: list[int]) -> None:
 
 
 def lengthen(place: Path, count: int) -> None:
-    """Put so many commits of the same stream before the newest one, and into the log."""
+    """Insert commits of the same stream before the newest one, and into the log."""
     file = place / "repo"
     info = repo_info.decode(file.read_bytes())
     newest = info.snapshots[info.branches["main"]]
@@ -157,7 +157,7 @@ def lengthen(place: Path, count: int) -> None:
 
 
 def soak(folder: Path, options: Namespace) -> Row:
-    """Run a stream among deaths, rivals, readers and maintenance; check all that it left."""
+    """Run a stream with crashes, rivals, readers and maintenance, and check the result."""
     place = folder / "soak"
     count, kills = max(20, round(1_000 * options.scale)), max(5, round(200 * options.scale))
     rng = random.Random(20260101)
@@ -237,14 +237,14 @@ def write_batch(place: Path, number: int, rows: pa.Table) -> None:
 
 
 def rival(place: Path, number: int) -> None:
-    """Commit something else to the same branch."""
+    """Commit other cells to the same branch."""
     rows = pa.table({"y": [number], "noise": [float(number)]})
     options = WriteOptions(mode="append", dims=("y",), chunks={"y": 64}, group="rival")
     write_table(str(place), rows, options)
 
 
 class Follower:
-    """Follows the branch as Spark's source does, and keeps the table that it has heard of."""
+    """Follows the branch like Spark's source, and keeps the table of the changes."""
 
     def __init__(self, place: Path) -> None:
         options = {"path": str(place), "maxSnapshotsPerTrigger": "50", "group": "/"}
@@ -270,7 +270,7 @@ class Follower:
 
 
 class Faults:
-    """Kills the process, loses an answer or fails at one request that writes, drawn at random."""
+    """Crashes, loses a response or fails at one random write request."""
 
     def __init__(self, rng: random.Random) -> None:
         self._left = rng.randint(0, 7)

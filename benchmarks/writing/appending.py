@@ -1,7 +1,7 @@
-"""Appends one day to an array of 1, 100 and 10,000 days, at a cost that should be that of the day.
+"""Appends one day to an array of 1, 100 and 10,000 days; the cost should not depend on the array.
 
-Appends run in this process without Spark, which is what they add to a Spark job beside its tasks.
-Peer: xarray's ``to_zarr(append_dim="time")`` and a commit of the reference.
+Appends run in this process without Spark; a Spark job adds the time of its tasks. Peer: xarray's
+``to_zarr(append_dim="time")`` and a commit of the reference.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
 
 
 def _days_counted(days: int) -> list[int]:
-    """Return a counter that appends move: each round appends the day after the last."""
+    """Return a counter of days: each round appends the day after the last one."""
     return [days]
 
 

@@ -1,13 +1,13 @@
-"""Writes DataFrames into repositories, beside a sink that drops the rows and beside Parquet.
+"""Writes DataFrames to repositories, compared with a sink that drops the rows and with Parquet.
 
-Limit: the same rows, shuffled by block in the same way, then handed to a Python sink that drops
+Limit: the same rows, shuffled by block in the same way, are passed to a Python sink that drops
 them. For aligned rows (``distribution=none``) the limit is the same sink without the shuffle.
-Peer for small computed chunks (``layout=chunks``): zarr-python over the reference, which computes
-and writes the same chunks.
+Peer for small computed chunks (``layout=chunks``): zarr-python and the reference, which compute and
+write the same chunks.
 
-Memory that must not grow is measured as well: that of the driver over the number of chunks and
-references (10^4 and 10^6 at scale 1, 10^5 and 10^7 at scale 10), and that of a write task over its
-rows.
+Two memory peaks that must not grow are also measured: that of the driver with the number of chunks
+and references (10^4 and 10^6 at scale 1, 10^5 and 10^7 at scale 10), and that of a write task with
+its rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OF_A_TASK = (
 
 
 def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
-    # Without a distribution, blocks must lie within tasks.
+    # Without a distribution, all rows of a block must be in one task.
     hours = max(1, round(4 * options.scale)) * TASKS * HOURS_PER_BLOCK
     return [
         *write_cells(spark, folder, hours, options),
@@ -101,7 +101,7 @@ def write_cells(spark: SparkSession, folder: Path, hours: int, options: Namespac
 
 
 def weather(spark: SparkSession, hours: int) -> DataFrame:
-    """Return hourly temperatures on a grid of one degree; whole blocks lie in one partition."""
+    """Return hourly temperatures on a grid of one degree, with whole blocks in one partition."""
     cells = LATITUDES * LONGITUDES
     return spark.range(hours * cells, numPartitions=TASKS).selectExpr(
         f"timestamp_ntz '2024-07-01' + make_dt_interval(0, cast(id div {cells} as int)) AS time",
@@ -152,7 +152,7 @@ def write_many_chunks(
     spark: SparkSession, folder: Path, chunks: int, options: Namespace
 ) -> list[Row]:
     ours = f"layout=chunks, {chunks:,} chunks of {4 * WIDTH} bytes"
-    theirs = "the same by zarr-python over the reference, 2 threads"
+    theirs = "the same by zarr-python and the reference, 2 threads"
     new = (str(folder / f"chunks-{number}") for number in itertools.count())
     cases: dict[str, Callable[[], Any]] = {
         ours: lambda: removed(next(new), lambda path: write_chunks(spark, path, chunks)),
@@ -245,7 +245,7 @@ def write_chunks_with_zarr(path: str, chunks: int) -> None:
 
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
     session = repository.writable_session("main")
-    # zarr-python writes chunk by chunk, and waits less the more of them are under way.
+    # zarr-python writes chunk by chunk; more concurrent chunks reduce its waiting time.
     with zarr.config.set({"async.concurrency": 128, "threading.max_workers": 2}):
         array = zarr.open_group(session.store, mode="a").create_array(
             "v", shape=(chunks, WIDTH), chunks=(1, WIDTH), dtype="f4", compressors=None
@@ -315,7 +315,7 @@ def write_in_one_task(units: int) -> list[Row]:
 
 
 def one_task(path: str, blocks: int) -> int:
-    """Write as many blocks as asked for in one task, from batches of the size that Spark gives."""
+    """Write a number of blocks in one task, from batches of the size of Spark's."""
     from icechunk_format.dataset.writing.cells.task import write_batches
     from icechunk_format.dataset.writing.commit import finish_write
     from icechunk_format.dataset.writing.plan import plan_write

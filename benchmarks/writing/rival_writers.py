@@ -1,13 +1,13 @@
-"""Lets sixteen processes commit to one branch on S3, each to its own chunks, near and 20 ms away.
+"""Runs sixteen processes that commit to one branch on S3, each to its own chunks, at 0 and 20 ms.
 
 Peer: the reference with its conflict solver, on the same server in the same run. Results are
 commits per second, from the moment when all processes are ready until the last commit, and the cost
 of lost races: more than one manifest for a commit is repeated work.
 
-Limit: one writer without rivals. Commits of one branch follow one another, so sixteen writers are
-faster than one only by what they prepare before their turn, as far as there are processors. This S3
-server lets conditional writes that meet on one object wait for whole seconds, which the protocol
-does not ask for: see ``meeting_writes``.
+Limit: one writer without rivals. Commits to one branch are sequential, so sixteen writers are
+faster than one only because they prepare commits concurrently, as far as processors allow. This S3
+server delays concurrent conditional writes of one object by whole seconds, which the protocol does
+not require: see ``meeting_writes``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(_: SparkSession | None, __: Path, options: Namespace) -> list[Row]:
 def compare(
     server: S3Server, wire: str, writers: list[Connection], commits: int, rounds: int
 ) -> list[Row]:
-    """Race both libraries in turn, and let one writer do as many commits alone."""
+    """Race both libraries in turn, and run one writer alone with the same number of commits."""
     ours, theirs, alone = (f"{wire}, {who}" for who in ("this library", "reference", "one writer"))
     few = writers[:1]
     cases: dict[str, Any] = {
@@ -89,7 +89,7 @@ def compare(
     timings = interleaved({case: partial(timed, case) for case in cases}, rounds=rounds)
     done = {ours: len(writers) * commits, theirs: len(writers) * commits, alone: 4 * commits}
     for case, timing in timings.items():
-        # Only the race counts, and as many commits for everybody.
+        # Only the race counts, with the same number of commits for each writer.
         share = done[ours] / done[case]
         timing.wall[:] = [seconds * share for seconds, _ in raced[case][-rounds:]]
     rows = [
@@ -111,7 +111,7 @@ def compare(
 
 
 def meeting_writes(server: S3Server, writers: int) -> list[float]:
-    """Return how long conditional writes of one object take that are sent at once, ascending."""
+    """Return the seconds of conditional writes of one object that are sent at once, ascending."""
     store = server.raw_store(server.new_bucket())
     obstore.put(store, "object", b"before")
     version = obstore.head(store, "object")["e_tag"]
@@ -131,7 +131,7 @@ def meeting_writes(server: S3Server, writers: int) -> list[float]:
 def race(
     server: S3Server, commit: Any, writers: list[Connection], commits: int
 ) -> tuple[float, dict[str, int]]:
-    """Let the writers run, make sure that nothing was lost; return seconds and objects written."""
+    """Run the writers, check that no commit was lost, and return seconds and written objects."""
     bucket = server.new_bucket()
     repository = reference_repository(server, bucket, create=True)
     import zarr
@@ -173,7 +173,7 @@ def running_writers(count: int) -> Iterator[list[Connection]]:
         here, there = context.Pipe()
         process = context.Process(target=write, args=(there,), daemon=True)
         process.start()
-        # Then only the process has its end, and a read fails after the process has died.
+        # Only the process then holds its end, so that a read fails after the process has died.
         there.close()
         ways.append(here)
         processes.append(process)
@@ -200,7 +200,7 @@ def write(way: Connection) -> None:
 
 
 def commit_here(server: S3Server, bucket: str) -> Any:
-    """Return what writes and commits a chunk with this library."""
+    """Return a function that writes and commits a chunk with this library."""
     from icechunk_format import Location, Repository
 
     repository = Repository.open(Location(f"s3://{bucket}/r", options=server.storage_options))
@@ -214,7 +214,7 @@ def commit_here(server: S3Server, bucket: str) -> Any:
 
 
 def commit_with_reference(server: S3Server, bucket: str) -> Any:
-    """Return what writes and commits a chunk with the reference."""
+    """Return a function that writes and commits a chunk with the reference."""
     import icechunk
     import zarr
 
