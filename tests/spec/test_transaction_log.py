@@ -178,11 +178,11 @@ def test_lists_shared_to_multiply_memory_are_refused() -> None:
     fine = shared_log(chunk_lists=1, moves=1, same_node=False)
     [coords] = transaction_log.decode_payload(fine).updated_chunks.values()
     assert len(coords) == 1
-    with raises(FormatError, match="coordinates claim more bytes", field="updated_chunks"):
+    with raises(FormatError, match="coordinates take more bytes", field="updated_chunks"):
         transaction_log.decode_payload(shared_log(chunk_lists=50, moves=1, same_node=False))
     with raises(FormatError, match="listed twice", field="updated_chunks"):
         transaction_log.decode_payload(shared_log(chunk_lists=2, moves=1, same_node=True))
-    with raises(FormatError, match="paths claim more bytes", field="moved_nodes.from"):
+    with raises(FormatError, match="paths take more bytes", field="moved_nodes.from"):
         transaction_log.decode_payload(shared_log(chunk_lists=1, moves=500, same_node=False))
 
 

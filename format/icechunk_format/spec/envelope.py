@@ -2,13 +2,13 @@
 
 Rules of this file
 ------------------
-1. Header, then exactly one zstd frame to the end of the file. Frames with and without a content
-   size are read (older writers streamed them); a second frame or trailing bytes are refused, as the
-   other implementations refuse them.
-2. The size limit is checked before memory is taken: the blocks of the frame are walked first, to
-   learn how much they can expand to. Above 256 MiB a file may be 2048 times as large as its frame:
-   zstd expands zeros 16,000 times, the most repetitive files (lists of expired ancestors) 1,600
-   times. Of a large file the start is decompressed and checked before the rest.
+1. A file is the header and exactly one zstd frame. Frames with and without a content size are read
+   (older writers streamed them); a second frame or trailing bytes are refused, as in other
+   implementations.
+2. The size limit is checked before memory is allocated: the headers of the frame's blocks give an
+   upper bound of its content. Content above 256 MiB may be at most 2048 times as large as its
+   frame: zstd compresses zeros by a factor of 16,000, the most repetitive files (lists of expired
+   ancestors) by 1,600. The start of a large file is decompressed and checked before the rest.
 3. Written frames carry their content size, no checksum and no dictionary.
 
 Specification: "Binary File Format"; RFC 8878 for the frame.
@@ -42,7 +42,7 @@ IMPLEMENTATION_NAME = f"icechunk_spark-{__version__}"
 SPEC_V1 = 1
 SPEC_V2 = 2
 DEFAULT_LEVEL = 3
-# Offsets inside a file are 32 bits and writers build at most 2 GiB, so larger is damage.
+# Offsets inside a file are 32 bits and writers build at most 2 GiB, so a larger file is damaged.
 DEFAULT_MAX_SIZE = 2**31
 
 _UNLIMITED_SIZE = 2**28
@@ -65,7 +65,7 @@ _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = 0, 1, 2
 
 
 class FileType(IntEnum):
-    """Kind of a metadata file. The format reserves 3 and 5 and never writes them."""
+    """Kind of a metadata file; 3 and 5 are reserved and never written."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -101,7 +101,8 @@ def unwrap(
 ) -> Envelope:
     """Check the header and decompress the payload, at most ``max_size`` bytes.
 
-    Raises FormatError for other or damaged bytes, and UnsupportedError for a newer spec version.
+    Raises FormatError if the bytes are damaged or not of this file type, and UnsupportedError for
+    a newer spec version.
     """
     label = file_type.label
 
@@ -169,7 +170,7 @@ def wrap_blocks(
 ) -> bytes:
     """Return the header and the compressed blocks of a payload of ``size`` bytes.
 
-    The next block may overwrite the memory of the one before.
+    Each block may reuse the memory of the previous one.
     """
     parts = [_header(size, file_type=file_type, spec_version=spec_version, level=level)]
     stream = _compressor(level).compressobj(size=size)
@@ -185,12 +186,12 @@ def wrap_blocks(
 
 
 def _largest(frame_size: int) -> int:
-    """Return how many bytes a frame may expand to: rule 2."""
+    """Return the largest allowed content of a frame (rule 2)."""
     return max(_UNLIMITED_SIZE, _MOST_EXPANSION * frame_size)
 
 
 def _checked(data: bytes, size: int, file_type: FileType) -> bytes:
-    """Return a file that readers take."""
+    """Return a file, after checking that readers accept its expansion."""
     largest = _largest(len(data) - HEADER_SIZE)
     if size > largest:
         raise InvalidInputError(
@@ -251,7 +252,7 @@ def decompress_frame(frame: memoryview | bytes, *, max_size: int) -> bytes:
     if capacity == 0:
         return b""
     try:
-        # A frame with its content size has a window of as much.
+        # The window of a frame may be as large as its content.
         decompressor = zstandard.ZstdDecompressor(max_window_size=DEFAULT_MAX_SIZE)
         if capacity > _UNCHECKED_SIZE:
             _check_head(decompressor.stream_reader(frame).read(_HEAD.size), capacity)
@@ -264,7 +265,7 @@ def decompress_frame(frame: memoryview | bytes, *, max_size: int) -> bytes:
 
 
 def _check_head(head: bytes, size: int) -> None:
-    """Refuse content that does not start as a flatbuffer of this format does."""
+    """Raise ValueError unless content starts like a flatbuffer of the format."""
     root, identifier = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, b"")
     if identifier != FILE_IDENTIFIER or not _HEAD.size <= root < size:
         raise ValueError(
@@ -302,6 +303,6 @@ def _measure(frame: memoryview | bytes) -> tuple[int | None, int]:
         raise ValueError(
             f"{end - position} bytes follow the zstd frame; a file holds exactly one frame"
         )
-    # The library reports "not stated" as one of the two largest 64-bit numbers.
+    # zstandard reports an unknown size as one of the two largest 64-bit numbers.
     stated: int = parameters.content_size
     return (None if stated >= 2**64 - 2 else stated), capacity

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from icechunk_format.spec.ids import ObjectId
 
 _SIZE: Final = ObjectId.SIZE
-# New ids are merged when there are as many as this, or as the set holds: so each id is sorted only
-# a few times, whatever the number of calls.
+# New ids are merged once they outnumber both this and the ids of the set, so that each id is sorted
+# only a few times, whatever the number of calls.
 _LEAST_PENDING: Final = 1 << 18
 
 
@@ -72,7 +72,7 @@ class SortedIds:
         last = len(self) - 1
         rows = np.arange(len(high))
         at = np.searchsorted(self.high, high)
-        # Ids with the same first half are adjacent; random ids have none.
+        # Ids with equal first halves are adjacent; random ids have distinct ones.
         while len(rows):
             same = (at <= last) & (self.high[np.minimum(at, last)] == high[rows])
             rows, at = rows[same], at[same]
@@ -83,7 +83,7 @@ class SortedIds:
 
 
 class IdSet:
-    """A growing set of 12-byte ids, beginning with ``raw``, uint8 of shape (n, 12), unordered."""
+    """A growing set of 12-byte ids; ``raw`` are the first ones, uint8 of shape (n, 12)."""
 
     def __init__(self, raw: NDArray[np.uint8] | None = None) -> None:
         self._ids = SortedIds(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32))
@@ -94,7 +94,7 @@ class IdSet:
 
     @classmethod
     def of(cls, ids: Iterable[ObjectId]) -> IdSet:
-        """Return the set of a few ids."""
+        """Return the set of these ids."""
         joined = b"".join(sorted({one.raw for one in ids}))
         return cls(np.frombuffer(joined, dtype=np.uint8).reshape(-1, _SIZE))
 
@@ -104,7 +104,7 @@ class IdSet:
 
     @property
     def approximate_size(self) -> int:
-        """At least the number of distinct ids, without finding repeats."""
+        """Upper bound of the number of ids, which counts repeats that are not merged yet."""
         return len(self._ids) + self._pending_rows
 
     def add(self, raw: NDArray[np.uint8]) -> None:

@@ -5,7 +5,7 @@ Rules of this file
 1. Equality, order and hash follow the raw bytes, the order of ids in the lists of the format.
 2. Each kind of id is its own type, so that a manifest id is never used as a snapshot id.
 3. Strings are upper case and unpadded; zero bits fill the last character. ``parse`` accepts the
-   input of users, ``parse_exact`` only the one form of an object's name.
+   input of users, ``parse_exact`` only the canonical form in names of objects.
 
 Specification: "Common Types".
 """
@@ -84,12 +84,12 @@ class ObjectId:
 
     @classmethod
     def from_random(cls, random_bytes: bytes) -> Self:
-        """Make a new id of random bytes of the caller."""
+        """Make an id from random bytes."""
         return cls(bytes(random_bytes))
 
     @classmethod
     def many(cls, raw: bytes) -> list[Self]:
-        """Return the ids of concatenated bytes, whose length is a multiple of ``SIZE``."""
+        """Split concatenated bytes, a multiple of ``SIZE``, into ids."""
         parts = np.frombuffer(raw, dtype=f"V{cls.SIZE}").tolist()
         return frozen_values(cls, len(parts), raw=parts)
 
@@ -176,7 +176,7 @@ def encode_many(raw: NDArray[np.uint8]) -> list[str]:
 def decode_many(
     names: Sequence[str], size: int = ObjectId.SIZE
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Read many objects' names at once, as ``parse_exact`` reads one.
+    """Read names of objects like ``parse_exact``, as columns.
 
     Returns the ids, uint8 of shape (n, size), zeros for other names; and a mask of the names that
     are ids.
@@ -198,6 +198,6 @@ def decode_many(
     return raw, is_id
 
 
-# The first snapshot of repositories that 2.x created. Older repositories have a random one, so the
-# root is always the snapshot without a parent, not this constant.
+# Id of the first snapshot in repositories that 2.x created. In older ones it is random, so the root
+# is found by its missing parent, not by this constant.
 INITIAL_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")

@@ -50,7 +50,7 @@ def stored_node_path(text: str) -> NodePath:
 
 
 def is_canonical(path: NodePath) -> bool:
-    """Return True if users can write a path: rule 1."""
+    """Return True if a path follows rule 1."""
     return _problem(path) is None
 
 

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. All keys are made here, so that a search for a prefix ends in this file.
-2. A name of a user or a file that would leave its prefix is refused.
+1. No other file builds keys.
+2. A name from a user or a file is refused if its key would leave its prefix.
 
 Specification: "File Layout", "Updates to the repo info file"; the ``refs/`` keys belong to spec
 version 1.
@@ -26,8 +26,8 @@ REFS = "refs/"
 # Not in the specification: intermediate files of writes, until their commit.
 STAGING = "staging/"
 
-# 3000-01-01T00:00:00Z in milliseconds: names of backups have the time until then, so that a listing
-# begins with the newest.
+# 3000-01-01T00:00:00Z in milliseconds: names of backups record the time left until then, so that a
+# listing begins with the newest.
 _BACKUP_EPOCH_MS = 32_503_680_000_000
 _BACKUP_DIGITS = 14
 _UNSAFE_SEGMENTS = frozenset({"", ".", ".."})
@@ -79,8 +79,8 @@ def backup_name(now_ms: int, random12: bytes, *, of: str = REPO) -> str:
     left = _BACKUP_EPOCH_MS - now_ms
     if not 0 <= left < 10**_BACKUP_DIGITS:
         raise InvalidInputError(
-            f"the clock of this machine shows {now_ms} ms since 1970, but names of backups end "
-            f"with the year 3000; set the clock",
+            f"the clock of this machine shows {now_ms} ms since 1970, but names of backups need "
+            f"a time before the year 3000; correct the clock",
             found=now_ms,
             allowed=f"{_BACKUP_EPOCH_MS - 10**_BACKUP_DIGITS + 1} to {_BACKUP_EPOCH_MS}",
         )

@@ -4,9 +4,10 @@ Rules of this file
 ------------------
 1. Rules are tried in order, and every rule whose condition matches the array's path applies. An
    axis takes its size from the first matching dimension rule.
-2. Axes that no rule matches are not split. Cells are [k·n, (k+1)·n) along an axis.
+2. Axes that no rule matches are not split. With a size of n, the manifests along an axis cover the
+   chunks [k·n, (k+1)·n).
 3. Patterns are those of Rust's ``regex`` and may match anywhere in a path. A pattern that Python
-   may read in another way raises an error if a result depends on it (`splitting_patterns`).
+   may interpret differently raises an error if a result depends on it (`splitting_patterns`).
 4. A condition of an unknown kind is kept. It raises an error only if a result depends on it.
 
 Spec: ``manifest.splitting`` of the repository configuration.
@@ -130,7 +131,7 @@ def parse_rules(tree: Any, object_key: str) -> tuple[SplittingRule, ...]:
 
 
 def rules_tree(rules: Sequence[SplittingRule]) -> dict[str, Any]:
-    """Return rules in the form of the configuration: a map with ``split_sizes``."""
+    """Return rules as stored in the configuration: a map with ``split_sizes``."""
     return {
         "split_sizes": [
             [

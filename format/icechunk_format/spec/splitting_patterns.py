@@ -1,19 +1,19 @@
 r"""Matches the patterns of splitting rules where Rust's ``regex`` and Python's ``re`` agree.
 
-A writer that reads a rule in another way cuts manifests in another way. So a pattern is used only
-if both languages interpret it identically, and refused otherwise.
+Writers that interpret a rule differently split manifests differently. So a pattern is used only if
+both languages interpret it identically, and refused otherwise.
 
 Rules of this file
 ------------------
-1. Interpreted identically are: characters, ``.``, sets of characters and ranges, ``\d \w \s`` and
-   their opposites, repetition of these (counts up to 99), groups (also optional ones), ``|``,
+1. Both interpret identically: characters, ``.``, sets of characters and ranges, ``\d \w \s`` and
+   their complements, repetition of these (counts up to 99), groups (also optional ones), ``|``,
    ``^``, ``$``, ``\A``, ``\b``, ``\B``, and ``(?i)`` at the beginning.
-2. Patterns that Rust refuses for certain match nothing, as in the reference; a new configuration
+2. Patterns that Rust certainly rejects match nothing, as in the reference; a new configuration
    must not contain them. All others are refused.
-3. Of ``\d``, ``\w``, ``\s``, ``\b`` and ignored case the two agree on ASCII only, and of ``$`` and
-   ``\s`` on printable characters only; other names are refused.
-4. ``re`` tries in turn, Rust at once: repeated groups and more than four repetitions could take
-   for ever and are refused. Rust bounds the size of a pattern: about 209 times ``\w``.
+3. For ``\d``, ``\w``, ``\s``, ``\b`` and ignored case the two agree on ASCII only, for ``$`` and
+   ``\s`` on printable characters only; names with other characters are refused.
+4. ``re`` backtracks and Rust does not, so repeated groups and more than four repetitions, which
+   could take exponential time, are refused. Rust limits a pattern to about 209 times ``\w``.
 
 Specification: ``manifest.splitting`` of the repository configuration; syntax of Rust's ``regex``.
 """
@@ -38,7 +38,8 @@ _PART: Final = re.compile(
 )
 _CLASS: Final = re.compile(r"\\[dDwWsS]")
 _FOR_ASCII: Final = re.compile(r"\(\?i\)|(?:^|[^\\])(?:\\\\)*\\[dDwWsSbB]")
-# A backslash before nothing or before an unknown letter, groups that Rust lacks, open ends.
+# A backslash at the end or before an unknown letter, groups that Rust lacks, unclosed groups or
+# sets.
 _REFUSED_BY_RUST: Final = re.compile(
     r"\\(?:\Z|(?![aftnrvxuUpPdDwWsSAzbB])[0-9A-Za-z]|[^\x00-\x7f])"
     r"|\(\?(?:[=!>#|&()]|<[=!]|P(?:[^<]|<[>0-9]))|\([^)]*\Z|\[\^?\]?[^\]]*\Z"
@@ -52,12 +53,12 @@ def check_pattern(pattern: str) -> None:
 
 
 def contains(pattern: str, text: str) -> bool:
-    """Return True if Rust's ``regex`` would find a pattern in a text.
+    """Return True if Rust's ``regex`` would find a pattern in a string.
 
     Raises
     ------
     UnsupportedError
-        The two languages may read the pattern differently, or for such a text.
+        The two languages may interpret the pattern differently for this string.
     """
     compiled = _compiled(pattern)
     if compiled is None:
@@ -97,7 +98,8 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
     except re.error:
-        # Of known parts: a group without its other end or named twice, a range or count backwards.
+        # All parts are known: a group is unbalanced or named twice, or a range or count is
+        # reversed.
         return None
     except RecursionError as error:
         _refuse_differing(pattern, f"{error}")

@@ -1,6 +1,6 @@
 """Reads and writes transaction logs, which list the nodes and chunks that a commit changed.
 
-Rebase, diff and amend need them; readers of data do not. A commit may touch millions of chunks, so
+Rebase, diff and amend read them; reading data does not. A commit may change millions of chunks, so
 their coordinates are read and written as columns (`tables.bulk_reader`, `tables.bulk_writer`).
 
 Rules of this file
@@ -9,8 +9,8 @@ Rules of this file
    lexicographically; lists in another order are sorted when read.
 2. ``moved_nodes`` is sorted *by path component* of ``to``, unlike the nodes of a snapshot. Files of
    spec version 1 do not have the list.
-3. Chunks of new arrays are in ``updated_chunks`` too, and so are deleted chunks.
-4. Tables are made and compressed block by block: writing takes memory for a few blocks and the
+3. ``updated_chunks`` also lists chunks of new arrays and deleted chunks.
+4. Tables are made and compressed block by block: writing needs memory for a few blocks and the
    compressed file.
 
 Spec: "Transaction Log Files"; field slots follow ``transaction_log.fbs``.
@@ -82,7 +82,7 @@ class _NodeType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOperation:
-    """One node that changed its path, from its path in the parent snapshot to the new one."""
+    """The move of one node, from its path in the parent snapshot to its new path."""
 
     from_path: NodePath
     to_path: NodePath
@@ -174,7 +174,7 @@ def _read_chunks(reader: VectorReader, root: Tables) -> dict[NodeId, NDArray[np.
         coords = tables.matrix(_COORDS, "coords", "<u4")
         bytes_left -= coords.nbytes
         if bytes_left < 0:
-            reader.fail("chunk coordinates claim more bytes than there are", "updated_chunks")
+            reader.fail("chunk coordinates take more bytes than the file has", "updated_chunks")
         node_id = NodeId(raw_id.tobytes())
         if node_id in found:
             reader.fail(f"node {node_id} is listed twice", "updated_chunks")
@@ -217,7 +217,7 @@ def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[No
     name = slot.name.lower()
     found = moves.ranges(slot, name)
     if int(found.lengths.sum()) > reader.data.size:
-        reader.fail("paths claim more bytes than there are", f"moved_nodes.{name}")
+        reader.fail("paths take more bytes than the file has", f"moved_nodes.{name}")
     paths = []
     for start, length in zip(found.starts.tolist(), found.lengths.tolist(), strict=True):
         raw = reader.data[start : start + length].tobytes()
@@ -273,10 +273,10 @@ def encode(
 
 
 class EncodedLog:
-    """A transaction log to write, whose size is known before the file is made.
+    """A transaction log to write; its size is checked before the file is made.
 
-    ``chunks`` are coordinates by node, generated when the file is made, instead of
-    ``log.updated_chunks``.
+    ``chunks`` replaces ``log.updated_chunks``: coordinates by node, generated when the file is
+    made.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ def test_lists_shared_by_arrays_to_multiply_memory_are_refused() -> None:
     cells.point(slice(None), refs.positions)
     refs.point("index", refs.positions + layout.offsets["embedded_length"])
     refs.rows["embedded_length"] = 500
-    with raises(FormatError, match="coordinates claim more bytes", field="refs.index"):
+    with raises(FormatError, match="coordinates take more bytes", field="refs.index"):
         manifest.decode_payload(made.finish())
 
 

@@ -1,14 +1,14 @@
 """Applies changes to a stored configuration, after checking them.
 
-A library that cannot read the configuration cannot open the repository, so changes are checked
-against the types and limits of existing libraries as well.
+Other implementations refuse to open a repository if they cannot read its configuration, so changes
+are also checked against their types and limits.
 
 Rules of this file
 ------------------
 1. Changes are a tree like the configuration itself. Maps are merged, None returns a setting to its
    default, and an unknown key is refused with the nearest known ones.
-2. All other settings of the stored tree stay as they are, known or not.
-3. ``manifest.splitting`` and single virtual chunk containers are replaced whole, except keys of a
+2. All other settings of the stored tree are kept, including unknown ones.
+3. ``manifest.splitting`` and a virtual chunk container are replaced as a whole, except keys of a
    container other than name, prefix and store. Only fields of existing libraries are written.
 4. No credential is stored: an option that looks like one is refused.
 
@@ -33,7 +33,7 @@ CONTAINERS: Final = "virtual_chunk_containers"
 
 _U32: Final = 2**32 - 1
 _U64: Final = 2**64 - 1
-# The fields of existing libraries, with the values that they write for an empty store.
+# The options that existing libraries store, with the values that they write by default.
 _S3_OPTIONS: Final = {
     "region": Setting(str),
     "endpoint_url": Setting(str),
@@ -63,7 +63,7 @@ def changed_tree(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def changes_in(config: RepositoryConfig) -> dict[str, Any]:
-    """Return the fields replaced in a configuration since it was read, as a tree of changes."""
+    """Return the fields of a configuration that differ from ``raw``, as a tree of changes."""
     before = parse_config(config.raw)
     if config.previous_file != before.previous_file:
         raise InvalidInputError(
@@ -234,7 +234,7 @@ def _container(prefix: str, item: Any, setting: str) -> VirtualChunkContainer:
                 f"a container has only name, url_prefix and store, found {min(extra)!r}", setting
             )
     if found.url_prefix != prefix:
-        refuse(f"its url_prefix is {found.url_prefix!r}", setting)
+        refuse(f"its url_prefix is {found.url_prefix!r}, but must equal this key", setting)
     if found.name is not None and (not found.name or "/" in found.name):
         refuse(f"its name {found.name!r} must not be empty or contain '/'", setting)
     return found
@@ -251,8 +251,8 @@ def _container_tree(container: VirtualChunkContainer, setting: str) -> dict[str,
                 refuse(f"options of {kind} must be strings; {name!r} is not", setting)
             if any(word in name.lower() for word in _SECRET_WORDS):
                 refuse(
-                    f"{name!r} looks like a credential, which a repository must not store; give it "
-                    "to the reader",
+                    f"{name!r} looks like a credential, which a repository must not store; pass it "
+                    "as an option of the reader",
                     setting,
                 )
         store = {kind: options}

@@ -1,6 +1,6 @@
 """Declares the settings of a repository, and checks their values as existing libraries do.
 
-Spec: ``Repo.config``; the defaults are the reference's.
+Spec: ``Repo.config``; the defaults are those of the reference implementation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def refuse(problem: str, setting: str, **facts: Any) -> Never:
 
 
 def checked(value: Any, allowed: Setting, setting: str) -> Any:
-    """Return a value if the setting allows it."""
+    """Return a value, or raise InvalidInputError if the setting does not allow it."""
     # True is an int in Python, but not a number here.
     if type(value) is not allowed.type:
         refuse(f"{allowed.type.__name__} is expected, found {value!r}", setting, found=value)

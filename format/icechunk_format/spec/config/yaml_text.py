@@ -3,10 +3,10 @@
 Rules of this file
 ------------------
 1. An unchanged top-level section keeps its text, comments included.
-2. In a changed section, unchanged settings keep their tags, so that an enum value of a newer
-   library survives beside a changed one.
-3. YAML writes enum values as tags: ``{"s3": {...}}`` of FlexBuffers is ``!s3``. Only enums of the
-   format are written so.
+2. In a changed section, unchanged settings keep their tags, so that an enum value that only newer
+   libraries define survives.
+3. YAML writes enum values as tags: ``{"s3": {...}}`` of FlexBuffers is ``!s3``. Only the format's
+   enums are written this way.
 
 Spec: ``config.yaml`` of version 1.
 """
@@ -32,7 +32,7 @@ def encode_yaml_config(
 ) -> bytes:
     """Return a ``config.yaml`` with new content, changed as little as possible.
 
-    ``old`` is the stored file, empty without one, and ``tree`` the changed
+    ``old`` is the stored file, empty bytes if it does not exist, and ``tree`` the changed
     ``RepositoryConfig.raw``. Raises FormatError if the old file cannot be read, or cannot be
     changed without loss.
     """
@@ -68,7 +68,7 @@ def encode_yaml_config(
     data = new.encode()
     if decode_yaml_config(data, object_key=object_key).raw != dict(tree):
         raise FormatError(
-            "it cannot be changed without changing other settings; write it again as plain YAML "
+            "it cannot be changed without changing other settings; rewrite it as plain YAML "
             "with one setting per line",
             object_key=object_key,
             file_type="configuration",
@@ -83,7 +83,7 @@ def _section(key: yaml.Node, value: yaml.Node) -> str:
 
 
 def _changed(node: yaml.Node, old: Any, new: Any, path: tuple[str, ...]) -> yaml.Node:
-    """Return a node for a new value, with all unchanged nodes below it."""
+    """Return the node of a new value, reusing the unchanged nodes below it."""
     if old == new:
         return node
     is_plain_map = isinstance(node, yaml.MappingNode) and node.tag == _MAP
@@ -135,7 +135,7 @@ def _rule(rule: Any) -> yaml.Node:
 
 
 def _enum(value: Any) -> yaml.Node:
-    """Return an enum value: a word, or a tag with content."""
+    """Return the node of an enum value: a word, or a tag with content."""
     if not isinstance(value, dict):
         return _node(value, ())
     ((tag, content),) = value.items()
@@ -151,7 +151,7 @@ def _enum(value: Any) -> yaml.Node:
 
 
 class _ConfigDumper(yaml.SafeDumper):
-    """Leaves a tagged plain word plain: ``!Axis 0`` is a number, ``!Axis '0'`` is not."""
+    """Writes tagged integers without quotes: ``!Axis 0`` is a number, ``!Axis '0'`` is a string."""
 
     def choose_scalar_style(self) -> str:
         event: Any = self.event

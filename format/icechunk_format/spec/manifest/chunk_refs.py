@@ -45,7 +45,7 @@ CHUNK_ID_SIZE: Final = 12
 
 _KIND_NAMES: Final = {KIND_NATIVE: "native", KIND_INLINE: "inline", KIND_VIRTUAL: "virtual"}
 _COLUMNS: Final = ("coords", "kind", "chunk_id", "offset", "length", "last_modified")
-# A selection of less than this share of a large buffer is copied to a new buffer.
+# If fewer than one in this many rows is selected, their share of a large buffer is copied.
 _SPARSE_SHARE: Final = 4
 _LARGE_BUFFER: Final = 1 << 20
 
@@ -172,10 +172,10 @@ class ChunkRefs:
         return [None] * len(rows) if self.texts is None else self.texts.etags(rows)
 
     def take(self, rows: NDArray[Any]) -> ChunkRefs:
-        """Return the rows of ascending row numbers, or of a mask of shape (n,)."""
+        """Return the rows at ascending row numbers, or those that a mask of shape (n,) selects."""
         taken = self._rows(rows)
         if not is_sorted(taken.coords):
-            raise InvalidInputError("rows must be distinct and ascending to be taken")
+            raise InvalidInputError("row numbers must be distinct and ascending")
         if taken.texts is None or taken.texts.buffer.size < _LARGE_BUFFER:
             return taken
         return taken.compact() if len(taken) * _SPARSE_SHARE < len(self) else taken
@@ -191,7 +191,7 @@ class ChunkRefs:
         return replace(self, coords=coords.astype(np.uint32)).sorted()
 
     def sorted(self) -> ChunkRefs:
-        """Return rows in ascending order of coordinate, only the first of equal ones."""
+        """Return rows in ascending order of coordinate, the first row of each coordinate only."""
         return self if is_sorted(self.coords) else self._rows(sorting_rows(self.coords))
 
     def compact(self) -> ChunkRefs:

@@ -10,8 +10,8 @@ Rules of this file
    damaged.
 2. References out of order are sorted, because lookups are binary searches. Of several references
    with one coordinate the first is kept.
-3. Columns and texts are copied out, so that the decompressed file is freed; texts that fill most of
-   it stay in it. Texts that references share cannot make the result much larger than the file.
+3. Columns and texts are copied out, so that the decompressed file is freed. References can share
+   texts; if copies would take more memory than the file, its texts are kept uncopied.
 
 Spec: "Chunk Manifest Files"; field slots follow ``manifest.fbs``.
 """
@@ -86,19 +86,19 @@ class ArrayManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Manifest:
-    """A chunk manifest: the id that the file states, and the references of each array."""
+    """A chunk manifest: its id as recorded in the file, and the references of each array."""
 
     id: ManifestId
     arrays: tuple[ArrayManifest, ...]
     _by_node: dict[NodeId, ArrayManifest] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Of two entries for a node in a damaged file, the first counts.
+        # If a damaged file has several entries for a node, the first is used.
         by_node = {entry.node_id: entry for entry in reversed(self.arrays)}
         object.__setattr__(self, "_by_node", by_node)
 
     def array(self, node_id: NodeId) -> ArrayManifest | None:
-        """Return the references of one array; None if the manifest has none of it."""
+        """Return the references of one array; None if the manifest has no entry for it."""
         return self._by_node.get(node_id)
 
     @property
@@ -165,7 +165,7 @@ def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
 
 
 class _RefsDecoder:
-    """Reads vectors of ``ChunkRef`` tables as columns, within one budget for the manifest."""
+    """Reads vectors of ``ChunkRef`` tables as columns, within the size of the file."""
 
     def __init__(self, reader: VectorReader, dictionary: bytes | None, object_key: str) -> None:
         self._reader = reader
@@ -178,7 +178,7 @@ class _RefsDecoder:
         coords = tables.matrix(ChunkRefSlot.INDEX, "index", "<u4")
         self._coords_left -= coords.nbytes
         if self._coords_left < 0:
-            self._reader.fail("chunk coordinates claim more bytes than there are", "refs.index")
+            self._reader.fail("chunk coordinates take more bytes than the file has", "refs.index")
         offset = tables.scalars(ChunkRefSlot.OFFSET, "offset", "<u8")
         length = tables.scalars(ChunkRefSlot.LENGTH, "length", "<u8")
         kind = np.full(len(tables), KIND_NATIVE, dtype=np.uint8)

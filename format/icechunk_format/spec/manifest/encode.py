@@ -58,7 +58,7 @@ from icechunk_format.spec.tables.bulk_writer import (
 
 DEFAULT_LOCATION_COMPRESSION: Final = LocationCompression()
 
-_COMPRESSED, _WITH_ETAG = 4, 8  # added to the kind, they number the groups of like tables
+_COMPRESSED, _WITH_ETAG = 4, 8  # flags; added to the kind, they number the groups of tables
 
 _ARRAY_LAYOUT: Final = TableLayout(
     {
@@ -115,9 +115,8 @@ def encode(
 ) -> bytes:
     """Return a manifest file; equal input gives equal bytes.
 
-    ``location_compression`` of None compresses no locations; spec version 1 has no such
-    compression. Raises InvalidInputError if the manifest exceeds 2 GiB before compression and must
-    be split.
+    ``location_compression=None`` keeps locations plain, as in spec version 1. Raises
+    InvalidInputError if the manifest exceeds 2 GiB before compression and must be split.
     """
     payload = encode_payload(
         manifest, location_compression=None if spec_version == SPEC_V1 else location_compression

@@ -1,7 +1,7 @@
 """Compresses locations of virtual chunks one by one, with a zstd dictionary of their manifest.
 
-Locations of one data set differ in a few characters. Each is a separate zstd frame, small because
-of the shared dictionary and read without the others.
+Locations of one data set differ in a few characters. With a shared dictionary each becomes a small
+zstd frame that can be read alone.
 
 Rules of this file
 ------------------
@@ -32,7 +32,7 @@ MAX_LOCATION_SIZE: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationCompression:
-    """Conditions and parameters of compressed locations; the defaults are the reference's.
+    """Conditions and parameters of compressed locations, with the reference's defaults.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def decompress(
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     ]
     try:
-        # A frame without a size has -1.
+        # The size is -1 if the frame does not record it.
         sizes = list(map(zstandard.frame_content_size, frames))
         if max(sizes) > MAX_LOCATION_SIZE:
             raise FormatError(
@@ -140,7 +140,7 @@ def decompress(
 def _expand(
     items: Sequence[Any], is_new: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Join the results for distinct items, and give each row its item."""
+    """Join distinct items; return their bytes, and starts and lengths for every row."""
     content, starts, sizes = joined(items)
     run_of_row = np.cumsum(is_new) - 1
     return content, starts[run_of_row], sizes[run_of_row]

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Wrong shapes, ranges, repeats and empty chunks are ``InvalidInputError``, so that the result can
-   be stored without further checks.
+1. Wrong shapes, ranges, repeats and empty chunks raise ``InvalidInputError``, so that the result
+   can be stored without further checks.
 2. Rows may come in any order; the result is sorted by coordinate.
 
 Spec: "ChunkRef".

@@ -38,11 +38,11 @@ class RefTexts:
     Parameters
     ----------
     starts, lengths
-        The text of each row; length 0 without one.
+        The text of each row; length 0 if it has none.
     is_compressed
-        Whether a text is a frame of ``dictionary``. None if none is.
+        True for texts compressed with ``dictionary``; None if all are plain.
     etag_starts, etag_lengths
-        The etag of each row; a start of -1 without one. None if no row has one.
+        The etag of each row; a start of -1 if it has none. None if no row has one.
     dictionary
         The zstd dictionary of compressed rows, as the manifest stores it.
     object_key
@@ -90,7 +90,7 @@ class RefTexts:
         return self.buffer[start : start + int(self.lengths[row])].tobytes()
 
     def located(self, rows: NDArray[Any]) -> Located:
-        """Return texts decompressed: a buffer, and int64 starts and lengths of shape (m,)."""
+        """Return decompressed texts: a buffer, and int64 starts and lengths of shape (m,)."""
         starts, lengths = self.starts[rows], self.lengths[rows].astype(np.int64)
         if self.is_compressed is None:
             return self.buffer, starts, lengths
@@ -118,11 +118,11 @@ class RefTexts:
         return np.concatenate([self.buffer, texts]), starts, lengths
 
     def strings(self, rows: NDArray[Any]) -> list[str]:
-        """Return texts decompressed, as strings."""
+        """Return decompressed texts as strings."""
         return self._decoded(*self.located(rows), "location")
 
     def etags(self, rows: NDArray[Any]) -> list[str | None]:
-        """Return etags, None for rows without one."""
+        """Return the etag of each row, or None."""
         if self.etag_starts is None or self.etag_lengths is None:
             return [None] * len(self.starts[rows])
         starts, lengths = self.etag_starts[rows], self.etag_lengths[rows].astype(np.int64)
@@ -182,7 +182,7 @@ class RefTexts:
     def compact(self) -> RefTexts:
         """Return the rows over a buffer that holds only their ranges.
 
-        Rows are returned unchanged if they share ranges so that the copy would exceed the buffer.
+        Rows that share so many ranges that the copy would exceed the buffer are returned unchanged.
         """
         if self.used_bytes() > self.buffer.size:
             return self

@@ -1,4 +1,4 @@
-"""Reads and writes the repo info file, the one mutable object and the start of every read.
+"""Reads and writes the repo info file: the only mutable object, where every read starts.
 
 Rules of this file
 ------------------
@@ -221,7 +221,7 @@ def encode(repo: RepoInfo) -> bytes:
 
 
 def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
-    """Return the log entries that can be written, and the backup with the others."""
+    """Return the log entries that can be written, and the backup that holds all older ones."""
     updates = repo.latest_updates
     if updates and updates[0].backup_path is not None:
         raise InvalidInputError(
@@ -261,7 +261,7 @@ def _row_lookup(infos: Sequence[SnapshotInfo]) -> _Lookup:
 
 
 def _rows(rows_of: _Lookup, named: Mapping[str, SnapshotId]) -> list[int]:
-    """Return the rows of snapshots, each given with the name of its referrer."""
+    """Return the rows of snapshots; the keys name their referrers in messages."""
     rows = rows_of(list(named.values()))
     for (of, snapshot_id), row in zip(named.items(), rows, strict=True):
         if row < 0:

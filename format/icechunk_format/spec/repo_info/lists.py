@@ -1,7 +1,7 @@
 """Reads and writes the long lists of the repo info file in bulk: refs and log entries.
 
-Every commit reads and writes the whole file. A thousand tables take tens of milliseconds one by
-one, and a few as columns.
+Every commit reads and writes the whole file. A thousand tables take tens of milliseconds if read
+one by one, and a few milliseconds as columns.
 
 Rules of this file
 ------------------
@@ -54,7 +54,7 @@ _UPDATE_LAYOUT: Final = TableLayout(
 _COMMIT_LAYOUT: Final = TableLayout(
     {"branch": offset_field(0), "new_snap_id": bytes_field(1, SnapshotId.SIZE)}
 )
-# An entry directly followed by its details: distances that are equal in all rows compress well.
+# Each entry is directly followed by its details: offsets that are equal in all rows compress well.
 _COMMIT_UPDATE: Final = np.dtype(
     {
         "names": ["update", "commit"],
@@ -70,9 +70,9 @@ Commit: TypeAlias = tuple[str, SnapshotId, int, str]
 
 
 def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
-    """Read the log entries of commits, with None for each other entry.
+    """Read the log entries of commits; entries of other kinds are None.
 
-    None instead of a list if the caller must read all entries.
+    Returns None instead of a list if the caller must read the entries one by one.
     """
     span = root.vector("latest_updates", 4)
     if span is None or span[1] < MIN_ROWS:
@@ -105,7 +105,7 @@ def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
 
 
 def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | None:
-    """Read names and unchecked indices of refs; None if the caller must read them."""
+    """Read names and unchecked indices of refs; None if the caller must read them one by one."""
     span = root.vector(field_name, 4)
     if span is None or span[1] < MIN_ROWS:
         return None
@@ -122,12 +122,12 @@ def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | Non
 
 
 def is_shared_too_often(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> bool:
-    """Return True if copies of ranges would take several times the file: rule 3."""
+    """Return True if copies of ranges would take several times the size of the file (rule 3)."""
     return int(ranges.lengths.sum()) * element_size > _MAX_SHARING * reader.data.size
 
 
 def texts_of(reader: VectorReader, ranges: Ranges) -> list[str] | None:
-    """Return strings; None if one is not UTF-8, or they are shared too often."""
+    """Return strings; None if any is not UTF-8 or they are shared too often (rule 3)."""
     if is_shared_too_often(reader, ranges):
         return None
     try:
@@ -150,7 +150,7 @@ def write_commits(
 ) -> NDArray[np.int64] | None:
     """Write log entries of commits; return their handles.
 
-    None, with nothing written, if a number does not fit.
+    Returns None and writes nothing if a number does not fit.
     """
     branches, snapshot_ids, updated_at, backups = zip(*commits, strict=True)
     try:
@@ -208,7 +208,7 @@ def _point(
     vtable: int,
     **targets: Sequence[int] | NDArray[np.int64],
 ) -> None:
-    """Set the offsets from tables at these handles to their vtable and their other parts."""
+    """Set the offsets in tables, located by their handles, to the vtable and to ``targets``."""
     rows["vtable"] = vtable - row_handles
     for name, handles in targets.items():
         at = row_handles - layout.offsets[name]

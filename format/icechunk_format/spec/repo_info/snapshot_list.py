@@ -5,11 +5,11 @@ columns and a tenth of a second as objects, so objects are made on demand.
 
 Rules of this file
 ------------------
-1. Rows are sorted by id, and a list never changes: `with_snapshot` returns another one.
-2. Messages and values of metadata are in one block of bytes, as the file stores them: each after
-   its length and before zeros. Writing copies the block.
-3. Pruned logs are in the same block, shorter lists first: after an expiry that keeps tags each list
-   begins like the one before it, and all are as many ids as the square of the tags.
+1. Rows are sorted by id. A list is immutable: `with_snapshot` returns a new one.
+2. Messages and metadata values are in one block of bytes, as in the file: a length, the bytes, and
+   padding with zeros. Writing copies the block.
+3. Pruned logs are in the same block, shorter lists first. After an expiry that keeps n tags they
+   hold on the order of n² ids, but each list begins like the one before it, which compresses well.
 
 Specification: "Repo Info File", table ``SnapshotInfo``.
 """
@@ -37,11 +37,11 @@ from icechunk_format.spec.tables.byte_ranges import starts_of
 from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
-# One object costs as much as the columns of a hundred; after this many, all are made at once.
+# Objects are made singly up to this many, then for all rows together, which is far cheaper per row.
 _ASKED_SINGLY: Final = 64
 _MADE_AT_ONCE: Final = 4096
 NONE: Final = -1
-"""In columns of rows and of offsets: no parent, no logs."""
+"""Marks a missing parent or missing logs in columns of rows and offsets."""
 _LENGTH: Final = 4
 
 
@@ -64,7 +64,7 @@ class SnapshotColumns:
     names
         Distinct names of items, sorted.
     pruned
-        Offsets in the block of the number of pruned logs and their ids; -1 without any.
+        Offsets in the block of the number of pruned logs and their ids; -1 if there are none.
     spec_version, origin
         Encoding of the values, and the key of their object.
     """
@@ -84,7 +84,7 @@ class SnapshotColumns:
 
 
 class SnapshotList(SnapshotLines):
-    """Summaries of snapshots by id, sorted by id.
+    """Mapping from id to the summary of a snapshot, sorted by id.
 
     Threads may share it: its cache is replaced in one step.
     """
@@ -123,7 +123,7 @@ class SnapshotList(SnapshotLines):
         return found
 
     def line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """Yield a listed snapshot and its ancestors; FormatError where parents form a cycle."""
+        """Yield a listed snapshot and its ancestors; raise FormatError if parents form a cycle."""
         ids, parents = self.columns.ids, self.columns.parents.data
         texts: bytes | memoryview = self.columns.texts.data
         is_done = bytearray(len(self))
@@ -140,7 +140,7 @@ class SnapshotList(SnapshotLines):
             yield from self._infos(np.array(rows), made[:-1], above, texts)
             if row != NONE and is_done[row]:
                 raise broken_line(made[-1], "is its own ancestor")
-            # Most callers want a few; the objects of many are made faster together.
+            # Most callers need a few; larger batches are faster per object.
             if count < _MADE_AT_ONCE <= 4 * count:
                 texts = self.columns.texts.tobytes()
             count = min(4 * count, _MADE_AT_ONCE)
@@ -154,7 +154,8 @@ class SnapshotList(SnapshotLines):
     ) -> list[SnapshotInfo]:
         """Return the objects of some rows, given the ids of these and of their parents.
 
-        ``texts`` is the block of rule 2: as bytes it is cut faster, but copied first.
+        ``texts`` is the block of rule 2: bytes are sliced faster than a memoryview, but need a
+        copy.
         """
         held = self.columns
         return frozen_values(
@@ -199,7 +200,7 @@ class SnapshotList(SnapshotLines):
 def _cut(
     texts: NDArray[np.uint8], heads: NDArray[np.int64], source: bytes | memoryview
 ) -> list[bytes | memoryview]:
-    """Return the strings whose lengths are at these offsets, as parts of ``source``."""
+    """Slice ``source`` at strings, given the offsets of their lengths."""
     starts = heads + _LENGTH
     ends = starts + texts.view("<u4")[heads // _LENGTH]
     return [source[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -216,7 +217,7 @@ def with_logs(
     starts: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy pruned logs behind a block; return the block, and the column of rule 3."""
+    """Append pruned logs to a block; return the new block and the column ``pruned``."""
     rows = np.argsort(counts, kind="stable")[int((counts == 0).sum()) :]
     content, heads = pack_ranges(source, starts[rows], counts[rows] * SnapshotId.SIZE)
     content.view("<u4")[heads // _LENGTH] = counts[rows]
@@ -229,10 +230,10 @@ def with_logs(
 
 
 def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | None:
-    """Return a list of snapshots sorted by id.
+    """Return a list of snapshots, given sorted by id.
 
-    None if a parent is not among them, or a number does not fit: writing them one at a time then
-    locates the first fault. Metadata is translated to the spec version.
+    Returns None if a parent is not among them or a number does not fit: writing them one at a time
+    then locates the first fault. Metadata is translated to the spec version.
     """
     rows = {info.id.raw: row for row, info in enumerate(infos)}
     raw = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, SnapshotId.SIZE)
@@ -271,7 +272,7 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | 
 def with_snapshot(
     snapshots: Mapping[SnapshotId, SnapshotInfo], info: SnapshotInfo
 ) -> Mapping[SnapshotId, SnapshotInfo]:
-    """Return snapshots and a new one; a ``SnapshotList`` stays one if possible."""
+    """Add a snapshot; a ``SnapshotList`` is returned for a ``SnapshotList`` if possible."""
     if isinstance(snapshots, SnapshotList):
         grown = _inserted(snapshots, info)
         if grown is not None:
@@ -282,7 +283,7 @@ def with_snapshot(
 def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | None:
     held = snapshots.columns
     parents_row = [] if info.parent_id is None else snapshots.rows_of([info.parent_id])
-    # Its parent is another row, so the row is made as a root.
+    # The parent is not in this list of one, so the row is made as a root.
     alone = list_of([replace(info, parent_id=None)], held.spec_version)
     if NONE in parents_row or alone is None:
         return None
@@ -311,7 +312,7 @@ def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | Non
 
 
 def _renumbered(held: SnapshotColumns, names: tuple[str, ...]) -> NDArray[np.int64]:
-    """Return the indices of the items' names among more names."""
+    """Return ``item_names`` as indices into other names, which include the current ones."""
     if held.names == names:
         return held.item_names
     numbers = np.array([names.index(name) for name in held.names], dtype=np.int64)

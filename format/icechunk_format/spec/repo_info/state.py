@@ -1,6 +1,6 @@
 """The state of a repository in the repo info file: refs, history and log.
 
-``RepoInfo`` refers to snapshots by id; the file does by their index in a list.
+``RepoInfo`` refers to snapshots by id; the file by their index in a list.
 
 Specification: "Repo Info File".
 """
@@ -27,7 +27,7 @@ from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 
 class SnapshotIds(Sequence[SnapshotId]):
-    """Ids over their bytes, uint8 of shape (n, 12); each object is made on access."""
+    """Sequence of ids stored as uint8 of shape (n, 12); each object is made on access."""
 
     __slots__ = ("raw",)
 
@@ -36,7 +36,7 @@ class SnapshotIds(Sequence[SnapshotId]):
 
     @classmethod
     def of(cls, ids: Sequence[SnapshotId]) -> SnapshotIds:
-        """Return the same ids in this form."""
+        """Convert a sequence of ids."""
         return ids if isinstance(ids, cls) else cls(SnapshotId.rows(ids))
 
     def __len__(self) -> int:
@@ -89,15 +89,15 @@ class SnapshotInfo:
 
 
 class SnapshotLines(Mapping[SnapshotId, SnapshotInfo]):
-    """Snapshots that follow a line of parents by themselves."""
+    """Mapping of snapshots with a fast walk along parents."""
 
     @abstractmethod
     def line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """Yield a listed snapshot and its ancestors; FormatError where parents form a cycle."""
+        """Yield a listed snapshot and its ancestors; raise FormatError if parents form a cycle."""
 
 
 def broken_line(snapshot_id: SnapshotId, problem: str) -> FormatError:
-    """Return the error of a history that does not end."""
+    """Return the error for a history that does not end at a root."""
     return FormatError(
         f"snapshot {snapshot_id} {problem}; history must end at a snapshot without parent",
         object_key=object_keys.REPO,
@@ -121,13 +121,13 @@ class RepoInfo:
     latest_updates
         The newest part of the operations log, newest first.
     repo_before_updates
-        Name below ``overwritten/`` of the backup that continues the log; None at its end.
+        Name below ``overwritten/`` of the backup that continues the log; None if it is complete.
     metadata_items
         Metadata of the repository as stored; ``metadata`` decodes it.
     config
         Configuration as the stored FlexBuffer; None for the defaults.
     enabled_feature_flags, disabled_feature_flags
-        Numbers of set flags, ascending; None if no flag was ever set.
+        Numbers of the flags, ascending; None if no flag was ever set.
     """
 
     spec_version: int = SPEC_V2

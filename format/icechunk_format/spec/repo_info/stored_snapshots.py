@@ -1,7 +1,7 @@
 """Reads and writes the snapshots of the repo info file in bulk, as columns.
 
-None is returned for a list with any fault: rules 2 and 3 of `lists`. All strings are checked when
-the file is read.
+Reading returns None for a list with any fault, by rules 2 and 3 of `lists`. All strings are checked
+when the file is read.
 
 Specification: "Repo Info File", table ``SnapshotInfo``.
 """
@@ -45,7 +45,7 @@ _ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_fiel
 def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, SnapshotIds] | None:
     """Read snapshots as columns sorted by id, and their ids in stored order.
 
-    None if the caller must read them one by one.
+    Returns None if the caller must read them one by one.
     """
     span = root.vector("snapshots", 4)
     if span is None or span[1] < MIN_ROWS:
@@ -82,7 +82,7 @@ def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, Sna
     order = np.argsort(id_keys(ids), kind="stable")
     row_of_stored = np.empty(count, dtype=np.int64)
     row_of_stored[order] = np.arange(count)
-    # With -1 appended, -1 is the row of no parent.
+    # The appended -1 maps a missing parent, -1, to itself.
     new_parents = np.append(row_of_stored, NONE)[parents[order]].astype(np.int32)
     moved_items = ragged_rows(starts_of(counts)[order], counts[order])
     columns = SnapshotColumns(
@@ -103,7 +103,7 @@ def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, Sna
 
 
 def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
-    """Return True if all ranges are UTF-8, and not shared too often."""
+    """Return True if all ranges are UTF-8 and not shared too often (rule 3 of `lists`)."""
     if is_shared_too_often(reader, ranges):
         return False
     joined, _ = collect(reader.data, ranges.starts, ranges.lengths)
@@ -113,10 +113,9 @@ def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
 def _read_items(
     reader: VectorReader, spans: Ranges
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges] | None:
-    """Return names, and columns of the items of all rows; None to read them one by one.
+    """Return distinct names, items per row, and the name's index and value range of each item.
 
-    The columns are the number of items of each row, and the index of the name and the value of each
-    item.
+    Returns None if the caller must read the items one by one.
     """
     counts = spans.lengths
     if int(counts.sum()) * 4 > reader.data.size:
@@ -139,7 +138,7 @@ def _read_items(
     keys = rows * max(1, len(names)) + item_names
     kept = np.arange(len(keys))
     if (keys[1:] <= keys[:-1]).any():
-        # Of two items with one name, the first counts.
+        # If a row has several items with one name, the first is used.
         kept = np.unique(keys, return_index=True)[1]
     new_counts = np.bincount(rows[kept], minlength=len(counts)).astype(np.int64)
     return names, new_counts, item_names[kept], values.take(kept)
@@ -166,7 +165,7 @@ def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.in
 def _write_items(
     writer: TableWriter, held: SnapshotColumns, values: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Write a vector of metadata items per row; return their handles."""
+    """Write a vector of metadata items for each row; return their handles."""
     counts = held.item_counts
     names = np.array([writer.text(name) for name in held.names], dtype=np.int64)
     tables = np.zeros(len(values), dtype=_ITEM_LAYOUT.dtype)

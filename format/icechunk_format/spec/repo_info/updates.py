@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. Each kind of update is a value class named as in ``repo.fbs``; its decorator declares the storage
    of its fields.
-2. An entry of a newer kind is kept as the number of its kind, so that history stays readable. Its
-   details have an unknown schema and cannot be written: see `repo_info.file.encode`.
+2. An entry of a newer kind is read as the number of its kind, so that history stays readable. Its
+   details have an unknown schema, so it cannot be written: see `repo_info.file.encode`.
 
 Specification: "Updates to the repo info file" and the union ``UpdateType`` of ``repo.fbs``.
 """
@@ -66,7 +66,7 @@ class RepoStatus:
 
 
 class UpdateDetails:
-    """Base of the kinds of updates, which ``_kind`` declares."""
+    """Base class of the details of an update; ``_kind`` declares each subclass."""
 
     __slots__ = ()
 
@@ -234,8 +234,8 @@ class Update:
     updated_at
         Microseconds since 1970-01-01T00:00:00Z.
     backup_path
-        Name below ``overwritten/`` of the copy of ``repo`` whose newest entry this is; None for the
-        newest entry of ``repo`` itself, which has no copy yet.
+        Name below ``overwritten/`` of the backup of ``repo`` in which this entry is the newest;
+        None for the newest entry of ``repo`` itself, which has no backup yet.
     """
 
     details: UpdateDetails
@@ -244,7 +244,7 @@ class Update:
 
     @property
     def kind(self) -> UpdateKind:
-        """The kind of the entry; UNKNOWN for those of newer libraries."""
+        """The kind of the entry; UNKNOWN for kinds that only newer libraries define."""
         return _KIND_OF.get(type(self.details), UpdateKind.UNKNOWN)
 
 
@@ -254,7 +254,7 @@ def read_status(table: Table) -> RepoStatus:
     if number not in Availability.__members__.values():
         raise UnsupportedError(
             f"{table.file_type} {table.object_key!r} has the availability {number}, but this "
-            f"library knows {[int(a) for a in Availability]}; upgrade icechunk-spark",
+            f"library supports {[int(a) for a in Availability]}; upgrade icechunk-spark",
             object_key=table.object_key,
             found=number,
             allowed=tuple(int(a) for a in Availability),
@@ -285,7 +285,7 @@ def read_backup_name(table: Table, field: str) -> str | None:
 
 
 def read_update(table: Table) -> Update:
-    """Read one entry of the log; kinds of newer libraries become ``UnknownUpdate``."""
+    """Read one entry of the log; an unknown kind becomes ``UnknownUpdate``."""
     number = table.union_kind("update_type")
     details: UpdateDetails
     if number in _NUMBERS:

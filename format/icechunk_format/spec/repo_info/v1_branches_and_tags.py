@@ -3,9 +3,8 @@
 Rules of this file
 ------------------
 1. A ref file is a JSON object with the key ``snapshot``; other keys are ignored.
-2. A deleted tag keeps its file and gets an empty one beside it, the tombstone; its name cannot be
-   reused.
-3. Names contain no ``/``, and new ones are not empty. Version 2 has no such rule.
+2. Deleting a tag keeps its file and adds an empty one, the tombstone; the name cannot be reused.
+3. Names contain no ``/``, and new ones are not empty. Version 2 allows both.
 
 Specification: "References" of spec version 1; version 2 keeps refs in ``repo``.
 """
@@ -30,7 +29,7 @@ _TOMBSTONE = "/ref.json.deleted"
 
 
 class RefKey(NamedTuple):
-    """The branch or tag of an object key below ``refs/``."""
+    """The branch or tag that an object key below ``refs/`` belongs to."""
 
     kind: RefKind
     name: str
@@ -78,7 +77,7 @@ def check_ref_name(name: str) -> str:
 
 
 def parse_ref_key(key: str) -> RefKey | None:
-    """Return the ref of a key below ``refs/``; None for other objects."""
+    """Return the ref that a key below ``refs/`` belongs to; None for other objects."""
     if not key.startswith(REFS):
         return None
     is_tombstone = key.endswith(_TOMBSTONE)

@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. Every offset, length and count is checked, for all nodes at once. Strings are only checked to be
+1. Every offset, length and count is checked, for all nodes together. Strings are only checked to be
    inside the file; `snapshot.nodes` decodes them on access.
 2. Nodes may share their parts within the budget of the file (`tables.reader`).
-3. Nodes out of order are sorted by the bytes of their paths. Of two nodes with one path the first
-   counts.
+3. Nodes out of order are sorted by the bytes of their paths. If several nodes have one path, the
+   first is used.
 
 Specification: "Snapshot Files", schema ``snapshot.fbs``. The writing side is `encode_nodes`.
 """
@@ -57,7 +57,7 @@ def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
     ids = tables.structs(_ID, "id", NodeId.SIZE)
     paths = tables.ranges(_PATH, "path")
     if int(paths.lengths.sum()) > reader.data.size:
-        reader.fail("the paths claim more bytes than the object has", "nodes.path")
+        reader.fail("the paths take more bytes than the object has", "nodes.path")
     user_data = tables.ranges(_USER_DATA, "user_data")
     root.charge("nodes.user_data", int(user_data.lengths.sum()))
     kinds = tables.scalars(_KIND, "node_data_type", "<u1")
@@ -111,7 +111,7 @@ def _check_kinds(root: Table, kinds: NDArray[np.uint8]) -> None:
 
 
 def _spread(per_array: NDArray[_Item], is_array: NDArray[np.bool_]) -> NDArray[_Item]:
-    """Return one item per node from one per array, zero for groups."""
+    """Expand one item per array to one per node, zero for groups."""
     spread = np.zeros(is_array.shape, dtype=per_array.dtype)
     spread[is_array] = per_array
     return spread
@@ -120,9 +120,9 @@ def _spread(per_array: NDArray[_Item], is_array: NDArray[np.bool_]) -> NDArray[_
 def _read_dimensions(
     root: Table, reader: VectorReader, arrays: Tables
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint32]]:
-    """Return the number of dimensions of each array, and elements and chunks along each of them.
+    """Return the number of dimensions of each array, and elements and chunks of each dimension.
 
-    The list of spec version 2 applies if an array has it, else that of version 1.
+    The list of spec version 2 is used if an array has it, else that of version 1.
     """
     field = f"{_DATA}.shape"
     is_new = arrays.has(_SHAPE_V2, "shape_v2")
@@ -157,7 +157,7 @@ def _read_names(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
     """Return a mask of arrays with dimension names, and the range of each dimension's name.
 
-    Writers store an unnamed dimension without a name; an empty name means the same.
+    An absent or empty name means that the dimension is unnamed.
     """
     field = f"{_DATA}.dimension_names"
     has_names = arrays.has(_DIMENSION_NAMES, "dimension_names")

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. The tables of all nodes are a few structured arrays (`tables.bulk_writer`). Paths and metadata
    documents are copied block by block while the file is compressed.
-2. Lists of the other spec version are absent or empty, because readers take the list they find.
+2. Lists of the other spec version are absent or empty, because readers use whichever is present.
 
 Specification: "Snapshot Files", schema ``snapshot.fbs``. The reading side is `decode_nodes`.
 """
@@ -67,7 +67,7 @@ def _ref_layout(ndim: int) -> TableLayout:
 
 
 class EncodedNodes:
-    """The vector of nodes of a snapshot file and all its targets."""
+    """The vector of nodes of a snapshot file, with all tables and strings that it refers to."""
 
     def __init__(self, nodes: Nodes, *, is_v1: bool) -> None:
         self._made = Assembly(
@@ -83,11 +83,11 @@ class EncodedNodes:
 
     @property
     def size(self) -> int:
-        """Bytes, a multiple of 8. The buffer begins with the vector of nodes."""
+        """Size in bytes, a multiple of 8; the buffer begins with the vector of nodes."""
         return self._made.size
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the bytes; the next block may overwrite the memory of the one before."""
+        """Yield the bytes; each block may reuse the memory of the previous one."""
         return self._made.blocks()
 
     def _write(self, cells: OffsetVector, shapes_v1: NDArray[np.uint64] | None) -> None:
@@ -199,8 +199,8 @@ class EncodedNodes:
 def _shapes_v1(nodes: Nodes) -> NDArray[np.uint64]:
     """Return length and chunk length of each dimension, as spec version 1 stores them.
 
-    Version 1 stores a chunk length instead of a number of chunks. For every regular grid the
-    computed length gives that number again; other grids have no such length.
+    Version 1 stores a chunk length instead of a number of chunks. A length that yields this number
+    exists for regular grids only; other grids raise InvalidInputError.
     """
     columns = nodes.columns
     lengths, counts = columns.array_lengths, columns.num_chunks.astype(np.uint64)

@@ -2,14 +2,14 @@
 
 Rules of this file
 ------------------
-1. `Snapshot` serves both spec versions. On reading, the present lists determine the form of shapes
-   and manifest files, and the spec byte the encoding of metadata. On writing, ``spec_version``
-   determines both.
-2. Nodes are sorted by the raw UTF-8 bytes of their paths (`spec.node_path`). Files sorted in
-   another way are read and sorted. Existing writers can leave two nodes with one path: the first
-   counts, and ``duplicate_paths`` names it. Nodes are columns (`snapshot.nodes`); a commit copies
-   those that it does not touch without making objects of them.
-3. A missing parent group is not an error: existing writers can leave such nodes.
+1. `Snapshot` serves both spec versions. On reading, whichever lists are present determine the form
+   of shapes and manifest files, and the spec byte the encoding of metadata. On writing,
+   ``spec_version`` determines both.
+2. Nodes are sorted by the raw UTF-8 bytes of their paths (`spec.node_path`); files in another order
+   are sorted when read. Existing writers can store two nodes with one path: the first is used, and
+   ``duplicate_paths`` lists the path. Nodes are columns (`snapshot.nodes`), so a commit copies
+   unchanged nodes without making objects.
+3. A missing parent group is not an error: existing writers can store such nodes.
 4. ``user_data`` is opaque: its bytes are never parsed or changed.
 
 Specification: "Snapshot Files", schema ``snapshot.fbs``.
@@ -102,7 +102,7 @@ class Snapshot:
     nodes
         Sorted by path, paths unique.
     manifest_files
-        Every manifest file of any array.
+        The manifest files of all arrays.
     duplicate_paths
         Paths that the file contains more than once.
     """

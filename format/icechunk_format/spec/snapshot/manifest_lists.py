@@ -4,10 +4,10 @@ One array may have a hundred thousand manifests, so entries never become objects
 
 Rules of this file
 ------------------
-1. The manifest refs of all arrays of a snapshot are read in one pass of NumPy gathers, and each
-   array gets its slice (`snapshot.nodes`); `encode_nodes` writes them.
-2. Extents without ranges mean "the whole grid" to existing readers, and are read as such.
-3. The list of files is written as one ready-made block.
+1. NumPy gathers read the manifest refs of all arrays of a snapshot; `snapshot.nodes` slices them by
+   array, and `encode_nodes` writes them.
+2. Extents without ranges mean the whole grid, as for existing readers.
+3. The list of files is written as one block of bytes.
 
 Specification: ``ManifestRef``, ``ManifestFileInfo`` and ``ManifestFileInfoV2`` of ``snapshot.fbs``.
 """
@@ -39,8 +39,8 @@ _V1_FILE = np.dtype(
         "itemsize": 32,
     }
 )
-# A row is a table with its own targets. A vtable has its size, the size of the table, then the
-# offset of each slot.
+# A row is a table that contains all its fields. A vtable records its own size, the size of the
+# table, then the offset of each slot.
 _V2_FILE = np.dtype(
     {
         "names": ["vtable", "num_chunk_refs", "size_bytes", "id"],
@@ -62,8 +62,8 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 class ManifestRefs:
     """The manifests with the chunk references of one array.
 
-    ``ids`` are uint8 of shape (n, 12). ``extents`` are uint32 of shape (n, ndim, 2): the first
-    chunk coordinate of each manifest along each dimension, and the one after the last.
+    ``ids`` are uint8 of shape (n, 12). ``extents`` are uint32 of shape (n, ndim, 2): the range of
+    chunk coordinates of each manifest along each dimension, end exclusive.
     """
 
     ids: NDArray[np.uint8]
@@ -209,7 +209,7 @@ def read_manifest_refs(
     ndims: NDArray[np.int64],
     num_chunks: NDArray[np.uint32],
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """Read the references of all arrays of a snapshot at once."""
+    """Return ids and extents of the manifests of all arrays of a snapshot."""
     field = "nodes.node_data.manifests"
     counts = spans.lengths
     total = int(counts.sum())

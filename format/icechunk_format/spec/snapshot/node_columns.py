@@ -4,8 +4,8 @@ Paths, metadata documents and names are ranges of the bytes of their file.
 
 Rules of this file
 ------------------
-1. Columns never change; ``take`` makes new ones, which share the bytes.
-2. Ranges are not checked: `decode_nodes` has checked those of files.
+1. Columns are immutable; ``take`` returns new ones that share the bytes.
+2. Ranges are not checked here: `decode_nodes` checks those of files.
 
 Specification: tables ``NodeSnapshot`` and ``ArrayNodeData`` of ``snapshot.fbs``.
 """
@@ -70,7 +70,7 @@ class BytePool:
             copy_ranges(buffer, starts[rows] - first, target, positions[rows], lengths[rows])
 
     def joined(self, other: BytePool) -> BytePool:
-        """Return the bytes of both; those of ``other`` begin at the size of this one."""
+        """Return a pool of both; positions in ``other`` are shifted by the size of this pool."""
         buffers = [*self._buffers, *other._buffers]
         if len(buffers) > _MAX_BUFFERS:
             # Only the first may be large, so it is not copied.
@@ -82,10 +82,10 @@ class BytePool:
 class NodeColumns:
     """Nodes as columns.
 
-    Columns of nodes have shape (n,), those of array_lengths, num_chunks and names one item for each
-    dimension of each array, ``ref_ids`` one row for each manifest, and ``extents`` one row, uint32
-    (first, end), for each manifest and dimension. Starts and lengths refer to ``pool``; length 0
-    means no name.
+    Columns have one item per node, except: ``array_lengths``, ``num_chunks`` and names have one per
+    dimension of each array, ``ref_ids`` one row per manifest, and ``extents`` one row, uint32
+    (first, end), per manifest and dimension. Starts and lengths refer to ``pool``; a name of length
+    0 is absent.
     """
 
     pool: BytePool
@@ -130,7 +130,7 @@ class NodeColumns:
         return self.pool.get_many(self.path_starts, self.path_lengths)
 
     def take(self, rows: NDArray[np.intp], more: NodeColumns | None = None) -> NodeColumns:
-        """Return some nodes, and those of ``more``, in the order of ``rows``."""
+        """Return the nodes at ``rows``, which number those of ``more`` after the own ones."""
         columns = self._arrays()
         others: dict[str, NDArray[Any]] = {}
         pool = self.pool
@@ -152,18 +152,18 @@ class NodeColumns:
         ):
             items = ragged_rows(starts_of(counts)[rows], counts[rows])
             rows_of.update(dict.fromkeys(names, items))
-        # Column by column, so that only one of them exists twice.
+        # Columns are joined one by one, so that only one exists twice in memory.
         taken = {name: whole(name)[rows_of.get(name, rows)] for name in columns}
         return NodeColumns(pool=pool, **taken)
 
     def equals(self, other: NodeColumns) -> NDArray[np.bool_]:
-        """Return a mask of the nodes that equal those of the same rows in another list."""
+        """Return a mask of the nodes that equal the node at the same row of ``other``."""
         same: NDArray[np.bool_] = np.ones(len(self), dtype=np.bool_)
         for name in ("ids", "is_array", "has_names", "ndims", "ref_counts"):
             equal = getattr(self, name) == getattr(other, name)
             same &= equal.all(axis=tuple(range(1, equal.ndim)))
         if not same.all():
-            # Then the other columns differ in their numbers of rows.
+            # The remaining columns may have different numbers of rows; compare equal nodes only.
             rows = np.flatnonzero(same)
             same[rows] = self.take(rows).equals(other.take(rows))
             return same
@@ -190,7 +190,7 @@ class NodeColumns:
         return same
 
     def compacted(self) -> NodeColumns:
-        """Return the nodes, without unused bytes if those are many."""
+        """Drop unused bytes of the pool if they are more than three quarters of it."""
         spans = {name: getattr(self, f"{name}_lengths") for name in ("path", "user_data", "name")}
         used = sum(int(lengths.sum()) for lengths in spans.values())
         if self.pool.size <= 4 * used:

@@ -31,10 +31,10 @@ _NODES_AT_ONCE: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayNode:
-    """Entry of an array in a snapshot, besides its ``zarr.json``.
+    """Entry of an array in a snapshot, without its ``zarr.json``.
 
-    ``num_chunks`` are those of the (outer) chunk grid. ``dimension_names`` has a name or None per
-    dimension, and is None if the array has no names.
+    ``num_chunks`` counts chunks of the (outer) chunk grid along each dimension. ``dimension_names``
+    has a name or None per dimension, and is None if the array has no names.
     """
 
     shape: tuple[int, ...]
@@ -217,7 +217,7 @@ class Nodes(Sequence[NodeSnapshot]):
         return None if number is None else self._path(number, self.columns.path(number))
 
     def has_id(self, node_id: NodeId) -> bool:
-        """Return True if a node has an id."""
+        """Return True if a node with this id exists."""
         return self._number_of_id(node_id) is not None
 
     def _number_of_id(self, node_id: NodeId) -> int | None:
@@ -236,7 +236,7 @@ class Nodes(Sequence[NodeSnapshot]):
     def descendants(self, path: str) -> range:
         """Return the indices of all nodes inside a group at any depth, without the group."""
         prefix = b"/" if path == ROOT else f"{path}/".encode("utf-8", errors="surrogatepass")
-        # "0" is the byte after "/", so these keys enclose exactly that prefix.
+        # "0" is the byte after "/", so exactly the paths with this prefix sort between these keys.
         first = self._first_not_before(prefix)
         last = self._first_not_before(prefix[:-1] + b"0", first)
         if path == ROOT and first < last and self.columns.path(first) == b"/":
@@ -267,9 +267,9 @@ class Nodes(Sequence[NodeSnapshot]):
     # -- changing -----------------------------------------------------------------------------
 
     def changed(self, gone: Iterable[str], new: Iterable[NodeSnapshot]) -> Nodes:
-        """Return these nodes without some paths and with new nodes.
+        """Return the nodes without the paths ``gone`` and with the nodes ``new``.
 
-        Columns of other nodes are copied unchanged.
+        The other nodes are copied as columns.
         """
         stays = np.ones(len(self), dtype=np.bool_)
         for path in gone:

@@ -1,12 +1,12 @@
 """Finds lists in metadata files that violate the order of the format.
 
-Decoders sort such lists. Other clients find entries by binary search, and miss those out of order,
-so `verify` checks the stored order.
+Decoders here sort such lists. Other clients use binary search and miss entries out of order, so
+`verify` checks the stored order.
 
 Rules of this file
 ------------------
-1. Payloads were decoded before, so damage is already known. The decoder's reader is used, since
-   another one would refuse bytes that the decoder ignores.
+1. The caller has decoded the payload, which detects damage. Each function uses the same reader as
+   the decoder, since another would refuse bytes that the decoder ignores.
 2. Results are names of lists, for messages, in the order of the schema.
 
 Specification: the MUST-be-sorted notes of ``repo.fbs``, ``snapshot.fbs``, ``manifest.fbs`` and
@@ -103,7 +103,7 @@ class StoredRefs:
     Parameters
     ----------
     is_sorted
-        Whether coordinates ascend; equal neighbours are allowed.
+        True if coordinates ascend; equal neighbours are allowed.
     repeated
         Coordinates of references after the first with the same coordinate.
     ambiguous

@@ -1,22 +1,22 @@
 """Reads vectors of a million flatbuffers tables as NumPy columns, without an object per table.
 
-A manifest or a transaction log is a few tables around one huge vector of small tables, whose
-offsets are followed all at once with NumPy gathers.
+A manifest or a transaction log is a few tables around one huge vector of small tables; NumPy
+gathers follow all its offsets together.
 
 Rules of this file
 ------------------
-1. Every offset, length and count is checked, for all rows at once, *before* its target is read.
+1. Every offset, length and count is checked, for all rows together, *before* its target is read.
    Only ``FormatError`` is raised, whatever the bytes are.
-2. Memory is bounded by the size of the buffer: a vector may not claim more elements than the buffer
-   has bytes for, nor may many tables share one vector to multiply its content.
+2. Memory is bounded by the size of the buffer: a vector must fit into it, and tables must not share
+   vectors so that the copies exceed it.
 3. Alignment is not required, since gathers do not need it.
 4. Absent fields become defaults; ``Tables.has`` marks the rows with a field.
-5. All steps from a vector to a column are in this file, since each relies on the checks before it.
+5. All steps from a vector to a column are in this file, since each relies on earlier checks.
 
-How a column is read: table position -> its vtable (nearly all tables share a few, so vtables are
-numbered once and each row keeps a number) -> offset of the field in the table -> gather. In most
-lists all tables share one vtable. Then one check of the outermost tables holds for the fields of
-all tables, and small files take few NumPy calls.
+A column is read in these steps: table position -> its vtable (nearly all tables share a few, so
+vtables are numbered once and each row keeps a number) -> offset of the field in the table ->
+gather. In most lists all tables share one vtable. Then checking the last table covers all of them,
+and small files take few NumPy calls.
 
 Spec: https://flatbuffers.dev/internals. The writing side is `bulk_writer`.
 """
@@ -88,7 +88,7 @@ class VectorReader:
         self.check_end(int(np.max(starts + lengths * size)), field)
 
     def check_end(self, end: int, field: str) -> None:
-        """Raise unless a position is not after the end of the buffer."""
+        """Raise if a position is after the end of the buffer."""
         if end > self.data.size:
             self.fail(f"a vector exceeds the {self.data.size} bytes of the object", field)
 
@@ -107,7 +107,7 @@ class VectorReader:
         return found
 
     def number(self, position: int, kind: struct.Struct, field: str) -> int:
-        """Read one number, which must be inside the buffer."""
+        """Read one number, or raise if it is not inside the buffer."""
         if not 0 <= position <= self.data.size - kind.size:
             self.fail(f"an offset points outside the {self.data.size} bytes", field)
         found: int = kind.unpack_from(self.data.data, position)[0]
@@ -133,7 +133,7 @@ class VectorReader:
         return self.tables(positions, field)
 
     def tables_of(self, spans: Ranges, field: str) -> Tables:
-        """Return the tables of vectors of offsets, one vector after another."""
+        """Return the tables of several vectors of offsets, in order."""
         cells = spans.cells(_OFFSET_SIZE)
         return self.tables(cells + self.offsets(cells, field), field)
 
@@ -146,7 +146,7 @@ class VectorReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """The first byte and the number of elements of one vector or string per row; 0 if absent."""
+    """The position and the number of elements of a vector or string per row; 0 if absent."""
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
@@ -156,7 +156,7 @@ class Ranges:
         return Ranges(starts=self.starts[rows], lengths=self.lengths[rows])
 
     def cells(self, step: int) -> NDArray[np.int64]:
-        """Return the positions of the elements, of ``step`` bytes each, of all rows."""
+        """Return the positions of the elements of all rows; an element has ``step`` bytes."""
         within = ragged_rows(np.zeros_like(self.lengths), self.lengths)
         return np.repeat(self.starts, self.lengths) + step * within
 
@@ -204,7 +204,7 @@ class Tables:
         reader.check_ranges(positions, self._spread(self._table_sizes), 1, field)
 
     def _read_shared(self, at: int, last: int) -> SharedVtable | None:
-        """Check the one vtable, and that all tables are inside the buffer.
+        """Check the shared vtable, and that all tables are inside the buffer.
 
         Tables cannot start before the buffer, since their unsigned offsets have been read.
         """
@@ -221,7 +221,7 @@ class Tables:
         return len(self.positions)
 
     def _spread(self, per_vtable: NDArray[Any]) -> NDArray[Any]:
-        """Return one value per row from one per vtable."""
+        """Expand one value per vtable to one per row."""
         if self._codes is not None:
             return per_vtable[self._codes]
         return np.empty(0, dtype=per_vtable.dtype)
@@ -264,7 +264,7 @@ class Tables:
         self.r.fail("the field overlaps the first offset of its table", field)
 
     def has(self, slot: int, name: str) -> NDArray[np.bool_]:
-        """Return a mask of the rows with a field."""
+        """Return a mask of the rows that have a field."""
         if self._shared is not None:
             is_there = self._shared_offset(self._shared, slot, 1, name) != 0
             return np.full(len(self), is_there, dtype=np.bool_)
@@ -388,7 +388,7 @@ class Tables:
         return packed.view(kind.base).reshape(len(self), count, *kind.shape)
 
     def table_vectors(self, slot: int, name: str) -> list[Tables]:
-        """Return a required vector of tables per row; for short lists of rows."""
+        """Return the required vector of tables of each row, for short lists of rows."""
         self.require(slot, name)
         found = self.ranges(slot, name, _OFFSET_SIZE)
         if int(found.lengths.sum()) * _OFFSET_SIZE > self.r.data.size:

@@ -1,20 +1,20 @@
 """Writes vectors of a million flatbuffers tables from NumPy columns.
 
-All tables of one kind have one layout, so that they are one NumPy structured array and their
-offsets are arithmetic. The flatbuffers builder writes back to front, one field at a time, which
-takes tens of seconds for a million tables.
+All tables of one kind share a layout, so they form one NumPy structured array, and their offsets
+are computed for the whole column. The flatbuffers builder writes one field at a time, which takes
+tens of seconds for a million tables.
 
 Rules of this file
 ------------------
 1. The buffer grows front to back and parents come before children, because the format's offsets are
    unsigned and point forward. Only a table's offset to its vtable may point anywhere.
-2. Numbers are at multiples of their size from the start of the buffer, structs of bytes anywhere,
-   lengths of vectors at multiples of 4: other readers verify that.
+2. Other readers verify alignment: numbers are at multiples of their size from the start of the
+   buffer, lengths of vectors at multiples of 4, structs of bytes anywhere.
 3. All tables of one kind share one vtable. A field is in all of them or in none; callers split rows
    that differ. Numbers that equal their default may be written.
-4. A buffer stays below 2 GiB, the limit of every reader; a larger one is ``InvalidInputError``.
-5. Content too large for memory is made block by block while the buffer is written. Positions follow
-   from sizes, never from content.
+4. A buffer stays below 2 GiB, the limit of every reader; a larger one raises ``InvalidInputError``.
+5. Content too large for memory is made block by block while the buffer is written. Positions depend
+   on sizes, never on content.
 
 Spec: https://flatbuffers.dev/internals. The reading side is `bulk_reader`.
 """
@@ -92,7 +92,7 @@ class TableLayout:
         offsets = [0]
         pending, end = dict(fields), 4
         while pending:
-            # The largest field without padding, else the one with the least.
+            # The field that needs the least padding, the largest of equal ones.
             name = min(
                 pending, key=lambda n: (-end % pending[n].alignment, -pending[n].dtype.itemsize)
             )
@@ -146,9 +146,9 @@ class Assembly:
     def __init__(
         self, subject: str, *, remedy: str = "split it into several", is_part: bool = False
     ) -> None:
-        """Start a buffer; a part of another buffer has neither a root offset nor an identifier.
+        """Start a buffer, without root offset and identifier if it is part of another buffer.
 
-        ``subject`` and ``remedy`` are parts of the error for a buffer that is too large.
+        ``subject`` and ``remedy`` are parts of the message for a buffer that is too large.
         """
         self._subject = subject
         self._remedy = remedy
@@ -175,7 +175,8 @@ class Assembly:
         return self._size - size, segment[padding:]
 
     def _count_shared(self, size: int) -> None:
-        # Other readers limit the visited bytes, so shared vtables and strings count each time.
+        # Other readers limit the bytes that they visit, so shared vtables and strings count
+        # repeatedly.
         self._check_room(size)
         self._extra_apparent += size
 
@@ -214,14 +215,14 @@ class Assembly:
         return made
 
     def offset_vector(self, count: int) -> tuple[int, OffsetVector]:
-        """Reserve a vector of offsets to tables; return the position of its length, and cells."""
+        """Reserve a vector of offsets to tables; return its position and its cells."""
         position, raw = self.reserve(4 + 4 * count)
         cells = raw.view(OFFSET)
         cells[0] = count
         return position, OffsetVector(cells=cells[1:], start=position + 4)
 
     def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
-        """Reserve a vector of offsets per row; return the positions of the lengths, and cells."""
+        """Reserve a vector of offsets per row; return their positions and all cells."""
         heads = np.cumsum(counts + 1) - (counts + 1)
         base, raw = self.reserve(OFFSET.itemsize * (int(counts.sum()) + len(counts)))
         words = raw.view(OFFSET)
@@ -278,7 +279,7 @@ class Assembly:
         lengths: NDArray[np.int64],
         copy: Callable[[slice, NDArray[np.uint8], NDArray[np.int64]], None],
     ) -> NDArray[np.int64]:
-        """Write byte vectors, like ``byte_vectors``, whose content ``blocks`` copies."""
+        """Write byte vectors like ``byte_vectors``; ``copy`` fills a block when it is written."""
         sizes = (lengths + (4 + 1 + 3)) & ~3
         ends: NDArray[np.int64] = np.cumsum(sizes)
         heads = ends - sizes
@@ -304,7 +305,7 @@ class Assembly:
     def streamed_tables(
         self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
     ) -> int:
-        """Reserve a vector of tables, which ``blocks`` makes."""
+        """Reserve a vector of tables; ``blocks`` makes them when they are written."""
         position, length = self.reserve(4)
         length[:] = np.frombuffer(struct.pack("<I", count), dtype=np.uint8)
         cells_at = self._later(4 * count, lambda: _cells(count, start - cells_at, step))
@@ -321,7 +322,7 @@ class Assembly:
         return self._size - size
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the buffer from front to back, with little of it in memory."""
+        """Yield the buffer from front to back, holding one block at a time."""
         for segment in self._segments:
             if isinstance(segment, np.ndarray):
                 yield memoryview(segment)
@@ -334,7 +335,7 @@ class Assembly:
 
 
 def _cells(count: int, distance: int, step: int) -> Iterator[memoryview]:
-    """Yield the offsets of cells to tables that begin at ``distance`` and are ``step`` apart."""
+    """Yield offsets to tables; the first is ``distance`` away, and tables are ``step`` apart."""
     for begin in range(0, count, _CELLS_AT_ONCE):
         rows = np.arange(begin, min(begin + _CELLS_AT_ONCE, count), dtype=np.int64)
         yield memoryview((distance + rows * (step - OFFSET.itemsize)).astype(OFFSET))
@@ -353,8 +354,8 @@ def _rows(blocks: Iterable[NDArray[Any]], distance: int) -> Iterator[memoryview]
 class OffsetVector:
     """The cells of one or many vectors of tables.
 
-    ``cells`` are the words from position ``start``; ``at`` are the indices of the cells among them,
-    or None for all.
+    ``cells`` are the 32-bit words from position ``start``; ``at`` are the indices of those that are
+    offsets, None for all.
     """
 
     cells: NDArray[np.uint32]

@@ -5,7 +5,7 @@ shared bytes. Ranges are grouped by length, and NumPy copies each group at once.
 
 Rules of this file
 ------------------
-1. Bounds are checked when ranges are read from a file, not again.
+1. Bounds are not checked here, but when ranges are read from a file.
 2. Work and memory grow with the copied bytes, not with the size of their buffer.
 """
 
@@ -34,7 +34,7 @@ def starts_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
-    """View ``data`` as all its overlapping runs of ``size`` bytes; indexing copies runs.
+    """View ``data`` as its overlapping windows of ``size`` bytes; indexing copies windows.
 
     The dtype is ``V<size>`` and the shape (len(data) - size + 1,). The caller ensures that ``0 <
     size <= len(data)`` and that ``data`` is contiguous.
@@ -45,20 +45,20 @@ def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
 def joined(
     parts: Sequence[bytes],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Join byte strings; return the bytes, and start and length of each."""
+    """Join byte strings; return the bytes, and the start and length of each string."""
     lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
     content = np.frombuffer(b"".join(parts), dtype=np.uint8)
     return content, np.cumsum(lengths) - lengths, lengths
 
 
 def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
-    """Group rows by length, so that one gather moves ranges of one length."""
+    """Group rows by length, so that one gather copies all ranges of a length."""
     if not lengths.size:
         return []
     first = int(lengths[0])
     if (lengths == first).all():
         return [(first, slice(None))] if first else []
-    # NumPy sorts numbers of 16 bits by radix, several times as fast as wider ones.
+    # NumPy sorts 16-bit numbers by radix, several times as fast as wider ones.
     keys = lengths.astype(np.uint16) if int(np.max(lengths)) < 1 << 16 else lengths
     order = np.argsort(keys, kind="stable")
     sorted_lengths = keys[order]
@@ -78,7 +78,7 @@ def copy_ranges(
     target_starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
 ) -> None:
-    """Copy many byte ranges at once; the caller ensures that they are inside."""
+    """Copy byte ranges between buffers; the caller checks the bounds."""
     for length, rows in length_groups(lengths):
         moved = byte_windows(source, length)[source_starts[rows]]
         byte_windows(target, length)[target_starts[rows]] = moved
@@ -96,8 +96,8 @@ def collect(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Copy ranges to a new buffer, equal neighbours only once.
 
-    Neighbouring chunks are often in one file, and repeat its name. Neighbours are compared among
-    the rows of one length, so rows of another length may be between them.
+    Neighbouring chunks are often in one file and repeat its name. Rows count as neighbours if only
+    rows of other lengths are between them.
     """
     placed = np.zeros(starts.shape, dtype=np.int64)
     parts: list[NDArray[np.uint8]] = []
@@ -106,7 +106,7 @@ def collect(
         at = starts[rows]
         is_moved = np.ones(at.shape, dtype=np.bool_)
         is_moved[1:] = at[1:] != at[:-1]
-        # Rows that repeat a range are equal without reading them.
+        # Rows that repeat the range before them need no comparison of bytes.
         content = byte_windows(source, length)[at[is_moved]]
         is_other = _differs_from_previous(content)
         kept = content[is_other].view(np.uint8)

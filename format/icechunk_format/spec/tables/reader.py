@@ -4,9 +4,8 @@ Rules of this file
 ------------------
 1. Each table, vector, string and struct is checked to be inside the payload before it is read; each
    failure is a ``FormatError`` with the path of the field, such as ``snapshots[3].message``.
-2. The schema fixes the depth, so a cycle of offsets cannot be followed. Many parents may share one
-   child, so a budget in proportion to the payload bounds the total work, far above the need of any
-   writer.
+2. The schema fixes the depth, so a cycle of offsets ends. Many parents may share one child, so a
+   budget in proportion to the payload bounds the total work, far above what valid files need.
 3. Fields that newer writers added at the end of a table are ignored, and so is the file identifier,
    as in other readers.
 4. Unaligned data is accepted.
@@ -34,7 +33,7 @@ T = TypeVar("T")
 _U32 = INLINE["u32"]
 _I32 = INLINE["i32"]
 
-# Work allowed per byte of payload, and cost of visiting a table.
+# The budget is this much per byte of payload plus a constant; each table visited costs a constant.
 _WORK_PER_BYTE = 64
 _WORK_FREE = 1 << 20
 _TABLE_COST = 64
@@ -43,7 +42,7 @@ _MEMO_SIZE = 256
 
 
 class _Payload:
-    """The bytes, names, budget and known vtables of all tables of one file."""
+    """The state shared by all tables of a file: bytes, names, remaining budget, known vtables."""
 
     __slots__ = ("data", "file_type", "memo", "object_key", "vtables", "work")
 
@@ -122,7 +121,7 @@ class Table:
 
     @property
     def payload(self) -> bytes:
-        """The bytes of all positions."""
+        """The decompressed flatbuffer."""
         return self._payload.data
 
     @property
@@ -136,7 +135,7 @@ class Table:
         return self._payload.file_type
 
     def charge(self, field: str, work: int) -> None:
-        """Take work of a bulk reader from the budget, or raise FormatError."""
+        """Subtract a bulk reader's work from the budget; raise FormatError if it is exceeded."""
         self._payload.work -= work
         if self._payload.work < 0:
             raise self.error(field, "the file refers to the same bytes too many times")
@@ -154,8 +153,8 @@ class Table:
             return None
         if offset < 4:
             raise self.error(field, "it overlaps the first offset of its table")
-        # The size in the vtable is not a bound: older builders let tables of several sizes share a
-        # vtable. The field must be inside the file.
+        # The table size in the vtable is no bound, since older builders let tables of several sizes
+        # share a vtable. The field must be inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
             raise self.error(field, f"its {spec.size} bytes do not fit into the file")
         return self._position + offset
@@ -209,7 +208,7 @@ class Table:
         return value
 
     def optional_raw_id(self, field: str) -> bytes | None:
-        """Read an inline id: 12 or 8 bytes as the schema says; None if absent."""
+        """Read an inline id, 12 or 8 bytes by the schema; None if absent."""
         at = self._locate(field)
         if at is None:
             return None
@@ -280,7 +279,7 @@ class Table:
         return self._required(field, self.optional_records(field, dtype))
 
     def _targets(self, field: str) -> list[int] | None:
-        """Return the targets of a vector of offsets, each with 4 bytes after it."""
+        """Return the targets of a vector of offsets; at least 4 bytes follow each target."""
         span = self.vector(field, 4)
         if span is None:
             return None
@@ -336,7 +335,7 @@ class Table:
         return self._required(field, self.optional_child(field, schema))
 
     def union_kind(self, field: str) -> int:
-        """Read the number of a required union, whose value ``child`` then reads."""
+        """Read the kind of a required union; ``child`` then reads its value."""
         kind = self.number(f"{field}_type")
         if kind == 0 or not self.has(field):
             raise self.error(

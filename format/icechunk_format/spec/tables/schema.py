@@ -26,7 +26,7 @@ INLINE: Final = {
     "id8": struct.Struct("<8s"),
     "id12": struct.Struct("<12s"),
 }
-"""The inline form of the fields of a table, by kind."""
+"""The packed form of a field inside its table, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class FieldSpec:
 class TableSchema:
     """The fields of one table of a ``.fbs`` file, in slot order.
 
-    ``fields`` are name to kind: ``u8 u16 u32 i32 u64 bool``, whose default is 0, ``offset`` for
-    vectors, strings and tables, ``id8`` or ``id12`` for the inline id structs. A union is two
-    fields, ``<name>_type="u8"`` and ``<name>="offset"``.
+    ``fields`` map names to kinds: ``u8 u16 u32 i32 u64 bool``, with the default 0, ``offset`` for
+    vectors, strings and tables, ``id8`` and ``id12`` for inline id structs. A union is two fields,
+    ``<name>_type="u8"`` and ``<name>="offset"``.
     """
 
     __slots__ = ("fields", "name")

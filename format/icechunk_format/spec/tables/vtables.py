@@ -1,7 +1,7 @@
 """Finds the distinct vtables of a list of tables, and the vtable of each table.
 
-A vtable has the offset of each field in a table. Tables of one list share very few of them, so
-`bulk_reader` can read columns instead of tables.
+A vtable records the offset of each field in a table. The tables of a list share very few vtables,
+so `bulk_reader` can read columns instead of tables.
 
 Spec: https://flatbuffers.dev/internals.
 """
@@ -20,8 +20,8 @@ _MAX_ELIMINATED_VTABLES: Final = 24
 class SharedVtable(NamedTuple):
     """The vtable of a list whose tables share one.
 
-    ``at`` and ``size`` are inside the buffer, and so are ``table_size`` bytes from the last table,
-    at ``last``.
+    The ``size`` bytes from ``at`` are inside the buffer, and so are ``table_size`` bytes from the
+    last table, at ``last``.
     """
 
     at: int
@@ -31,7 +31,7 @@ class SharedVtable(NamedTuple):
 
 
 def number_vtables(vtables: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
-    """Return the distinct vtables and the index of each row's (None if all are equal)."""
+    """Return the distinct vtables, and the index of each row's vtable (None if all are equal)."""
     if not vtables.size:
         return vtables, None
     first = vtables[0]

@@ -2,11 +2,10 @@
 
 Rules of this file
 ------------------
-1. Children come before parents, as in every flatbuffers builder: a handle is the distance of an
-   object from the end of the file, which later additions before it do not change.
-2. Each object is packed with one call: the layout of a table is computed once for each set of
-   present fields. This is several times faster than the runtime's builder, and blocks of NumPy are
-   copied unchanged.
+1. Children are written before parents, as in every flatbuffers builder. A handle is the distance of
+   an object from the end of the file, which objects written later do not change.
+2. The layout of a table is computed once for each set of present fields, so that one call packs a
+   table. This is several times faster than the flatbuffers builder.
 3. Numbers equal to the default, 0, are omitted, as by other writers; fields given as None are
    absent.
 4. Objects are aligned as the format's verifiers require.
@@ -45,7 +44,7 @@ class _Layout(NamedTuple):
 
 
 class TableWriter:
-    """Builds one flatbuffer. Handles are valid only in the writer that returned them."""
+    """Builds one flatbuffer; handles are valid only in the writer that returned them."""
 
     __slots__ = ("_layouts", "_parts", "_used", "_vtables")
 
@@ -65,11 +64,11 @@ class TableWriter:
         return self._used
 
     def block(self, content: bytes, *, alignment: int = 4) -> int:
-        """Write a self-contained run of objects; return the handle of its start."""
+        """Write bytes that contain finished objects; return the handle of their start."""
         return self._push(content, alignment)
 
     def reserve(self, size: int) -> int:
-        """Reserve the end of the file, which the caller appends; return the handle of its start.
+        """Reserve the end of the file for bytes of the caller; return the handle of its start.
 
         Call this method first; the size is a multiple of 8.
         """
@@ -180,7 +179,7 @@ def pack_blobs(encoded: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.
 def pack_ranges(
     source: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy ranges of bytes to a block of vectors; return it, and the offset of each vector."""
+    """Copy byte ranges into a block of vectors; return the block and each vector's offset."""
     # At least one zero byte ends a string.
     sizes = (lengths + (4 + 1 + 3)) & ~3
     heads = np.cumsum(sizes) - sizes

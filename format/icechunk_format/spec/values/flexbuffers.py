@@ -1,15 +1,15 @@
 """Reads and writes FlexBuffers, the self-describing encoding of JSON in files of spec version 2.
 
-The module of the flatbuffers library trusts its input, and writes other integer types than the
-reference, so it is not used.
+The flatbuffers library does not check its input and writes integer types other than the reference,
+so it is not used.
 
 Rules of this file
 ------------------
 1. The decoder raises only ``FormatError``, whatever the bytes are. FlexBuffers lets many values
    share one child, so a small input can describe a huge tree: fixed budgets limit the number of
    values, the bytes of text and the depth.
-2. Every FlexBuffers type is read. Types that JSON lacks become the nearest Python value: keys are
-   ``str``, blobs are ``bytes``.
+2. All FlexBuffers types are read. Types without a JSON equivalent become the nearest Python value:
+   keys ``str``, blobs ``bytes``.
 3. The encoder matches the reference's serializer for JSON: maps with keys sorted by bytes, booleans
    as booleans, non-negative integers unsigned at minimal width, negative ones signed, floats in 32
    bits when that loses nothing, vectors untyped. Equal input, equal bytes.
@@ -55,7 +55,7 @@ _INDIRECT: Final = {_INDIRECT_INT: _SIGNED, _INDIRECT_UINT: _UNSIGNED, _INDIRECT
 def decode_flexbuffer(
     data: bytes, *, object_key: str = "<bytes>", field: str = "value", file_type: str = "object"
 ) -> Any:
-    """Read one FlexBuffer as JSON values, and blobs as ``bytes``."""
+    """Read one FlexBuffer as JSON values; blobs become ``bytes``."""
     return _FlexReader(bytes(data), object_key, field, file_type).root()
 
 
@@ -163,7 +163,7 @@ class _FlexReader:
         return [self._value(target + i * width, width, packed, depth) for i in range(count)]
 
     def _vector(self, target: int, width: int, depth: int) -> list[Any]:
-        # Every element is followed, after all elements, by one byte of type.
+        # One byte of type for each element follows the elements.
         count = self._count(target, width, width + 1)
         types = target + count * width
         return [
@@ -197,7 +197,7 @@ def encode_flexbuffer(value: Any) -> bytes:
 
 
 class _Slot:
-    """A value to put in a parent: inline bits, or an offset to a stored object."""
+    """A value to store in its parent: inline bits, or an offset to a stored object."""
 
     __slots__ = ("is_offset", "kind", "number", "width")
 
@@ -213,7 +213,7 @@ class _Slot:
         return self.width <= width
 
     def root_width(self, end: int) -> int:
-        # The offset counts from the root, which alignment to its width can move.
+        # Alignment to the width can move the root, and with it the offset.
         return next(w for w in (1, 2, 4, 8) if self.fits(end + (-end) % w, w))
 
     def at(self, position: int, width: int) -> bytes:
@@ -289,7 +289,8 @@ class _FlexWriter:
         return slot
 
     def _vector(self, kind: int, slots: list[_Slot], prefix: tuple[_Slot, ...]) -> _Slot:
-        # The offsets depend on the width and the width on the offsets: take the first that works.
+        # Offsets depend on the width and the width on the offsets: the smallest fitting width is
+        # used.
         head = [*prefix, _Slot(_UINT, len(slots), _unsigned_width(len(slots)), is_offset=False)]
         cells = [*head, *slots]
         width = next(w for w in (1, 2, 4, 8) if self._fit(cells, w))

@@ -2,14 +2,15 @@
 
 Rules of this file
 ------------------
-1. A value stays in its stored encoding: opening a repository with many snapshots decodes none,
-   rewriting ``repo`` changes no byte of them, and a damaged value fails only when it is read.
+1. Values stay in their stored encoding: opening a repository with many snapshots decodes none,
+   rewriting ``repo`` keeps their bytes, and a damaged value raises only when it is read.
 2. Items record their encoding: MessagePack in spec version 1, FlexBuffers in version 2. They are
    translated when written into a file of the other version.
-3. Items are sorted by the UTF-8 bytes of their names; of two items with one name the first counts.
-4. Items of a long list of snapshots are cut out of its bytes when they are first read.
-5. The decoder of MessagePack raises only ``FormatError``, and bounds lengths by the size of the
-   input. Types that JSON lacks are refused in both directions.
+3. Items are sorted by the UTF-8 bytes of their names; of several items with one name the first is
+   used.
+4. Items in a long list of snapshots are sliced from its bytes on first access.
+5. The MessagePack decoder raises only ``FormatError``, and bounds lengths by the size of the input.
+   Types without a JSON equivalent are refused in both directions.
 
 Specification: "MetadataItem" in "Common Types".
 """
@@ -38,7 +39,7 @@ METADATA_ITEM = TableSchema("MetadataItem", name="offset", value="offset")
 
 
 class _CutOnAccess:
-    """Slots of items that are not cut out yet: ``items`` is ``_read(_first, _count)``."""
+    """Base with the slots of items that ``_read(_first, _count)`` returns on first access."""
 
     __slots__ = ("_count", "_first", "_read")
 
@@ -49,7 +50,7 @@ class _CutOnAccess:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Called for a slot that is not set.
+            # Python calls this for a slot that is not set.
             if name != "items":
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name)
             items = self._read(self._first, self._count)
@@ -68,7 +69,7 @@ class MetadataItems(_CutOnAccess):
     spec_version
         1 if the values are MessagePack, 2 if they are FlexBuffers.
     origin
-        Key of the object of the items, for messages.
+        Key of the object that contains the items, for messages.
     """
 
     items: tuple[tuple[str, bytes], ...] = ()
@@ -77,7 +78,7 @@ class MetadataItems(_CutOnAccess):
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None, *, spec_version: int = SPEC_V2) -> MetadataItems:
-        """Encode JSON values, None for none, or raise InvalidInputError."""
+        """Encode JSON values (None for no values), or raise InvalidInputError."""
         encode = encode_msgpack if spec_version == SPEC_V1 else encode_flexbuffer
         items = []
         for name, value in sorted(checked_values(values).items()):
@@ -106,7 +107,7 @@ NO_ITEMS = MetadataItems()
 
 
 def checked_values(given: object) -> dict[str, Any]:
-    """Return the metadata of a user as a dict, empty for None; only names are checked."""
+    """Return user metadata as a dict, empty for None; only names are checked."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -156,7 +157,7 @@ def decode_msgpack(
 ) -> Any:
     """Read exactly one MessagePack value of JSON types, or raise FormatError."""
     where = {"object_key": object_key, "field": field, "file_type": file_type}
-    # No length may exceed the input, so the library allocates no more.
+    # Lengths are limited to the input's, so that the library does not allocate more.
     limit = min(len(data), MAX_VALUES)
     try:
         value = msgpack.unpackb(
@@ -185,14 +186,14 @@ def decode_msgpack(
 
 def encode_msgpack(value: Any) -> bytes:
     """Return a JSON value as MessagePack, or raise InvalidInputError."""
-    # Refuses values that are not JSON or that an upgrade of the repository could not keep.
+    # Raises for values that are not JSON or that an upgrade to version 2 could not store.
     encode_flexbuffer(value)
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 
 def _json_problem(value: Any) -> str | None:
-    """Return the first problem of a value that is not JSON; walks without recursion."""
+    """Return the first problem of a value that is not JSON, or None; does not recurse."""
     pending: list[tuple[Any, int]] = [(value, 0)]
     while pending:
         item, depth = pending.pop()

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. No tag constructs an object, aliases are refused, and plain words have the meaning of YAML 1.2
    (``no`` is a word, not false).
-2. A tag ``!t`` becomes the map ``{t: value}``, or the word ``t`` where it has no value.
+2. A tag ``!t`` becomes the map ``{t: value}``, or the word ``t`` if it has no value.
 3. Only ``FormatError`` is raised.
 
 Spec: ``config.yaml`` of version 1.
@@ -53,7 +53,7 @@ def bad_tree(problem: str, object_key: str, setting: str | None = None) -> Never
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """A loader of the reference's YAML: maps, lists, plain words, and tags for enum values."""
+    """Loader of the YAML that the reference writes: maps, lists, words, tags for enum values."""
 
     # The resolvers of YAML 1.1 (yes, no, dates, 1:30) are left out.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
