@@ -65,7 +65,7 @@ def test_at_a_terminal_it_asks(weather_on_disk, answer, code):
     shown, status = at_a_terminal(
         ["branch", "delete", weather_on_disk.url, "audit"], answer, columns=80
     )
-    assert "1 snapshot would leave every branch and tag:" in shown
+    assert "1 snapshot would be in no branch or tag:" in shown
     assert re.search(r"Delete branch audit, which is at \w{20}\? \[y/N\]", shown)
     assert status == code
     assert ("audit" in weather_on_disk.repository.branches()) is (answer == "n")

@@ -410,8 +410,8 @@ class Dataset:
         if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
             raise InvalidInputError(
                 f"where={selecting.get('where')!r} has the condition {chosen.residual.sql}, which "
-                f"is not about one dimension; with layout={table.layout} a condition may only "
-                "select along dimensions",
+                f"does not select along one dimension; with layout={table.layout} conditions may "
+                "only select along dimensions",
                 where=selecting.get("where"),
                 layout=table.layout,
             )

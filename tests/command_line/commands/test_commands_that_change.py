@@ -151,7 +151,7 @@ def test_deleting_a_branch_shows_what_only_it_reaches(command, weather, at_a_ter
     at_a_terminal(False)
     refused = command("branch", "delete", weather.url, "audit")
     assert refused.code == 4
-    assert refused.err.startswith("1 snapshot would leave every branch and tag:")
+    assert refused.err.startswith("1 snapshot would be in no branch or tag:")
     assert weather.audit in refused.err
     assert weather.first not in refused.err
     assert "audit" in weather.repository.branches()

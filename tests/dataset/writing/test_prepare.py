@@ -166,7 +166,7 @@ def test_rows_that_changed_since_the_plan_are_refused(place):
         schema=part.input_schema,
     )
     with raises(
-        InvalidInputError, match="not there when the write was planned", dims=("time", "x")
+        InvalidInputError, match="did not exist when the write was planned", dims=("time", "x")
     ):
         write_batches(part, [batch])
 

@@ -117,7 +117,7 @@ def test_what_nobody_refers_to_is_counted(damaged):
     assert [row["object_key"] for row in rows_of(table, "foreign-objects")] == ["chunks/"]
     damaged.file(damaged.manifest_key(LINES)).unlink()
     for row in rows_of(verify(str(damaged.path)), "unreferenced"):
-        assert "collect no garbage before that is repaired" in row["problem"]
+        assert "repair the files before a garbage collection" in row["problem"]
 
 
 def test_all_damages_at_once_are_all_found(sound, tmp_path):

@@ -127,7 +127,7 @@ def test_a_missing_manifest_is_told_as_such_and_nothing_goes(spark, untidy, tmp_
     storage = Repository.open(copy).storage
     storage.delete_many(keys)
     before = files_of(copy)
-    with pytest.raises(NotFoundError, match="although a version that is kept needs it"):
+    with pytest.raises(NotFoundError, match="although a kept snapshot needs it"):
         jobs.collect_garbage(spark, copy, soon())
     assert files_of(copy) == before
 

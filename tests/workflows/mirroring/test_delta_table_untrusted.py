@@ -71,5 +71,5 @@ def test_files_outside_of_the_table_are_not_read(grid, tmp_path):
         if "add" in action:
             action["add"]["path"] = "../secret.parquet"
     log.write_text("\n".join(map(json.dumps, actions)))
-    with pytest.raises(FormatError, match=r"'\.\./secret\.parquet' is not beside the others"):
+    with pytest.raises(FormatError, match=r"'\.\./secret\.parquet' is not in the folder"):
         find_files(DeltaTarget.of(grid.target))

@@ -357,7 +357,7 @@ def test_another_repository_or_branch_is_refused(grid, tmp_path):
 @pytest.mark.parametrize("below", ["", "/copy"])
 def test_a_target_in_the_repository_is_refused(grid, below):
     grid.target = grid.place + below
-    with pytest.raises(InvalidInputError, match="choose a folder beside it"):
+    with pytest.raises(InvalidInputError, match="choose a folder outside of it"):
         grid.mirror()
 
 

@@ -87,5 +87,5 @@ def test_what_is_too_large_to_be_compared_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr("icechunk_format.workflows.virtualizing.scanning.scan._MOST_COMPARED", 100)
     done = virtualize(files, tmp_path / "repository")
     for row in done.report.to_pylist():
-        assert "height: its 192 bytes were not compared" in row["note"]
+        assert "height: its 192 bytes are too many to compare" in row["note"]
     assert (by_reference(tmp_path / "repository")["height"] == 0).all()

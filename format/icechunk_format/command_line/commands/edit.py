@@ -62,11 +62,11 @@ def unset_attributes(
 def rename(
     call: Call,
     path: _PathArgument,
-    new_path: Annotated[str, typer.Argument(metavar="NEW_PATH", help="Its new path.")],
+    new_path: Annotated[str, typer.Argument(metavar="NEW_PATH", help="New path.")],
     branch: BranchOption = None,
     message: MessageOption = None,
 ) -> None:
-    """Give a group or array another path, without copying."""
+    """Move a group or array to another path, without copying."""
     done = call.repository.rename(path, new_path, branch=branch or "main", message=message)
     _report(call, branch, done)
 

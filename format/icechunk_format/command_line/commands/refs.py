@@ -58,7 +58,7 @@ def delete_branch(call: Call, name: _NameArgument, yes: YesOption = False) -> No
     if not yes:
         others = {n: i for n, i in opened.branches().items() if n != name}
         lost = _only_in_history_of(opened, tip, [*others.values(), *opened.tags().values()])
-        _show_leaving(call.screen, lost, "would leave every branch and tag")
+        _show_leaving(call.screen, lost, "would be in no branch or tag")
     call.screen.confirm(f"Delete branch {safe(name)}, which is at {tip}?", yes)
     opened.delete_branch(name)
     _report(call, "branch", name, tip, f"deleted branch {safe(name)}, which was at {tip}")
@@ -88,7 +88,7 @@ def merge(
     call: Call,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch with the changes.")],
     into: Annotated[
-        str, typer.Option("--into", metavar="BRANCH", help="The branch that takes them.")
+        str, typer.Option("--into", metavar="BRANCH", help="The branch to commit them to.")
     ] = "main",
     resolve: _ResolveOption = None,
     message: MessageOption = None,
@@ -106,7 +106,7 @@ def cherry_pick(
     call: Call,
     snapshot: Annotated[str, typer.Argument(metavar="REF", help="Branch, tag or snapshot id.")],
     onto: Annotated[
-        str, typer.Option("--onto", metavar="BRANCH", help="The branch that takes the changes.")
+        str, typer.Option("--onto", metavar="BRANCH", help="The branch to commit them to.")
     ] = "main",
     resolve: _ResolveOption = None,
     message: MessageOption = None,

@@ -156,14 +156,14 @@ def virtualize(
     ],
     concat_dim: Annotated[
         str | None,
-        typer.Option("--concat-dim", metavar="NAMES", help="Dimensions along which files join."),
+        typer.Option("--concat-dim", metavar="NAMES", help="Dimensions to concatenate along."),
     ] = None,
     parser: Annotated[
         str | None, typer.Option("--parser", metavar="NAME", help="hdf, netcdf3, zarr, grib, ...")
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option("--template", metavar="TEXT", help="Names of files: {time:%Y%m%d}.nc."),
+        typer.Option("--template", metavar="TEXT", help="Of file names: {time:%Y%m%d}.nc."),
     ] = None,
     group: _Group = None,
     branch: BranchOption = None,
@@ -176,12 +176,12 @@ def virtualize(
         typer.Option(
             "--copy",
             metavar="FILES",
-            help="Copy files instead: all, or mismatching ones, which no reference can join.",
+            help="Copy instead of referencing: all files, or only mismatching ones.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make files one dataset by references, in one process."""
+    """Refer to files as one dataset, in one process."""
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.running import in_process
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files

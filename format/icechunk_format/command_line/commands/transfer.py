@@ -164,7 +164,7 @@ def mirror(
         bool,
         typer.Option("--every-snapshot", help="Write a version of the table for each snapshot."),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Write all cells again.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Copy all cells again.")] = False,
     dry_run: DryRunOption = False,
     target_option: _TableOption = None,
 ) -> None:
@@ -266,7 +266,7 @@ def rechunk(
     target_option: _TargetOption = None,
     branch: BranchOption = None,
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Values held at once.")
+        str, typer.Option("--memory", metavar="SIZE", help="Maximum size of values in memory.")
     ] = "512m",
     message: MessageOption = None,
     dry_run: DryRunOption = False,

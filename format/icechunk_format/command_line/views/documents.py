@@ -92,11 +92,11 @@ _MOVED: Final[Keys] = {
 }
 _MERGE: Final[Keys] = {
     **_DRY_RUN,
-    "branch": "the branch that takes the changes",
+    "branch": "the target branch",
     "source_snapshot_id": "the snapshot whose changes are merged",
-    "base_snapshot_id": "the snapshot since which its changes count",
+    "base_snapshot_id": "the common snapshot since which changes are merged",
     "snapshot_id": "the new snapshot; null if nothing was committed",
-    "conflicts": "list of texts: what both sides changed",
+    "conflicts": "list of strings: what both sides changed",
     **{key: about for key, about in _COUNTS.items() if key != "arrays_with_chunks"},
 }
 _EDIT: Final[Keys] = {"branch": "name", "snapshot_id": "the new snapshot; null if nothing changed"}
@@ -151,11 +151,11 @@ _KEYS: Final[dict[str, Keys]] = {
         "truncated": "whether older ones exist",
     },
     "explain": {
-        "partitions": "tasks of Spark",
+        "partitions": "Spark tasks",
         "chunks": "chunks to fetch and decode",
         "stored_bytes": "bytes to fetch; null with --no-exact",
         "decoded_bytes": "bytes of the decoded chunks",
-        "requests": "requests to stores for chunks",
+        "requests": "storage requests for chunks",
         "cells": "selected cells",
         "rows": "rows before a condition on values",
         "is_exact": "whether manifests were read",
@@ -206,7 +206,7 @@ _KEYS: Final[dict[str, Keys]] = {
         ),
     },
     "expire": {
-        "released_snapshots": "ids that left every history",
+        "released_snapshots": "ids of snapshots that were removed from history",
         "edited_snapshots": "ids of snapshots that got another parent",
         "deleted_branches": "names",
         "deleted_tags": "names",
@@ -246,8 +246,8 @@ _KEYS: Final[dict[str, Keys]] = {
     "copy": {
         "target": "path or URL of the other repository",
         "branch": "name in the target",
-        **_each("number of files that were stored", "snapshots manifests chunks"),
-        "bytes": "size of all that was stored",
+        **_each("number of stored files", "snapshots manifests chunks"),
+        "bytes": "size of the stored files",
         "skipped_chunks": "number of chunks that existed already",
         "snapshot_id": "the snapshot of the branch in the target",
         **_DRY_RUN,
@@ -271,8 +271,8 @@ _KEYS: Final[dict[str, Keys]] = {
         "arrays": "list of paths of the new arrays",
         "tasks": "number of steps",
         "decoded_bytes": "size of the arrays, decoded",
-        "buffer_bytes": "the most that a step holds",
-        "requests": "chunks that are read and written, at most",
+        "buffer_bytes": "maximum size of values in memory",
+        "requests": "maximum number of chunks to read and write",
     },
     "virtualize": {
         **_DRY_RUN,

@@ -97,10 +97,10 @@ class VariableEncoder:
             if equal.any():
                 value = column[int(np.argmax(equal))].as_py()
                 raise InvalidInputError(
-                    f"column {self.name!r} has the value {value!r}, stored as {missing!s}: that is "
-                    "the missing value of its array, so the value would read as NULL. Where it "
-                    "means a missing value, write NULL (nullif); where it does not, store "
-                    "the column in an array with another missing value",
+                    f"column {self.name!r} has the value {value!r}, stored as {missing!s}, which "
+                    "is the missing value of its array and would read as NULL. If it means a "
+                    "missing value, write NULL (nullif); otherwise store the column in an array "
+                    "with another missing value",
                     variable=self.name,
                     value=value,
                 )

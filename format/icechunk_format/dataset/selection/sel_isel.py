@@ -149,7 +149,7 @@ def _positions(name: str, selector: Any, size: int) -> DimSelection:
         return DimSelection.of_indices(size, np.array(positions, np.int64))
     if chosen.step == 0:
         raise InvalidInputError(
-            f"isel: {name}={selector!r} has step 0; any other step will do",
+            f"isel: {name}={selector!r} has step 0; give another step",
             option="isel",
             dimension=name,
         )

@@ -185,8 +185,8 @@ def _stored_already(
 
 def _moved(source: Storage, target: Storage, keys: list[str]) -> tuple[list[bytes], Copied]:
     """Copy a batch of objects; return their bytes and the counts."""
-    advice = "nothing was published. Find the damage with verify, and copy a version without it"
-    contents = fetched(source, keys, "a version to be copied", advice)
+    advice = "nothing was published. Find the damage with verify, and copy a snapshot without it"
+    contents = fetched(source, keys, "a snapshot to copy", advice)
     target.put_many(zip(keys, contents, strict=True))
     return contents, Copied(objects=len(keys), bytes=sum(map(len, contents)))
 

@@ -97,7 +97,7 @@ def plan_copy(
     storage = open_storage(place)
     if str(place) == str(repository.location) and place.options == repository.location.options:
         raise InvalidInputError(
-            f"source and target are both {place}; create a branch to have the history twice",
+            f"source and target are both {place}; to duplicate the history, create a branch",
             target=str(place),
         )
     check_writable(storage)
@@ -142,7 +142,7 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
         return state.info
     if storage.head(MAIN_REF) is not None:
         raise UnsupportedError(
-            f"the repository at {place} has spec version 1, and copies are made into version 2; "
+            f"the repository at {place} has spec version 1, and a copy needs version 2; "
             "upgrade it first, or choose another location",
             spec_version=1,
         )
@@ -163,8 +163,8 @@ def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: o
     if tip is None or versions_after(tip, line) is not None:
         return
     raise ConflictError(
-        f"branch {branch!r} of {place} is at snapshot {tip}, which is not in the history of what "
-        "is copied, so its snapshots would be lost; copy to another branch, with target_branch, "
+        f"branch {branch!r} of {place} is at snapshot {tip}, which is not in the copied history, "
+        "so its snapshots would be lost; copy to another branch, with target_branch, "
         "or reset this one if they are not needed",
         branch=branch,
         found=str(tip),

@@ -327,10 +327,10 @@ def _counted(
     result = result.with_phase(phase, report)
     if report.gave_up:
         raise StorageError(
-            f"deleting {phase.value.replace('_', ' ')} of {storage.root_url} was given up, since "
-            f"{MAX_FAILURES_IN_A_ROW} requests in a row failed ({'; '.join(report.errors[:3])}); "
-            f"{report.deleted_objects} were deleted, {report.failed_objects} are left. Check who "
-            "may delete there, then collect again to continue",
+            f"deleting {phase.value.replace('_', ' ')} of {storage.root_url} was aborted after "
+            f"{MAX_FAILURES_IN_A_ROW} failed requests in a row ({'; '.join(report.errors[:3])}); "
+            f"{report.deleted_objects} were deleted, {report.failed_objects} are left. Check the "
+            "permission to delete, then collect again to continue",
             phase=phase.value,
             result=result,
         )

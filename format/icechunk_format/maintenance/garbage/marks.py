@@ -36,10 +36,10 @@ from icechunk_format.storage.protocol import Storage
 _SNAPSHOTS_AT_ONCE: Final = 16
 _MANIFESTS_AT_ONCE: Final = 64
 _BYTES_AT_ONCE: Final = 64 * 2**20
-_NEEDED_BY: Final = "a version that is kept"
+_NEEDED_BY: Final = "a kept snapshot"
 _ADVICE: Final = (
-    "garbage cannot be told apart while files are missing or damaged. Find the damage with verify, "
-    "and put the file back, or delete or reset the refs that reach it"
+    "garbage cannot be identified while files are missing or damaged. Find the damage with verify, "
+    "then restore the file, or delete or reset the refs that reach it"
 )
 
 LISTED: Final = np.dtype([("id", "u1", (ManifestId.SIZE,)), ("size", "<u8"), ("refs", "<u4")])

@@ -26,12 +26,12 @@ class FindingKind:
     advice: str
 
 
-_RESTORE = "put the object back from a copy or an older version of the bucket"
-_LEAVE = "reset branches to an older version and delete tags of this one"
-_RECOMMIT = "write the array again in a new commit; older versions stay as they are"
+_RESTORE = "restore the object from a copy or from an older version in the bucket"
+_LEAVE = "reset branches to an older snapshot and delete tags of this one"
+_RECOMMIT = "write the array again in a new commit; older snapshots do not change"
 _REWRITE = "run rewrite_manifests on the branch, which writes the lists again"
 _DELETE_LOG = "delete the log: data are not affected, and a diff then counts it as missing"
-_RESET = "reset the branch to a version without this finding, or write the node again"
+_RESET = "reset the branch to a snapshot without this finding, or write the node again"
 
 _ERRORS: Final = {
     # The repository.
@@ -39,7 +39,7 @@ _ERRORS: Final = {
     "over 'repo'; changes since that backup are lost from history, not from storage",
     "repo-unsorted": "make any change with this library, such as setting metadata: it writes "
     "lists again",
-    "main-missing": "create the branch main on the version it should have",
+    "main-missing": "create the branch main at the snapshot that it should have",
     "history-cycle": "copy the newest backup of 'repo' without the cycle over it",
     "tag-deleted-but-present": "delete the tag again, and create one of another name if it is "
     "needed",
@@ -69,12 +69,12 @@ _ERRORS: Final = {
     "manifest-missing": f"{_RESTORE}, or {_RECOMMIT}",
     "manifest-damaged": f"{_RESTORE}, or {_RECOMMIT}",
     "manifest-id-mismatch": f"another file was copied over it: {_RESTORE}",
-    "manifest-size-mismatch": f"the file is not as it was written: {_RESTORE}",
+    "manifest-size-mismatch": f"the file was changed after it was written: {_RESTORE}",
     "manifest-unsorted": _REWRITE,
     "manifest-lacks-array": f"its chunks read as fill values: {_RECOMMIT}",
-    "ref-duplicate": f"which of them counts is chance: {_RECOMMIT}",
-    "ref-dimensions": f"no reader finds such chunks: {_RECOMMIT}",
-    "ref-ambiguous": f"which of them counts is chance: {_RECOMMIT}",
+    "ref-duplicate": f"which of them readers use is undefined: {_RECOMMIT}",
+    "ref-dimensions": f"readers do not find these chunks: {_RECOMMIT}",
+    "ref-ambiguous": f"which of them readers use is undefined: {_RECOMMIT}",
     "ref-range": _RECOMMIT,
     "ref-outside-extents": f"readers do not look for these chunks here and see fill values: "
     f"{_REWRITE}",
@@ -82,8 +82,8 @@ _ERRORS: Final = {
     "chunk-missing": f"{_RESTORE}, or {_RECOMMIT}",
     "chunk-too-short": f"{_RESTORE}, or {_RECOMMIT}",
     "chunk-undecodable": f"{_RESTORE}, or {_RECOMMIT}",
-    "virtual-location-bad": "set the virtual references with right locations",
-    "virtual-missing": "put the file back, or set the references again",
+    "virtual-location-bad": "set the virtual references again, with valid locations",
+    "virtual-missing": "restore the file, or set the references again",
     "virtual-too-short": "the file was replaced: set the references again",
     "virtual-modified": "the file was replaced: set the references again",
 }
@@ -91,7 +91,7 @@ _ERRORS: Final = {
 _WARNINGS: Final = {
     # The repository.
     "snapshot-time-reversed": "set the clock of the writers; reading 'as of' a time may find the "
-    "wrong version",
+    "wrong snapshot",
     "container-ignored": "save the virtual chunk container with a URL prefix that ends with '/'",
     "metadata-damaged": "set the metadata again; data are not affected",
     "backup-missing": "nothing, if old backups were deleted on purpose: the operations log ends "
@@ -99,16 +99,16 @@ _WARNINGS: Final = {
     "backup-damaged": "delete the backup: the operations log then ends there, and data are not "
     "affected",
     # Snapshots and their nodes.
-    "snapshot-differs-from-repo": f"the file is not the one that was committed: {_RESTORE}",
-    "node-path-odd": "move the node on the branch to a path that can be named, or delete it",
+    "snapshot-differs-from-repo": f"the file differs from the committed one: {_RESTORE}",
+    "node-path-odd": "move the node on the branch to a valid path, or delete it",
     "root-missing": "create the root group '/' on the branch",
     "array-names-mismatch": "write the array's metadata again",
     "extents-outside-grid": "resize the array to its present shape, which drops references beyond "
     "it",
     # Transaction logs.
-    "log-missing": "nothing for reading; a diff or a rebase across this version is incomplete",
+    "log-missing": "nothing for reading; a diff or a rebase across this snapshot is incomplete",
     "log-unsorted": "nothing for reading; report it to the writer of the snapshot",
-    "log-unknown-node": "look at this version: a change that its writer made may have been dropped",
+    "log-unknown-node": "check this snapshot: a change by its writer may have been lost",
     # Manifests and references.
     "manifest-count-mismatch": _REWRITE,
     "manifest-empty": _REWRITE,
@@ -116,7 +116,7 @@ _WARNINGS: Final = {
     "ref-outside-grid": "resize the array to its present shape, which drops references beyond it",
     "extents-not-tight": _REWRITE,
     # Chunks.
-    "virtual-container-unknown": "save a virtual chunk container for the place: other clients "
+    "virtual-container-unknown": "save a virtual chunk container for the location: other clients "
     "refuse to read it",
 }
 

@@ -234,8 +234,8 @@ def _add_summary(report: Report, state: VerifyState) -> None:
     if not state.is_whole:
         return
     doubt = (
-        "; some files could not be read, so that these may be in use: collect no garbage before "
-        "that is repaired"
+        "; some files could not be read, so these may be in use: repair the files before a "
+        "garbage collection"
     )
     for prefix in (*ID_PREFIXES, OVERWRITTEN):
         amount = totals[f"unreferenced {prefix}"]

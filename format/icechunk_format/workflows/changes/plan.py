@@ -134,7 +134,7 @@ class _Planner:
             )
         if chosen.residual is not None:
             raise InvalidInputError(
-                f"the condition {chosen.residual.sql} is about values, and rows that no longer "
+                f"the condition {chosen.residual.sql} is on values, and rows that no longer "
                 "satisfy it would be missing from the changes: filter the DataFrame instead, and "
                 "keep conditions on dimensions in where",
                 where=chosen.residual.sql,

@@ -229,8 +229,8 @@ def cut_into_blocks(
     for dim in periodic:
         if dim in chosen and chosen[dim] != (0, sizes[dim]):
             raise InvalidInputError(
-                f"periodic names {dim!r}, of which only a part is selected; its ends are no"
-                " neighbours",
+                f"periodic names {dim!r}, but only a part of it is selected, so its ends are"
+                " not adjacent; leave it out",
                 option="periodic",
                 dimension=dim,
             )

@@ -162,7 +162,7 @@ def bring_up_to_date(
     if f"{target.url}/".startswith(f"{request.location.url}/"):
         raise InvalidInputError(
             f"target {target} is inside the repository {request.location}, whose folder must hold"
-            " nothing else: choose a folder beside it",
+            " nothing else: choose a folder outside of it",
             target=str(target),
         )
     total: MirrorResult | None = None

@@ -115,7 +115,7 @@ def write_file(context: FileContext, task: FileTask) -> FileReceipt:
         problem = context.target.shown(error)
         raise StorageError(
             f"writing {name} to {context.target} failed{'; its disk is full' * is_full}: {problem}."
-            f" The table is as it was; mirror again{' when there is room' * is_full}",
+            f" The table is unchanged; mirror again{' after freeing space' * is_full}",
             target=str(context.target),
         ) from None
     except BaseException:

@@ -196,7 +196,7 @@ def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> Mirr
     foreign = [name for name in names if "/" in name or "\\" in name]
     if foreign:
         raise FormatError(
-            f"its file {foreign[0]!r} is not beside the others, where mirror writes all files: copy"
+            f"its file {foreign[0]!r} is not in the folder in which mirror writes all files: copy"
             " all cells again with full=True",
             object_key=f"version {found.version} of {target}",
             file_type="Delta table",

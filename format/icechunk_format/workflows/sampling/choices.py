@@ -99,8 +99,8 @@ class Choices:
                 check_column(name, arrow_type, key, "number")
                 if chosen != "nearest":
                     raise InvalidInputError(
-                        f"method={chosen!r} has no meaning for {key!r}, which has the dimensions"
-                        f" ({', '.join(self._variables[key].dims)}): only 'nearest' has",
+                        f"method={chosen!r} does not apply to {key!r}, which has the dimensions"
+                        f" ({', '.join(self._variables[key].dims)}): use 'nearest'",
                         coordinate=key,
                     )
                 y, x = paired[key]
@@ -143,9 +143,9 @@ class Choices:
             elif len(dims) > 1:
                 names = ", ".join(repr(array.name) for array in arrays)
                 raise InvalidInputError(
-                    f"on names {names} along the dimensions ({', '.join(dims)}), where a cell"
-                    " is found by a latitude and a longitude: name one of each, whose attribute"
-                    " standard_name or units tells which of the two it is",
+                    f"on names {names} on the dimensions ({', '.join(dims)}), which need a"
+                    " latitude and a longitude: name one of each, with the attribute standard_name"
+                    " or units",
                     dims=dims,
                 )
         return paired
@@ -184,7 +184,7 @@ class Choices:
         check_column(name, arrow_type, key, kind)
         if kind == "string" and method != "exact":
             raise InvalidInputError(
-                f"method={method!r} has no meaning for {key!r}, whose labels are strings: give"
+                f"method={method!r} does not apply to {key!r}, whose labels are strings: give"
                 f" method={{{key!r}: 'exact', ...}}",
                 coordinate=key,
             )

@@ -100,9 +100,9 @@ def horizontal_columns(
 def _no_grid(axes: Sequence[AxisChoice], crs: Any) -> InvalidInputError:
     names = ", ".join(repr(axis.name) for axis in axes)
     return InvalidInputError(
-        f"crs={crs!r} is given, but on names {names}, among which are not both horizontal"
-        " coordinates of a grid, as their attributes standard_name and units tell; name both, or"
-        " leave crs out",
+        f"crs={crs!r} is given, but on names {names}, which are not both horizontal"
+        " coordinates of a grid by their attributes standard_name and units; name both, or leave"
+        " crs out",
         option="crs",
     )
 

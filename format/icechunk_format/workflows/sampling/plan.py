@@ -196,7 +196,7 @@ def _check_used(
         if dim not in used:
             names = ", ".join(variable.name for variable in sampled)
             raise InvalidInputError(
-                f"{source} is about dimension {dim!r}, which none of the sampled variables has:"
+                f"{source} selects on dimension {dim!r}, which none of the sampled variables has:"
                 f" {names}; leave it out, or name other variables",
                 dim=dim,
             )
@@ -210,7 +210,7 @@ def _check_sizes(sampled: Sequence[Variable]) -> None:
             if known != size:
                 raise InvalidInputError(
                     f"dimension {dim!r} has {known} elements in {other.name!r} and {size} in"
-                    f" {variable.name!r}; sample them apart, with the option variables",
+                    f" {variable.name!r}; sample them separately, with the option variables",
                     dim=dim,
                 )
 
@@ -220,8 +220,8 @@ def _check_names(sampled: Sequence[Variable], existing: Sequence[str]) -> None:
     for variable in sampled:
         if variable.name.casefold() in folded:
             raise InvalidInputError(
-                f"the points have a column {folded[variable.name.casefold()]!r} already, as the"
-                f" variable {variable.name!r} is called: rename the column with"
+                f"the points already have a column {folded[variable.name.casefold()]!r}, the name"
+                f" of the variable {variable.name!r}: rename the column with"
                 " withColumnRenamed, or sample other variables",
                 variable=variable.name,
             )

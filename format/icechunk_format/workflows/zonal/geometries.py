@@ -125,7 +125,7 @@ def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | Non
         for number in np.flatnonzero(beyond).tolist():
             shown = ", ".join(f"{value:.6g}" for value in bounds[number].tolist())
             problems[number] = problems[number] or (
-                f"reaches over ({shown}) as x, y, which are not longitudes and latitudes like"
+                f"has the bounds ({shown}) in x, y, which are not longitudes and latitudes like"
                 " those of the grid: set crs= to the CRS of the zones"
             )
     return problems
@@ -160,8 +160,8 @@ def across_antimeridian(
         else:
             problems[number] = (
                 "has an edge over more than 180 degrees of longitude: give antimeridian='split' if"
-                " such edges cross the antimeridian, or antimeridian='keep' if they go the long"
-                " way round"
+                " such edges cross the antimeridian, or antimeridian='keep' if they"
+                " do not"
             )
     return result, problems
 

@@ -218,9 +218,9 @@ def plan_zonal(
     scan = dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **selecting).context
     if scan.residual is not None:
         raise InvalidInputError(
-            f"where={selecting.get('where')!r} has the condition {scan.residual.sql}, which is not"
-            " about one dimension: zonal takes conditions on dimensions only; mask cells with"
-            " weights=",
+            f"where={selecting.get('where')!r} has the condition {scan.residual.sql}, which does"
+            " not select along one dimension: zonal takes conditions on dimensions only; mask"
+            " cells with weights=",
             option="where",
         )
     y, x, period = _cells(dataset, grid)
@@ -245,7 +245,7 @@ def plan_zonal(
     if request.weights == AREA and context.weights is None and grid.kind == "projected":
         raise InvalidInputError(
             "weights='area' is the area of cells between latitudes and longitudes, but the grid"
-            f" has {y.name} and {x.name}, where covered fractions are areas on the map: leave"
+            f" has {y.name} and {x.name}, on which covered fractions are projected areas: leave"
             " weights= out, or name a variable that holds areas",
             option="weights",
         )

@@ -234,7 +234,7 @@ def test_tasks_write_units_that_do_not_overlap(place):
     ("column", "value", "match"),
     [
         ("array", "u", "names the array 'u'"),
-        ("array", None, "names no array"),
+        ("array", None, "must name an array"),
         ("chunk", [0], "not a list of 2 numbers"),
         ("chunk", [0, -1], "there is no chunk \\[0, -1\\]"),
         ("kind", "native", "copied with layout=chunks"),
@@ -301,7 +301,7 @@ def test_locations_outside_of_the_containers_are_refused(place, location):
 
 def test_without_containers_locations_may_lie_anywhere_but_in_one(place):
     assert written_at(place, "HTTPS://example.org/a.nc", ()) == "https://example.org/a.nc"
-    with pytest.raises(InvalidInputError, match="below no virtual chunk container"):
+    with pytest.raises(InvalidInputError, match="outside of all virtual chunk containers"):
         written_at(f"{place}-named", "vcc://archive/a.nc", ())
 
 
@@ -309,7 +309,7 @@ def test_without_containers_locations_may_lie_anywhere_but_in_one(place):
     "location", ["s3://archive/../b", "s3://a/%2e%2e/b", "https://user@host/a", "s3:///a", "a.nc"]
 )
 def test_locations_that_no_reader_would_fetch_are_refused(place, location):
-    with pytest.raises(InvalidInputError, match="no reader would fetch"):
+    with pytest.raises(InvalidInputError, match="readers do not fetch"):
         written_at(place, location, ())
 
 

@@ -145,8 +145,8 @@ def _to_bigint(numbers: Any) -> Any:
     numbers = np.where(np.isnan(numbers), 0.0, numbers)
     if (np.abs(numbers) >= 2.0**63).any():
         raise EvaluationError(
-            "a number beyond BIGINT cannot be made whole, which is an error in Spark too; compare "
-            "it without floor and ceil"
+            "floor or ceil of a number beyond BIGINT is an error, in Spark too; compare the number "
+            "itself"
         )
     return numbers.astype(np.int64)
 

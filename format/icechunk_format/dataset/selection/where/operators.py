@@ -114,7 +114,7 @@ def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
         if left.type in (TIMESTAMP, INTERVAL):
             return call(operation, left.type, left, right)
     raise TypeMismatchError(
-        f"{sql_name(left.type)} and {sql_name(right.type)} cannot be combined so"
+        f"{sql_name(left.type)} and {sql_name(right.type)} cannot be combined in this way"
     )
 
 

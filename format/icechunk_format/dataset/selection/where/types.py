@@ -349,7 +349,7 @@ def _read_clock(text: str) -> datetime:
     reading, zone = _read_time(text)
     if zone is not None and reading.replace(tzinfo=time_zone(zone)).utcoffset():
         raise TypeMismatchError(
-            f"{text!r} has a time zone, but the column is a clock reading without one; "
+            f"{text!r} has a time zone, but the column is a TIMESTAMP_NTZ; "
             f"write the time as the column shows it"
         )
     return reading

@@ -164,8 +164,8 @@ def _put_array(session: WriteSession, array: ArrayTarget) -> None:
     if node is not None:
         if node.array is None:
             raise AlreadyExistsError(
-                f"a group is at {array.path}, where an array should be written; choose another "
-                "group or name",
+                f"{array.path} is a group, so no array can be written there; choose another group "
+                "or name",
                 kind="group",
                 path=array.path,
             )

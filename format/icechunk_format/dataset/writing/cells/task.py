@@ -136,9 +136,9 @@ class _Task:
         column = batch.column(batch.schema.get_field_index(CELL))
         if column.null_count:
             raise InvalidInputError(
-                f"a row has a value of {' or '.join(map(repr, self._part.dims))} that was not "
-                "there when the write was planned, since the source of the DataFrame changed or is "
-                "not deterministic; persist the DataFrame, and write again",
+                f"a row has a value of {' or '.join(map(repr, self._part.dims))} that did not "
+                "exist when the write was planned: the source of the DataFrame changed or is not "
+                "deterministic; persist the DataFrame, and write again",
                 dims=self._part.dims,
             )
         cells: NDArray[np.int64] = column.to_numpy(zero_copy_only=False)

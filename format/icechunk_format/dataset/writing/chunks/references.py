@@ -117,7 +117,7 @@ def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
         except MalformedUrlError as error:
             raise InvalidInputError(
                 f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which "
-                f"no reader would fetch: {error}; an absolute URL is needed, like "
+                f"readers do not fetch: {error}; an absolute URL is needed, like "
                 "s3://bucket/file.nc or file:///data/file.nc",
                 variable=target.name,
                 location=shown(text),
@@ -140,9 +140,9 @@ def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource)
     known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
     raise InvalidInputError(
         f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which is "
-        "below no virtual chunk container of the repository; containers are: "
-        f"{', '.join(map(shown, known)) or 'none'}. Correct the location, or name the new place "
-        "with the option virtual.authorize, and the write adds a container for it",
+        "outside of all virtual chunk containers of the repository; containers are: "
+        f"{', '.join(map(shown, known)) or 'none'}. Correct the location, or give its prefix with "
+        "the option virtual.authorize, so that the write adds a container for it",
         variable=target.name,
         location=shown(text),
     )

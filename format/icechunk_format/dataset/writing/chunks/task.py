@@ -140,7 +140,7 @@ class _LayoutTask:
         self._rows += table.num_rows
         names = array_names(table.column("array"))
         if names.null_count:
-            raise InvalidInputError("a row names no array: the column 'array' is NULL")
+            raise InvalidInputError("column 'array' is NULL in a row; it must name an array")
         for name in pc.unique(names).to_pylist():
             target = self._targets.get(name)
             if target is None:

@@ -85,7 +85,7 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
         listed = "; ".join(str(conflict) for conflict in conflicts[:_SHOWN])
         problem = f"other writers changed the same nodes ({listed})"
     elif "snapshot" in facts:
-        problem = "the log of another writer's commit is gone, so its changes are unknown"
+        problem = "the log of another writer's commit is missing, so its changes are unknown"
     elif "attempts" in facts:
         problem = f"other writers committed first {facts['attempts']} times"
     facts.pop("snapshots", None)

@@ -100,8 +100,8 @@ def landed_indices(
         if sizes[1] < sizes[0] and not may_lack:
             raise refused(
                 now,
-                f"the dimension {dim!r} was cut from {sizes[0]} to {sizes[1]} elements since this "
-                "write was planned",
+                f"the dimension {dim!r} was shortened from {sizes[0]} to {sizes[1]} elements "
+                "since this write was planned",
                 snapshots=rivals.ids,
                 dim=dim,
             )

@@ -186,7 +186,7 @@ def _check_payloads(used: UsedRefs, report: Report) -> None:
     refs = used.refs
     is_beyond = (refs.offset > _LARGEST) | (refs.length > _LARGEST - refs.offset)
     for kind, is_bad, problem in (
-        ("ref-empty", refs.length == 0, "the chunk has no bytes at all"),
+        ("ref-empty", refs.length == 0, "the chunk has 0 bytes"),
         ("ref-range", is_beyond, "its offset and length are beyond what any object can have"),
     ):
         _report_chunks(used.at(report), kind, refs.coords[is_bad], problem)
@@ -205,7 +205,7 @@ def _check_coords(used: UsedRefs, report: Report) -> None:
         if refs.ndim != len(use.extents):
             here.add(
                 "ref-dimensions",
-                f"references have {refs.ndim} coordinates, but the array has {len(use.extents)}  "
+                f"references have {refs.ndim} coordinates, but the array has {len(use.extents)} "
                 "dimensions",
             )
             continue

@@ -197,7 +197,7 @@ def _check_manifest_files(
         ):
             _at(owners[int(owner[row])], mark, report).add(
                 "manifest-unlisted",
-                f"it takes chunks from manifest {text}, which is not in the snapshot's list of "
+                f"it has chunks in manifest {text}, which is not in the snapshot's list of "
                 "manifest files; other clients cannot read it",
             )
     unused = ~np.isin(listed_keys, used_keys)

@@ -133,7 +133,7 @@ def read_repo_state(
     count_unreferenced(storage, TRANSACTIONS, logs, report)
     leftovers = sum(1 for _ in storage.list(REFS)) + (storage.head(CONFIG_YAML) is not None)
     if leftovers:
-        problem = f"{leftovers} objects of spec version 1 are beside 'repo'; no reader uses them"
+        problem = f"{leftovers} objects of spec version 1 exist beside 'repo'; readers ignore them"
         report.add("v1-leftovers", problem, object_key=REFS)
     return VerifyState(versions=versions, backups=backups, containers=containers, is_whole=True)
 
@@ -177,7 +177,7 @@ def _decode_repo(storage: Storage, data: bytes, report: Report) -> RepoInfo | No
             continue
         here.add(
             "repo-damaged",
-            f"{problem}; what follows was checked by its newest readable backup, {object_key}",
+            f"{problem}; the rest was checked with its newest readable backup, {object_key}",
         )
         return backup
     here.add(
@@ -263,7 +263,7 @@ def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> t
         if name is None:
             break
         if name in followed:
-            problem = f"the operations log comes back to the backup {name!r}"
+            problem = f"the operations log has a cycle at the backup {name!r}"
             report.add("operations-log-invalid", problem, object_key=REPO)
             break
         followed.add(name)

@@ -248,4 +248,4 @@ def _note_gaps(files: list[FileSpan], axis: int, notes: list[tuple[FileSpan, str
     for file, gap in zip(files[1:], gaps, strict=True):
         if gap > usual * 1.5:
             missing = max(1, round(gap / usual) - 1)
-            notes.append((file, f"a gap is before it: {missing} steps are missing"))
+            notes.append((file, f"gap of {missing} steps before it"))

@@ -152,7 +152,7 @@ class ArchivePlanner:
         inside = {dim for d in documents.values() for dim in d.dimension_names or ()}
         if not self.dims and len(rows) > 1:
             raise InvalidInputError(
-                f"{len(rows):,} files are named, but not the dimension along which they are "
+                f"{len(rows):,} files are given without the dimension along which they are "
                 f"concatenated; give concat_dim=, one of {', '.join(sorted(map(str, inside)))} or "
                 "a new one, or a template=",
                 option="concat_dim",
@@ -189,7 +189,7 @@ class ArchivePlanner:
             if document.raw != own[path].raw:
                 raise InvalidInputError(
                     f"array {path!r} is stored with other chunks or another encoding than the call "
-                    "gives; leave chunks= and encoding= out to append, or store it anew with "
+                    "gives; leave chunks= and encoding= out to append, or change it with "
                     "rechunk",
                     option="chunks" if copying.chunks else "encoding",
                     variable=path,
@@ -283,8 +283,8 @@ class ArchivePlanner:
             for path, nbytes in member.scanned.uncompared.items():
                 if not layout.own_dims(path) and not layout.added_dims(path):
                     member.row.add_note(
-                        f"{path}: its {nbytes:,} bytes were not compared with those of other "
-                        "files, being too many; readers get those of the first file"
+                        f"{path}: its {nbytes:,} bytes are too many to compare with other files; "
+                        "readers get the values of the first file"
                     )
             for path, digest in digests.items():
                 own = self._digest(member, path, layout.model)
