@@ -289,7 +289,7 @@ def estimate(archive: Archive, path: str) -> list[tuple[str, str]]:
         (
             "commit of one more day",
             f"{archive.new_steps * archive.fields:,} chunks: {new.value['bytes'] / 1e3:,.0f} kB in "
-            f"{new.value['files']} files beside the chunks, {new.value['reads']} reads, "
+            f"{new.value['files']} files in addition to the chunks, {new.value['reads']} reads, "
             f"{new.value['seconds']:.1f} s, {new.peak_mb:,.0f} MB",
         ),
     ]

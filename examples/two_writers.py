@@ -1,8 +1,8 @@
 """Runs two jobs concurrently: both commit if they write different cells, otherwise one fails.
 
-Jobs take no locks. If the branch has moved when the second job commits, the changes of both are
-compared: the job is rebased on the first, or fails and names the cells in conflict. The picture
-shows which writer wrote each cell.
+Jobs do not lock the branch. If the branch has moved when the second job commits, the changes of
+both are compared: the job is rebased on the first, or fails and names the cells in conflict. The
+picture shows which writer wrote each cell.
 Run it with ``python examples/two_writers.py [output folder]``.
 """
 

@@ -68,7 +68,7 @@ class NotedWrite(NotedOptions):
         refused = "partitionBy" if partition_by is not None else self._icechunk_refused
         if refused is not None:
             raise UnsupportedError(
-                f"{refused} does not apply to arrays: leave it out, and set their chunks,"
+                f"{refused} does not apply to arrays: leave it out, and set the chunk shape,"
                 " as in .option('chunks', 'time=24,latitude=180')",
                 method=refused,
             )

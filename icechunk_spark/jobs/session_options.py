@@ -106,7 +106,7 @@ def _of_hadoop(spark: SparkSession | None) -> dict[str, str]:
     if context is None:
         raise UnsupportedError(
             "storage.from_spark needs a classic session, since a client of Connect cannot read"
-            " Hadoop's settings: give storage.key, storage.secret and storage.region",
+            " Hadoop's settings: set storage.key, storage.secret and storage.region",
             option="storage.from_spark",
         )
     settings = context.hadoopConfiguration()

@@ -1,7 +1,7 @@
 """Collects garbage in Spark jobs, for repositories whose ids do not fit into one process.
 
-How the work is cut
--------------------
+How the work is divided
+-----------------------
 1. The driver reads only ``repo`` (in spec version 1, the chain of snapshots).
 2. Executors read the kept snapshots, and group the manifests in them by the first character of
    their ids.

@@ -1,7 +1,7 @@
 """Verifies a repository in one Spark job, for repositories that are too large for one process.
 
-How the work is cut
--------------------
+How the work is divided
+-----------------------
 The driver reads ``repo`` (in spec version 1, the refs and the chain of snapshots) and the names
 below ``snapshots/``, ``transactions/`` and ``overwritten/``. Executors read the snapshots and list
 the manifests that these use; rows are grouped by manifest, and each manifest is read once. Its

@@ -208,7 +208,7 @@ def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:
         if dataset.sizes[dim] != length:
             raise InvalidInputError(
                 f"the function returned {dataset.sizes[dim]} elements along {dim!r} for a block of"
-                f" {length} with overlap; return as many as it received",
+                f" {length} with overlap; return the same number of elements",
                 dimension=dim,
             )
         chosen[dim] = slice(start - origin, block.stop[dim] - origin)

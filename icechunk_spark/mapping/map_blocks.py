@@ -327,7 +327,7 @@ def _dataset_function(
         from icechunk_spark.mapping.datasets import DatasetFunction
     except ImportError as error:
         raise UnsupportedError(
-            "blocks need xarray, here and on executors: pip install 'icechunk-spark[xarray]'",
+            "blocks need xarray on driver and executors: pip install 'icechunk-spark[xarray]'",
             package="xarray",
         ) from error
     return DatasetFunction(function=function, encoding=encoding)

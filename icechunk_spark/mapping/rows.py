@@ -35,8 +35,8 @@ def rows_of_block(
     if missing := set(schema.names) - set(returned.column_names):
         raise InvalidInputError(
             f"the rows of block {function.label(block, arrays)} have the columns"
-            f" {', '.join(returned.column_names)}, and lack {', '.join(sorted(missing))} of the"
-            " schema",
+            f" {', '.join(returned.column_names)}; the schema also has"
+            f" {', '.join(sorted(missing))}: return these columns, or remove them from schema",
             columns=tuple(sorted(missing)),
         )
     yield from returned.select(schema.names).cast(schema).to_batches()

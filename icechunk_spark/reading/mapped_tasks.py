@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. The function contains all tasks of a plan, pickled and compressed in blocks: thirty thousand
    tasks take less than a megabyte, and a task decompresses one block.
-2. The pickles exist within one job and are never stored. They contain only numbers and names of a
+2. Pickled tasks are used within one job and never stored. They contain only numbers and names of a
    repository.
 3. The function holds credentials, and Spark writes functions of more than a megabyte to disk. So
    the function must stay small: large numbers of tasks are broadcast separately.

@@ -136,7 +136,7 @@ def _dimensions(described: dict[str, dict[str, Any]], dims: Sequence[str] | None
     missing = [name for name in dims if name not in described]
     if missing or not dims:
         raise InvalidInputError(
-            f"dims names {missing or 'nothing'}; the columns are ({', '.join(described)})",
+            f"dims={list(dims)!r} must name columns of the DataFrame: {', '.join(described)}",
             found=tuple(dims),
             allowed=tuple(described),
         )

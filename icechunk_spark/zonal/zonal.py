@@ -1,7 +1,7 @@
 """Implements ``icechunk_spark.zonal``.
 
-How the work is cut
--------------------
+How the work is divided
+-----------------------
 1. Tasks find the cells that each of their zones covers, for each chunk of the horizontal grid.
 2. These rows are shuffled by chunk, so that a task reads the chunks along all other dimensions once
    for all zones. If the other dimensions are long, several tasks share them.

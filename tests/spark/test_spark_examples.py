@@ -1,6 +1,6 @@
-"""The scripts in ``examples/`` run as they stand, and show what they promise.
+"""The scripts in ``examples/`` run unchanged and print the expected results.
 
-One of them runs as a program of its own, as users start it. The others run in the process of the
+One of them runs as a separate program, like those of users. The others run in the process of the
 tests, whose Spark session ``spark.stop()`` must not stop.
 """
 
@@ -28,30 +28,30 @@ SHOWN = {
     ],
     "fix_a_region": ["rewrote 1,512 cells in 4 of the 16 chunks", "Gulf of Mexico", "fixed.png"],
     AS_A_PROGRAM: ["0 outside of 180 to 340 K -> published", "-> not published", "branches.png"],
-    "two_writers": ["went on top of the other's commit", "refused.", "writers.png"],
+    "two_writers": ["rebased on the other commit", "refused.", "writers.png"],
     "virtual_from_netcdf": [
         "45 chunks of 4 files",
         "left out: ostia-2010.nc: its first bytes",
-        "added 1 file and knew 4",
+        "added 1 file and skipped 4",
         "archives.png",
-        "that are in the files: True",
+        "reads the values of the files: True",
     ],
     "mirror_a_repository": [
         "copied 43,512 cells of snapshot",
-        "43,512 cells more, 0 files rewritten",
-        "once more: 0 cells",
+        "43,512 more cells, 0 files rewritten",
+        "third run: 0 cells",
         "the first snapshot has 43,512 cells",
         "DuckDB: [(datetime.datetime(2024, 7, 1",
         "snapshots.png",
     ],
     "city_stripes": ["7,326 cities, 1,758,240 temperatures", "city_stripes.png"],
     "county_warming": ["3,109 counties, 746,160 yearly means", "North Dakota warms most: by 7.7"],
-    "demo": ["recomputed by xarray; largest difference", "map.png"],
+    "demo": ["largest difference between Spark and xarray", "map.png"],
     "operations": [
         "left out: 2024-07-03T06.nc: its first bytes",
         "Take out 04 July: up to 379 K",
-        "merged: 04 July has 261 to 302 K",
-        "0 findings; ",
+        "merged 04 July: 261 to 302 K",
+        "0 problems; ",
         "operations.png",
     ],
     "stream_of_files": [

@@ -56,7 +56,7 @@ def test_groups_keep_their_dimensions(grid):
     ("columns", "options", "message"),
     [
         (["t2m"], {}, "name the dimension columns with dims"),
-        (["t2m"], {"dims": ["x"]}, r"dims names \['x'\]; the columns are \(t2m\)"),
+        (["t2m"], {"dims": ["x"]}, r"dims=\['x'\] must name columns of the DataFrame"),
         (["latitude", "t2m"], {}, "two rows have the labels"),
         (["time", "latitude", "longitude", "t2m"], {"max_cells": 59}, "more than max_cells=59"),
         (["nullif(latitude, 60) AS y", "t2m"], {"dims": ["y"]}, "15 NULL labels"),

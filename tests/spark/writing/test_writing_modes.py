@@ -140,7 +140,7 @@ def test_unregister_gives_sparks_own_writer_back(spark, path):
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (lambda w: w.partitionBy("latitude"), UnsupportedError, "set their chunks"),
+        (lambda w: w.partitionBy("latitude"), UnsupportedError, "set the chunk shape"),
         (lambda w: w.mode("append").option("chunk", "time=1"), InvalidInputError, "'chunks'"),
         (lambda w: w.option("tag", "v1"), InvalidInputError, "does not apply to write"),
         (lambda w: w.option("txnAppId", "job"), InvalidInputError, "txnVersion"),
