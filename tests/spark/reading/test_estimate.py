@@ -85,11 +85,12 @@ def test_a_job_does_what_was_estimated(spark, served, options):
     assert rows == here.rows or "where" in options
 
 
-def test_without_manifests_a_full_array_is_counted_as_well(served):
+@pytest.mark.parametrize("options", [{}, {"isel": "y=100:400"}])
+def test_without_manifests_a_full_array_is_counted_as_well(served, options):
     path = f"{served.url}/grid"
-    exact = icechunk_spark.estimate(None, path, variables=["v"])
+    exact = icechunk_spark.estimate(None, path, variables=["v"], **options)
     served.requests.clear()
-    counted = icechunk_spark.estimate(None, path, variables=["v"], exact=False)
+    counted = icechunk_spark.estimate(None, path, variables=["v"], exact=False, **options)
     assert not any("manifests/" in key for _, key in served.requests)
     assert (counted.chunks, counted.decoded_bytes) == (exact.chunks, exact.decoded_bytes)
     assert (counted.rows, counted.cells) == (exact.rows, exact.cells)

@@ -94,9 +94,9 @@ class DimSelection:
         return np.arange(self.start, self.stop, dtype=np.int64)
 
     def rank(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for selected positions, their indices among all selected positions."""
+        """Return how many selected positions precede each position; its index if it is selected."""
         if self.indices is None:
-            return positions - self.start
+            return np.clip(positions, self.start, self.stop) - self.start
         return np.searchsorted(self.indices, positions)
 
     def within(self, start: int, stop: int) -> DimSelection:

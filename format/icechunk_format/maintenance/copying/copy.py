@@ -50,7 +50,8 @@ class CopyResult:
         The tip of the branch after the copy.
     dry_run
         True if nothing was stored. Manifests and chunks are then all those of the new snapshots,
-        existing in the target or not, and bytes are those of manifests only.
+        existing in the target or not, a chunk counts once for each manifest that references it, and
+        bytes are those of manifests only.
     totals
         Requests and bytes of Spark's tasks; None for a call in this process.
     """

@@ -67,7 +67,7 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
         )
     if not keys:
         advice = (
-            "of a metadata table, check its name after #, as in #history, #refs or #variables; the"
+            "names of metadata tables follow #, as in #history, #refs or #variables; the"
             " manual's page on metadata tables lists all"
         )
         return "nothing is stored below this path", advice if "#" in location.url else None
