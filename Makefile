@@ -15,16 +15,16 @@ PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo cluster bench test torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
 
-help:  ## this list
+help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
 
-demo: $(VENV)/.ready java  ## real data into a local repository, then read with Spark; draws two pictures
+demo: $(VENV)/.ready java  ## write climate data to a local repository, read it with Spark, and draw two pictures
 	$(PY) examples/demo.py
 
-cluster: $(VENV)/.ready java  ## docker-compose.yml's services as processes: S3, a Spark cluster, the demo and a week of operations on them
+cluster: $(VENV)/.ready java  ## run the services of docker-compose.yml as processes (S3, a Spark cluster), and the demo and a week of operations on them
 	$(PY) deploy/as_processes.py $(ARGS)
 
-bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=scan for one, ARGS='--plots pictures'
+bench: $(VENV)/.ready java  ## compare speed and memory with limits and peers; NAMES=scan for one, ARGS='--plots pictures'
 	$(PY) benchmarks/run.py $(NAMES) $(ARGS)
 
 # One run without a JVM and one with it, since starting Spark costs half a minute. Two processes
@@ -32,61 +32,61 @@ bench: $(VENV)/.ready java  ## speed and memory beside limits and peers; NAMES=s
 SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST   = $(PY) $(SHARED)
 
-test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## every test, on the newest Spark and, where Spark matters, on 4.0
+test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests, on the newest Spark and, if they need Spark, on 4.0
 	$(PYTEST) tests --layer full
 	$(SPARK40)/bin/python $(SHARED) tests/spark -m each_spark
 
-torture: $(VENV)/.ready  ## faults and hostile input for SECONDS=300 each; TORTURE_SEED=n begins at another seed
+torture: $(VENV)/.ready  ## test with faults and hostile input for SECONDS=300 each; TORTURE_SEED=n starts at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture
 	FUZZ_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/fuzz
 	INTERLEAVINGS=all $(PYTEST) tests/repository/state/test_state_interleaved_calls.py
 
 # Old releases of s3fs leave warnings to the garbage collector, which meets them in any test.
-lower-bounds:  ## the format's tests with the oldest packages that pyproject.toml allows
+lower-bounds:  ## run the tests of the format with the oldest packages that pyproject.toml allows
 	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
 	@$(call PIP,$(LOWEST)) install uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
 	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/spec tests/arrays tests/storage tests/repository tests/dataset
 
-soak: $(VENV)/.ready java  ## two streams of BATCHES=1000 batches that die and are killed
+soak: $(VENV)/.ready java  ## run two streams of BATCHES=1000 batches with crashes and kills
 	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_changes_soak.py
 
-newest-releases: $(VENV)/.ready java  ## the tests with the newest release of every package, also of those that are pinned
+newest-releases: $(VENV)/.ready java  ## run the tests with the newest release of every package, including pinned ones
 	$(call PIP,$(VENV)) install --upgrade --upgrade-strategy eager "pyspark[connect]" icechunk zarr xarray obstore pyarrow numpy
 	$(PYTEST) tests
 
-coverage: $(VENV)/.ready  ## branches of the format, of changes and of conflicts that the fast tests take; fails below COVERED
+coverage: $(VENV)/.ready  ## measure the branch coverage of the format, of changes and of conflicts; fails below COVERED
 	$(PY) -m coverage run --parallel-mode -m pytest -n 0 -q $(COVERAGE_TESTS)
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report --fail-under=$(COVERED) --include="$(COVERAGE_OF)"
 
-test-fast: $(VENV)/.ready  ## the tests that need no Java and no server
+test-fast: $(VENV)/.ready  ## run the tests that need neither Java nor a server
 	$(PYTEST) tests --layer fast
 
-check: $(VENV)/.ready  ## style, types, the rules of layers and rooms, and the size of the code
+check: $(VENV)/.ready  ## check style, types, layers, packages and the size of the code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) .ci/structure.py
 
-docs: $(VENV)/.ready  ## the manual as a site in site/; broken links and docstrings that cannot be read fail
+docs: $(VENV)/.ready  ## build the manual as a site in site/; broken links and malformed docstrings are errors
 	$(PY) tests/helpers/notebook_pages.py
 	$(VENV)/bin/zensical build --strict
 
-dist: java  ## build sdist and wheel into dist/ and try both in empty environments
+dist: java  ## build sdist and wheel in dist/, and test both in empty environments
 	.ci/try-distributions
 
-docs-serve: $(VENV)/.ready  ## show the manual at http://localhost:8000, and again after each change
+docs-serve: $(VENV)/.ready  ## serve the manual at http://localhost:8000, and rebuild it after each change
 	$(PY) tests/helpers/notebook_pages.py
 	$(VENV)/bin/zensical serve
 
-format: $(VENV)/.ready  ## let ruff fix what it can, and write the manual's tables of options and metadata tables
+format: $(VENV)/.ready  ## format the code, and update the generated tables of the manual
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	PYTHONPATH=tests $(PY) tests/helpers/manual.py
 
-clean:  ## remove the environments and what tests leave
+clean:  ## remove the environments and the output of tests
 	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
