@@ -159,7 +159,7 @@ def _aborted(text: str, target: str) -> errors.StorageError:
     """Return the error for a JVM report for which PySpark has no class."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
-    # A report without a message of Py4J begins with the colon.
+    # A Py4J report without a message begins with a colon.
     return _unfinished(f"Spark aborted the job ({_shortened(reason.lstrip(': '))})", target)
 
 

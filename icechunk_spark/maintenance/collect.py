@@ -64,7 +64,7 @@ _AFTER_FAILURE: Final = (
 
 # Approximate number of ids in a part of chunks, which one task holds at once; see _depth.
 _REFS_PER_PART: Final = 4_000_000
-# Bytes of compressed manifests that one task reads: some millions of references.
+# Bytes of compressed manifests that one task reads: a few million references.
 _MANIFEST_BYTES_PER_TASK: Final = 32 * 2**20
 _MAX_TASKS: Final = 10_000
 # Ids that one task compares, and snapshots that one task reads. There is at least one task for each

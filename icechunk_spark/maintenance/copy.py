@@ -64,7 +64,7 @@ _FOUND: Final = pa.schema(
         pa.field("copied", pa.binary()),
     ]
 )
-# Maximum number of chunks of a part, which take 20 bytes each, several times.
+# Maximum number of chunks of a part. A task holds several copies of 20 bytes for each chunk.
 _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
 

@@ -57,7 +57,7 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     columns: list[Column] = []
     for name in names:
         count, mean, squares = (_column(f"{name}_{part}") for part in ("count", "mean", "m2"))
-        # Pairs are merged one by one, since a sum of squares would cancel.
+        # Pairs are merged one by one, since sums of squares lose precision by cancellation.
         parts = F.collect_list(F.struct(count.alias("n"), mean.alias("mean"), squares.alias("m2")))
         filled = F.filter(parts, lambda part: part["n"] > 0)
         zero = F.struct(

@@ -37,7 +37,7 @@ from icechunk_spark.reading.read import read
 from icechunk_spark.schema import row_bytes
 from icechunk_spark.sql.functions import register_view_functions
 
-# Maximum number of partitions; several tasks share one, also those of larger later plans.
+# Maximum number of partitions. If a plan has more tasks, several of them share a partition.
 _MOST_PARTITIONS: Final = 10_000
 # Above Spark's default broadcast limit of 10 MB, and above limits that users set.
 _MOST_BYTES: Final = 1 << 30
