@@ -5,8 +5,8 @@ Rules of this file
 1. A range is half-open: ``start`` is inside and ``stop`` is not.
 2. A grid covers the shape and may exceed it. Bounds are clipped to the shape, but a chunk is always
    *stored* with its full shape.
-3. A rectilinear axis is kept as runs of equal chunks, so its memory does not grow with their
-   number.
+3. A rectilinear axis is stored as runs of equal chunks, so its memory does not grow with the number
+   of chunks.
 
 Spec: Zarr v3 core, "Regular chunk grids", and the registered extension ``rectilinear``.
 """
@@ -33,7 +33,7 @@ class ChunkGrid:
     Attributes
     ----------
     num_chunks
-        Chunks per axis that hold at least one element of the array.
+        Chunks per axis with at least one element of the array.
     chunk_shape
         The shape of every chunk of a regular grid; ``None`` for a rectilinear one.
     """
@@ -68,13 +68,13 @@ class ChunkGrid:
         return len(self.axes)
 
     def box_of(self, coords: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return first elements and ends of one chunk, clipped to the shape."""
+        """Return the first elements of one chunk and its ends (exclusive), clipped to the shape."""
         self._check(coords)
         bounds = [axis.bounds(int(i)) for axis, i in zip(self.axes, coords, strict=True)]
         return tuple(b[0] for b in bounds), tuple(b[1] for b in bounds)
 
     def full_chunk_shape(self, coords: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that a chunk is stored with, even if it exceeds the array."""
+        """Return the stored shape of a chunk, which may exceed the array."""
         self._check(coords)
         if self.chunk_shape is not None:
             return self.chunk_shape
@@ -83,9 +83,9 @@ class ChunkGrid:
     def chunks_of_box(
         self, lo: Sequence[int], hi: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return first chunks and ends of the chunks that touch the elements ``[lo, hi)``.
+        """Return first and end (exclusive) of the chunks that overlap the elements ``[lo, hi)``.
 
-        The box is clipped to the array first; an empty box touches no chunk.
+        The box is clipped to the array; an empty box overlaps no chunk.
         """
         ranges = [
             axis.chunk_range(max(int(start), 0), min(int(stop), axis.size))
@@ -94,9 +94,9 @@ class ChunkGrid:
         return tuple(first for first, _ in ranges), tuple(end for _, end in ranges)
 
     def resized(self, shape: Sequence[int]) -> ChunkGrid:
-        """Return the grid of the array with another shape; existing chunks stay in place.
+        """Return the grid of the array with another shape; existing chunks keep their positions.
 
-        A rectilinear axis that is too short gets one more chunk, as in zarr-python.
+        A rectilinear axis that is too short is extended by one chunk, as in zarr-python.
         """
         if len(shape) != self.ndim or any(n < 0 for n in shape):
             raise InvalidInputError(
@@ -135,7 +135,7 @@ class ChunkGrid:
 def parse_chunk_grid(
     value: object, shape: Sequence[int], *, unit: Sequence[int] | None = None, node_path: str = "/"
 ) -> ChunkGrid:
-    """Read the ``chunk_grid`` member of a ``zarr.json``; an unknown kind is UnsupportedError.
+    """Read the ``chunk_grid`` member of a ``zarr.json``; raise UnsupportedError for unknown kinds.
 
     ``unit`` is the inner chunk shape of a sharded array. Older software wrote chunk size 0 for axes
     of length 0; it is read as the inner size, or as 1, since no such chunk was ever stored.

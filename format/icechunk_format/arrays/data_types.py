@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. In memory every element has the machine's byte order; the ``bytes`` codec keeps the stored order.
+1. In memory every element has native byte order; the ``bytes`` codec handles the stored order.
 2. Strings and byte strings of variable length are NumPy object arrays of ``str`` and ``bytes``.
-3. An unknown name is ``UnsupportedError``: it may be legal Zarr. A known name with an impossible
-   configuration is ``FormatError``.
+3. An unknown name raises ``UnsupportedError``, since it may be valid Zarr; a known name with an
+   invalid configuration raises ``FormatError``.
 
 Spec: Zarr v3 core, "Data types", and the registered extensions ``numpy.datetime64``,
 ``numpy.timedelta64``, ``fixed_length_utf32``, ``null_terminated_bytes``, ``raw_bytes``, ``struct``,
@@ -56,14 +56,14 @@ _NUMBER_NAMES: Final = (
     "complex128",
 )
 
-# Registered second names of types.
+# Registered aliases of data types.
 _ALIASES: Final = {"complex_float32": "complex64", "complex_float64": "complex128"}
 
 _TIME_UNITS: Final = (
     "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic",
 )  # fmt: skip
 
-# NumPy keeps the multiplier of a time unit in a C int.
+# NumPy stores the multiplier of a time unit in a C int.
 _MAX_SCALE_FACTOR: Final = 2**31 - 1
 
 # Far larger than any real element, and far smaller than the largest chunk.
@@ -86,7 +86,7 @@ class DataType:
     numpy
         The type in memory, in native byte order; ``object`` for variable lengths.
     kind
-        The class of values, without their width.
+        The kind of values, without their width.
     unit
         For times only: a NumPy unit (``"s"``, ``"ns"``, ``"generic"``, ...).
     scale_factor
@@ -135,15 +135,15 @@ class DataType:
 
 
 def parse_data_type(value: object, *, node_path: str = "/", field: str = "data_type") -> DataType:
-    """Read the ``data_type`` member of a ``zarr.json``; an unknown type is UnsupportedError."""
+    """Read the ``data_type`` member of a ``zarr.json``; raise UnsupportedError if unknown."""
     return _parse(value, Member(node_path, field))
 
 
 def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
     """Return the Zarr data type for a NumPy one, or raise InvalidInputError.
 
-    ``"string"`` and ``"bytes"`` name the types of variable length, for which NumPy's ``object``
-    would be ambiguous.
+    ``"string"`` and ``"bytes"`` are the types of variable length, since NumPy's ``object`` would be
+    ambiguous.
     """
     if isinstance(dtype, str) and dtype in ("string", "bytes", "variable_length_bytes"):
         return parse_data_type(dtype)

@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. A decoded fill value is a NumPy scalar of the data type, or ``str``/``bytes`` for variable
-   lengths. Its bits are kept: a NaN that was written in hexadecimal keeps its payload.
-2. Fill values of zarr-python can be read, and zarr-python can read these.
+   lengths. Its bits are kept: a NaN written in hexadecimal keeps its payload.
+2. The JSON form is compatible with zarr-python's in both directions.
 
 Spec: Zarr v3 core, "Fill value".
 """
@@ -24,10 +24,10 @@ from icechunk_format.arrays.named_configuration import Member, is_integer, short
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 MAX_CHUNK_NBYTES: Final = 2**34
-"""Most bytes that a chunk may decode to; larger chunks are refused before allocation."""
+"""Limit on the decoded bytes of a chunk; larger chunks are refused before allocation."""
 
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Zarr's names of the floats that JSON lacks."""
+"""Zarr's names for floats that JSON cannot represent."""
 
 _HEX_FLOAT_DTYPES: Final = {4: ">f2", 8: ">f4", 16: ">f8"}
 _FLOAT_BITS: Final = {2: ("u2", 0x7E00), 4: ("u4", 0x7FC00000), 8: ("u8", 0x7FF8000000000000)}
@@ -51,7 +51,7 @@ def decode_fill_value(
 def encode_fill_value(value: Any, data_type: DataType) -> Any:
     """Return the JSON form of a fill value, as zarr-python writes it, or raise InvalidInputError.
 
-    A NaN whose bits are not those of the standard NaN is written in hexadecimal.
+    A NaN with other bits than the standard NaN is written in hexadecimal.
     """
     try:
         scalar = cast_scalar(value, data_type)
@@ -101,7 +101,7 @@ def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np
         return out
     scalar = np.asarray(fill_value, dtype=data_type.numpy)
     if not any(scalar.tobytes()):
-        # The system provides zeroed pages without writing to them.
+        # The operating system provides zeroed pages without writing them.
         return np.zeros(tuple(shape), dtype=data_type.numpy)
     out = np.empty(tuple(shape), dtype=data_type.numpy)
     out[...] = scalar
@@ -109,7 +109,7 @@ def fill_array(data_type: DataType, fill_value: Any, shape: Sequence[int]) -> np
 
 
 def check_array_size(data_type: DataType, shape: Sequence[int]) -> int:
-    """Return the bytes of an array in memory; UnsupportedError above ``MAX_CHUNK_NBYTES``."""
+    """Return the bytes of an array in memory; raise UnsupportedError above ``MAX_CHUNK_NBYTES``."""
     nbytes = math.prod(shape) * data_type.numpy.itemsize
     if nbytes > MAX_CHUNK_NBYTES:
         raise UnsupportedError(
@@ -124,7 +124,8 @@ def check_array_size(data_type: DataType, shape: Sequence[int]) -> int:
 def is_all_fill(array: np.ndarray[Any, Any], fill_value: Any) -> bool:
     """Return True if every element has exactly the bits of the fill value.
 
-    Bits and not values: -0.0 is not 0.0, so a chunk that is left out reads back unchanged.
+    Bits are compared, not values: -0.0 differs from 0.0, so that an omitted chunk reads back
+    unchanged.
     """
     if array.dtype.kind == "O":
         return bool(np.all(array == fill_value))
@@ -184,7 +185,7 @@ def _float(value: object, dtype: np.dtype[Any]) -> Any:
                 raise ValueError("expected 4, 8 or 16 hexadecimal digits")
             scalar = np.frombuffer(bytes.fromhex(value[2:]), dtype=stored)
             if scalar.dtype.itemsize == dtype.itemsize:
-                # A change of byte order keeps the payload of a NaN; a conversion need not.
+                # Swapping bytes keeps the payload of a NaN; a conversion may not.
                 return scalar.byteswap().view(dtype)[0] if not scalar.dtype.isnative else scalar[0]
             value = float(scalar[0])
         elif value in NON_FINITE:
@@ -239,7 +240,7 @@ def _struct(value: object, data_type: DataType) -> Any:
         raw = base64.b64decode(value, validate=True)
         if len(raw) != dtype.itemsize:
             raise ValueError(f"it has {len(raw)} bytes, but an element has {dtype.itemsize}")
-        # The specification gives no byte order; zarr-python writes little endian.
+        # The specification does not define the byte order; zarr-python writes little endian.
         return np.frombuffer(raw, dtype=dtype.newbyteorder("<")).astype(dtype)[0]
     if not isinstance(value, dict):
         raise ValueError("expected an object with the fields, or base64")
@@ -281,7 +282,7 @@ def _encode_float(scalar: Any) -> float | str:
 
 
 def json_safe(value: Any) -> Any:
-    """Return JSON that strict parsers read: floats that are not finite become Zarr's names."""
+    """Return JSON for strict parsers: floats that are not finite become Zarr's names for them."""
     if isinstance(value, dict):
         return {key: json_safe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -2,9 +2,9 @@
 
 Rules of this file
 ------------------
-1. ``"name"``, ``{"name": "name"}`` and ``{"name": "name", "configuration": {}}`` are the same.
-2. Errors name the node path and the field. Quotations are shortened: a document may be megabytes of
-   untrusted text.
+1. ``"name"``, ``{"name": "name"}`` and ``{"name": "name", "configuration": {}}`` are equivalent.
+2. Errors name the node path and the field. Quoted values are shortened, since a document may be
+   megabytes of untrusted text.
 
 Spec: Zarr v3 core, "Extension definition".
 """
@@ -37,7 +37,7 @@ class Member(NamedTuple):
         return Member(self.node_path, f"{self.field}{suffix}")
 
     def error(self, problem: str) -> FormatError:
-        """Return the error for a member that breaks the Zarr v3 specification."""
+        """Return the error for a member that violates the Zarr v3 specification."""
         return FormatError(
             problem, object_key=self.node_path, file_type="zarr.json", field=self.field
         )

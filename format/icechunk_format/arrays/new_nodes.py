@@ -39,9 +39,9 @@ def build_array_metadata(
     shard_shape
         The shape of a shard, a multiple of ``chunk_shape``; ``None`` stores chunks without shards.
     fill_value
-        Value of missing chunks; ``None`` is zero, empty or false.
+        Value of missing chunks; ``None`` for zero, empty or false.
     codecs
-        JSON of the codecs of an (inner) chunk; ``None`` takes zarr-python's default.
+        JSON of the codecs of an (inner) chunk; ``None`` for zarr-python's default.
     node_path
         Path of the array, for messages.
     """

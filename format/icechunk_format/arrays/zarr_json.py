@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Shapes, names and sizes are checked at once. A data type, grid or codec that is legal but not
-   supported is refused only when it is used, so that one such array does not hide the others.
+1. Shapes, names and sizes are checked on reading. A data type, grid or codec that is valid but not
+   supported raises only when it is used, so that other arrays stay usable.
 2. Documents are untrusted. Their size and the number of dimensions are limited, and no number in
    them determines an allocation.
 3. Documents are written as zarr-python writes them: the same members in the same order.
@@ -67,7 +67,7 @@ class NodeMetadata:
     raw: dict[str, Any]
 
     def with_attributes(self, attributes: Mapping[str, Any]) -> Self:
-        """Return the node with other attributes; the rest of the document stays."""
+        """Return the node with other attributes; the rest of the document is kept."""
         raw = {**self.raw, "attributes": dict(attributes)}
         return replace(self, attributes=dict(attributes), raw=raw)
 
@@ -92,7 +92,8 @@ class ArrayMetadata(NodeMetadata):
     Parameters
     ----------
     dimension_names
-        A name or ``None`` per dimension (an empty name is ``None``); ``None`` without names.
+        A name or ``None`` per dimension (``None`` for an empty name); ``None`` if there are no
+        names.
     codecs_json
         The ``codecs`` member, not yet checked.
     refusal
@@ -119,7 +120,7 @@ class ArrayMetadata(NodeMetadata):
 
     @property
     def grid(self) -> ChunkGrid:
-        """Grid of the chunks; of a sharded array, of the shards."""
+        """Grid of the chunks, or of the shards of a sharded array."""
         return self._used(self._grid)
 
     @property
@@ -128,7 +129,7 @@ class ArrayMetadata(NodeMetadata):
         return self._used(self._fill_value)
 
     def chunk_codecs(self) -> ChunkCodecs:
-        """Make the codecs of the chunks. That takes about 50 us: keep the result.
+        """Make the codecs of the chunks. This takes about 50 us, so callers keep the result.
 
         Raises FormatError if the codecs do not fit together or the array.
         """
@@ -154,7 +155,7 @@ class ArrayMetadata(NodeMetadata):
         return fill_array(self.data_type, self.fill_value, shape)
 
     def with_shape(self, shape: Sequence[int]) -> ArrayMetadata:
-        """Return the array with another shape; existing chunks stay in place."""
+        """Return the array with another shape; existing chunks keep their positions."""
         grid = self.grid.resized(shape)
         raw = {**self.raw, "shape": [int(n) for n in shape], "chunk_grid": grid.to_json()}
         return replace(self, shape=grid.shape, _grid=grid, raw=raw)
@@ -162,7 +163,7 @@ class ArrayMetadata(NodeMetadata):
     def _used(self, value: _Value | IcechunkError) -> _Value:
         for error in (self.refusal, value):
             if isinstance(error, IcechunkError):
-                # An error that is raised again and again grows its traceback, so raise a new one.
+                # Raising one error repeatedly grows its traceback, so a new one is raised.
                 raise UnsupportedError(error.message, **error.facts)
         assert not isinstance(value, IcechunkError)
         return value
@@ -251,7 +252,7 @@ def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
 
 
 def dump_document(document: Mapping[str, Any]) -> bytes:
-    """Return a document as zarr-python writes it, NaN in attributes included."""
+    """Return a document as zarr-python writes it, including NaN in attributes."""
     return json.dumps(document, indent=2).encode()
 
 

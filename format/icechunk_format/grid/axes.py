@@ -1,12 +1,11 @@
 """Finds the chunk of an element and the elements of a chunk, along one axis of a chunk grid.
 
 Arguments are not checked: elements and chunks must exist. Chunks are clipped to the array, except
-in ``full_size``, which returns the size that they are stored with.
+in ``full_size``, which returns their stored size.
 
-`RegularAxis` has equal chunks and needs only a division: an axis of a billion chunks costs no more
-than one of three. `RunAxis` has unequal chunks, kept as runs of equal ones, so its memory grows
-with the runs and not with the chunks. Reads and writes also use axes that cut an array into blocks,
-inner chunks or single elements.
+`RegularAxis` has equal chunks and computes their bounds, at the same cost for any number of chunks.
+`RunAxis` has unequal chunks, stored as runs of equal ones, so its memory grows with the runs and
+not with the chunks. Reads and writes also use axes for blocks, inner chunks or single elements.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ class RegularAxis:
 
     @property
     def count(self) -> int:
-        """Number of chunks that hold elements; 0 for an axis without elements."""
+        """Number of chunks with elements; 0 for an axis of size 0."""
         return -(-self.size // self.step)
 
     @property
     def edges(self) -> None:
-        """None: the edges of equal chunks are never listed."""
+        """None, since the edges of equal chunks are not stored."""
         return None
 
     def chunk_of(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -58,16 +57,16 @@ class RegularAxis:
         return chunk * self.step, min((chunk + 1) * self.step, self.size)
 
     def full_size(self, chunk: int) -> int:
-        """Return how many elements a chunk is stored with."""
+        """Return the stored size of a chunk, in elements."""
         return self.step
 
     @property
     def largest(self) -> int:
-        """Most elements of the array that a chunk holds; at least 1."""
+        """Elements of the array in the largest chunk; at least 1."""
         return max(1, min(self.step, self.size))
 
     def distinct_sizes(self) -> set[int]:
-        """Return every size that a chunk is stored with."""
+        """Return the distinct stored sizes of chunks."""
         return {self.step}
 
     def to_json(self) -> int:
@@ -75,7 +74,7 @@ class RegularAxis:
         return self.step
 
     def resized(self, size: int) -> RegularAxis:
-        """Return the axis with another number of elements; chunks stay where they are."""
+        """Return the axis with another number of elements; chunks keep their positions."""
         return RegularAxis(size, self.step)
 
 
@@ -154,16 +153,16 @@ class RunAxis:
         return start, stop
 
     def full_size(self, chunk: int) -> int:
-        """Return how many elements a chunk is stored with."""
+        """Return the stored size of a chunk, in elements."""
         return self._sizes[bisect.bisect_right(self._chunk_starts, chunk, hi=len(self.runs)) - 1]
 
     @property
     def largest(self) -> int:
-        """Most elements of the array that a chunk holds; at least 1."""
+        """Elements of the array in the largest chunk; at least 1."""
         return max(1, int(np.diff(self.edges).max(initial=1)))
 
     def distinct_sizes(self) -> set[int]:
-        """Return every size that a chunk is stored with."""
+        """Return the distinct stored sizes of chunks."""
         return set(self._sizes)
 
     def to_json(self) -> list[Any]:
@@ -171,7 +170,7 @@ class RunAxis:
         return [[length, count] if count > 1 else length for length, count in self.runs]
 
     def resized(self, size: int) -> RunAxis:
-        """Return the axis with another number of elements; chunks stay where they are."""
+        """Return the axis with another number of elements; chunks keep their positions."""
         runs, missing = self.runs, size - self._element_starts[-1]
         if missing > 0:
             length, count = runs[-1]

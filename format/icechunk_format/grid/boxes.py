@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 BoxT = TypeVar("BoxT", bound=np.integer[Any])
 
-# Pairs of boxes that are compared at once; bounds the memory of a comparison.
+# Pairs of boxes per comparison, which bounds its memory.
 _PAIRS_AT_ONCE: Final = 1 << 20
 MAX_COORD: Final = 2**32 - 1
 
@@ -132,7 +132,7 @@ def first_overlap(boxes: NDArray[Any]) -> tuple[int, int] | None:
 
 
 def _sweep(ranges: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order ranges by start; count for each the later ones that begin before it ends."""
+    """Order ranges by start; count for each range the later ones that begin before its end."""
     order = np.argsort(ranges[:, 0], kind="stable")
     starts, stops = ranges[order, 0], ranges[order, 1]
     upto = np.searchsorted(starts, stops, side="left")
@@ -142,11 +142,11 @@ def _sweep(ranges: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def joined_groups(
     boxes: NDArray[np.uint32], is_fixed: NDArray[np.bool_]
 ) -> list[NDArray[np.int64]]:
-    """Join boxes, uint32 (n, ndim, 2), until no group with a movable box overlaps anything else.
+    """Join boxes, uint32 (n, ndim, 2), until no group with a movable box overlaps another box.
 
-    Returns the int64 indices of the boxes of each group, ascending. A movable box that overlaps
-    nothing is a separate group; a fixed one is left out. ``is_fixed`` marks boxes that stay as they
-    are and may overlap one another.
+    Returns the int64 indices of the boxes of each group, ascending. ``is_fixed`` marks boxes that
+    are not moved and may overlap one another. A movable box without overlaps is a separate group;
+    fixed boxes without a movable one are omitted.
     """
     group_of = np.arange(len(boxes), dtype=np.int64)
     bounds = boxes
@@ -176,7 +176,7 @@ def joined_groups(
 
 
 def _connected(n: int, links: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of the connected group of each of n items."""
+    """Return the number of the connected component of each of n items."""
     label = np.arange(n, dtype=np.int64)
     while True:
         least = np.minimum(label[links[:, 0]], label[links[:, 1]])

@@ -1,15 +1,15 @@
 """Stores sets of chunk coordinates compactly: as boxes, as one bit per chunk, or one by one.
 
 A task of a distributed write returns the chunks that it wrote. Most tasks write whole blocks of the
-chunk grid, and a block is stored as its corners. A block with gaps (chunks of fill values are not
-stored) takes a bit per chunk. Only scattered chunks are listed.
+chunk grid, which are stored as their corners. A block with gaps (chunks of fill values are omitted)
+takes one bit per chunk. Only scattered chunks are listed.
 
 Rules of this file
 ------------------
-1. Nothing does input or output, and every value can be pickled.
+1. Sets perform no I/O and can be pickled.
 2. Boxes are uint32 of shape (k, ndim, 2), start and end (exclusive) per axis, none empty. Boxes of
    one set do not overlap. The only box of a scalar array has no axes and one chunk.
-3. A set has boxes, or one box with bits, or points: the form that takes the least memory.
+3. A set consists of boxes, of one box with bits, or of points, whichever takes the least memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icechunk_format.grid.boxes import (
 )
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 
-# Up to this many boxes, a look-up tests each box.
+# Up to this many boxes, a look-up tests each.
 _FEW_BOXES: Final = 16
 
 
@@ -48,8 +48,8 @@ class CoordSet:
     points
         uint32, shape (n, ndim), sorted: single coordinates.
     bits
-        One bit per coordinate of the only box, in order, the highest bit of a byte first; a one
-        means that the coordinate is in the set.
+        One bit per coordinate of the only box, in C order, the highest bit of a byte first; set
+        bits are the coordinates of the set.
     """
 
     boxes: NDArray[np.uint32]
@@ -58,7 +58,7 @@ class CoordSet:
 
     @classmethod
     def of(cls, coords: ArrayLike) -> CoordSet:
-        """Make a set of integers of shape (n, ndim), in any order, repeats counting once."""
+        """Make a set of coordinates: integers of shape (n, ndim), in any order, with repeats."""
         points = checked_coords(coords)
         if not is_sorted(points):
             points = points[sorting_rows(points)]
@@ -69,7 +69,7 @@ class CoordSet:
             volume = float(box_volumes(box)[0])
             if volume == len(points):
                 return cls(boxes=box, points=nothing)
-            # The end of the last possible coordinate does not fit into 32 bits: no bits then.
+            # If the end of the last coordinate does not fit into 32 bits, points are stored.
             if volume < 8 * points.nbytes and (box[0, :, 0] < box[0, :, 1]).all():
                 is_set = np.zeros(int(volume), dtype=np.bool_)
                 is_set[_indices(points, box[0])] = True
@@ -78,7 +78,7 @@ class CoordSet:
 
     @classmethod
     def of_boxes(cls, boxes: ArrayLike) -> CoordSet:
-        """Make a set of boxes: integers, shape (k, ndim, 2), none empty, none overlapping."""
+        """Make a set of boxes: integers, shape (k, ndim, 2), neither empty nor overlapping."""
         given = np.asarray(boxes)
         if given.ndim != 3 or given.shape[2] != 2 or (given.size and given.dtype.kind not in "iu"):
             raise InvalidInputError(
@@ -137,8 +137,8 @@ class CoordSet:
     def within(self, box: NDArray[Any]) -> NDArray[np.uint32]:
         """Return the coordinates inside a box, shape (ndim, 2): uint32, shape (n, ndim).
 
-        Those of several boxes come box by box, all others sorted. The cost depends on the
-        coordinates within the limits of the first axis.
+        They are sorted, or in order of the boxes if the set has several. The cost grows with the
+        coordinates in the box's range along the first axis.
         """
         if self.bits is not None:
             return self._marked_within(self.bits, box)
@@ -159,7 +159,7 @@ class CoordSet:
         sizes = own[:, 1] - own[:, 0]
         row = int(sizes[1:].prod())
         start, stop = (first - own[0, 0]) * row, (max(first, last) - own[0, 0]) * row
-        # Whole bytes first, then without the bits of the rows before.
+        # Unpack whole bytes, then drop the bits before the first row.
         near = np.unpackbits(bits[start // 8 : -(-stop // 8)], count=int(stop - start // 8 * 8))
         indices = np.flatnonzero(near[start % 8 :]) + start
         along = np.array(np.unravel_index(indices, sizes)) + own[:, :1]

@@ -50,7 +50,7 @@ def is_sorted(coords: NDArray[np.uint32]) -> bool:
 
 
 def sorting_rows(coords: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """Return the rows in ascending order of coordinate, only the first of equal ones."""
+    """Return the rows in ascending order of coordinate, the first row of each coordinate only."""
     if coords.shape[1] == 0:
         return np.arange(min(len(coords), 1))
     order = np.lexsort(coords.T[::-1])
@@ -84,7 +84,7 @@ class CoordinateOrder:
         self._shape = [h - low + 1 for low, h in zip(self._low, high, strict=True)]
         self._strides = [math.prod(self._shape[axis + 1 :]) for axis in range(ndim)]
         size = math.prod(self._shape)
-        # As many distinct coordinates as the box holds fill the box.
+        # n distinct coordinates fill a box of size n.
         self._is_dense = n == size
         self._keys: NDArray[np.int64] | None = None
         if not self._is_dense and size < _MAX_KEY:
@@ -96,7 +96,7 @@ class CoordinateOrder:
         return 0 if self._keys is None else self._keys.nbytes
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the tight range of every axis, end exclusive; empty ranges without rows."""
+        """Return the tight range of every axis, end exclusive; empty without rows."""
         return [(low, low + size) for low, size in zip(self._low, self._shape, strict=True)]
 
     def _to_keys(self, coords: NDArray[Any]) -> NDArray[np.int64]:
@@ -130,7 +130,7 @@ class CoordinateOrder:
         return found
 
     def _search_columns(self, wanted: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return the first row that is not below each coordinate, by one binary search for all."""
+        """Return the first row not below each coordinate, by one vectorized binary search."""
         low = np.zeros(len(wanted), dtype=np.int64)
         high = np.full(len(wanted), len(self._columns), dtype=np.int64)
         while (is_open := low < high).any():
@@ -169,8 +169,8 @@ class CoordinateOrder:
     def _select_keyed(
         self, keys: NDArray[np.int64], box: list[tuple[int, int]], relative: list[tuple[int, int]]
     ) -> NDArray[np.int64]:
-        # Axes that the box covers in full need no separate search. Each combination of the axes
-        # before the last restricted one gives one run of rows.
+        # Axes that the box covers completely need no search. Each combination of coordinates on
+        # the axes before the last restricted one is one run of rows.
         last = max(
             (a for a, (low, high) in enumerate(relative) if (low, high) != (0, self._shape[a])),
             default=-1,

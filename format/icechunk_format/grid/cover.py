@@ -1,16 +1,16 @@
 """Splits a region into covered boxes and free ones; cuts and joins boxes.
 
-Planning takes the same time for a thousand chunks as for a billion: the work is on the edges of
-boxes, never on single elements or chunks.
+Planning takes the same time for a thousand chunks as for a billion, since it processes the edges of
+boxes, not single elements or chunks.
 
 Rules of this file
 ------------------
 1. A box is ``int64 (ndim, 2)``: lower bounds inclusive, upper bounds exclusive. Many boxes are
    ``(n, ndim, 2)``. Zero dimensions are legal: such a box holds one cell.
 2. ``cover`` gives boxes that are disjoint and whose union is exactly the region.
-3. Nothing is quadratic in the number of extents. The edges of the extents make a coarse grid. A
-   large grid is first halved along its longest axis, and each half keeps only the extents that
-   meet it; in a small grid the extents of each cell are counted with cumulative sums.
+3. Nothing is quadratic in the number of extents. The edges of the extents form a coarse grid. A
+   large grid is halved along its longest axis, and each half keeps only the extents that overlap
+   it; in a small grid, cumulative sums count the extents that cover each cell.
 
 The format forbids overlapping extents of one array (Icechunk spec, ``ManifestRef``), and a reader
 takes the first one that holds a coordinate. ``cover`` detects overlaps and then splits along the
@@ -53,9 +53,9 @@ def clip(boxes: Boxes, region: Boxes) -> tuple[Boxes, NDArray[np.int64]]:
 def cover(region: Boxes, extents: Boxes) -> tuple[Boxes, NDArray[np.bool_]]:
     """Cut a region, one box that is not empty, into covered and free boxes.
 
-    ``extents``, ``int64 (n, ndim, 2)``, come in any order and may reach beyond the region. Returns
+    ``extents``, ``int64 (n, ndim, 2)``, are in any order and may reach beyond the region. Returns
     disjoint boxes ``int64 (k, ndim, 2)`` whose union is the region, and ``bool (k,)``: True if an
-    extent covers the box. An extent gives one box, unless extents overlap.
+    extent covers the box. Each extent becomes one box, unless extents overlap.
     """
     inside, _ = clip(extents, region)
     if not len(inside):
@@ -113,7 +113,7 @@ def paint(members: Boxes, edges: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _boxes_where(mask: NDArray[np.bool_], edges: list[NDArray[np.int64]]) -> Boxes:
-    """Return few disjoint boxes that together are the true cells of a grid of edges."""
+    """Return a few disjoint boxes whose union is the true cells of a grid of edges."""
     ndim = mask.ndim
     padded = np.zeros((*mask.shape[:-1], mask.shape[-1] + 2), dtype=np.int8)
     padded[..., 1:-1] = mask

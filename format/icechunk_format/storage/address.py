@@ -8,7 +8,7 @@ r"""Parses URLs and local paths into kind of storage, bucket and path, without I
 | ``gs://bucket/a`` (``gcs``) | gs | bucket | ``a`` |
 | ``az://container/a``, ``abfs(s)://container@account.host/a`` | az | container | ``a`` |
 | ``http(s)://host/a`` | http | - | ``a`` |
-| anything else with ``scheme://`` or ``a::b`` | other | - | left to fsspec |
+| any other ``scheme://`` or ``a::b`` | other | - | passed to fsspec |
 
 Keys in ``s3``, ``gs`` and ``az`` URLs are verbatim, as in fsspec: nothing is percent-decoded.
 """
@@ -51,14 +51,14 @@ _CANONICAL_SCHEME: Final = {"s3": "s3", "gs": "gs", "az": "az"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A URL taken apart.
+    """A parsed URL.
 
     Attributes
     ----------
     kind
         Kind of storage.
     url
-        The URL in one spelling: no slash at the end, local paths absolute and without scheme.
+        The normalized URL: no slash at the end, local paths absolute and without scheme.
     shown_url
         The URL for messages: without user, password and query.
     bucket
@@ -83,7 +83,7 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """Take a URL apart."""
+    """Parse a URL or a local path."""
     if not url.strip():
         raise InvalidInputError("the storage path is empty; give a local path or a URL")
     match = _SCHEME.match(url)
@@ -110,7 +110,7 @@ def parse_url(url: str) -> Address:
 
 
 def ascii_authority(text: str) -> str:
-    """Return a host and its port in the spelling that is connected to: IDNA, lower case.
+    """Return a host with optional port, normalized for a connection: IDNA, lower case.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def ascii_authority(text: str) -> str:
 
 
 def _without_hadoop_scheme(path: str) -> str:
-    """Return the path of ``file:/x``, as Hadoop writes it; refuse other URLs that lack a slash."""
+    """Return the path of ``file:/x``, as Hadoop writes it; refuse other URLs with one slash."""
     match = _ONE_SLASH.match(path)
     if match is None:
         return path
@@ -174,7 +174,7 @@ def _http(url: str) -> Address:
         raise InvalidInputError(f"{_shown(url)} names no host; write https://host/path") from None
     if parts.query or parts.fragment:
         raise InvalidInputError(
-            f"{_shown(url)} has a query or a fragment, which cannot be put behind every key; "
+            f"{_shown(url)} has a query or a fragment, which cannot be appended to keys; "
             "give the URL of the folder alone"
         )
     path = parts.path.strip("/")

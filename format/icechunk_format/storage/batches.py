@@ -19,9 +19,9 @@ def batches(items: Iterable[T], count: int) -> Iterator[list[T]]:
 def sized_batches(
     items: Iterable[tuple[T, int | None]], count: int, nbytes: int
 ) -> Iterator[list[T]]:
-    """Yield items in lists of at most ``count``, and of at most ``nbytes`` unless one has more.
+    """Yield items in lists of at most ``count`` items and ``nbytes`` bytes.
 
-    Items come with their bytes; None if unknown.
+    Each item is paired with its size in bytes, None if unknown. A larger item is in a list alone.
     """
     batch: list[T] = []
     held = 0

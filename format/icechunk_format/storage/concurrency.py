@@ -1,7 +1,7 @@
-"""Runs requests in threads, and makes clients and thread pools again in each process.
+"""Runs requests in threads, and makes clients and thread pools once per process.
 
-Clients and thread pools of a parent process hang or fail after a fork. The child keeps them open:
-closing could hang as well.
+Clients and thread pools of a parent process hang or fail after a fork. The child does not close
+them, since closing could hang as well.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 A = TypeVar("A")
 
-# Time of this process for one request. More requests in flight than the latency divided by this
-# only wait for one another.
+# CPU time of one request. More requests in flight than the latency divided by this time only wait
+# for one another.
 _SECONDS_PER_REQUEST: Final = 0.0004
-# Limit on the bytes of all answers in flight, where more than the fewest requests are in flight.
+# Limit on the bytes of responses in flight, if more than the fewest requests are in flight.
 _MOST_BYTES: Final = 16 * 2**20
 
 
 class PerProcess(Generic[T]):
-    """A value that each process makes for itself when it first needs it.
+    """A value that each process makes separately on first access.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class PerProcess(Generic[T]):
 
 
 class PacedThreads:
-    """Sends requests in threads: more at once where latency is high and answers are small.
+    """Sends requests in threads, more of them if latency is high and responses are small.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class PacedThreads:
         function
             Sends one request; called from several threads.
         mean_bytes
-            Bytes of an answer; infinity where unknown.
+            Mean size of a response in bytes; infinity if unknown.
         """
         items = list(arguments)
         batch = _Batch(function, items, pace=lambda seconds: self._wanted(seconds, mean_bytes))
@@ -85,7 +85,7 @@ class PacedThreads:
         if batch.error is not None:
             raise batch.error
         if items:
-            # Slower answers also waited for one another, so the quickest one gives the latency.
+            # Slower responses also waited for one another, so the quickest one gives the latency.
             self._latency = batch.quickest
         return batch.results
 
@@ -95,7 +95,7 @@ class PacedThreads:
 
 
 class _Batch(Generic[A, T]):
-    """Requests that threads take one after another, and their results."""
+    """A queue of requests that threads send, and their results."""
 
     def __init__(
         self, function: Callable[[A], T], items: list[A], *, pace: Callable[[float], int]
@@ -110,7 +110,8 @@ class _Batch(Generic[A, T]):
 
     def run(self, pool: ThreadPoolExecutor, latency: float) -> None:
         """Send requests in threads of a pool until all are answered or one fails."""
-        # The first answers also wait for connections; earlier batches did not.
+        # The first responses include the time to connect, so the latency of earlier batches is
+        # used.
         self._pool, self._known = pool, latency or math.inf
         try:
             with self._lock:
@@ -129,7 +130,7 @@ class _Batch(Generic[A, T]):
             self._pool.submit(self.work)
 
     def work(self) -> None:
-        """Send one request after another until none is left."""
+        """Send requests one by one until the queue is empty."""
         while True:
             with self._lock:
                 at = self._next

@@ -1,7 +1,7 @@
-"""``Location``: names a repository or other objects, and opens their storage.
+"""The location of a repository or of other objects, and the storage that it opens.
 
-A :class:`Location` holds a URL, the choice of client and the options, and no client: it can be
-sent to executors, and each process opens its own clients. Option values are never shown.
+A :class:`Location` consists of a URL, a choice of client, and options. It holds no client, so it
+can be sent to executors; each process opens its own clients. Option values are never shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Location:
         Local path, ``file://``, ``memory://``, ``s3://``, ``gs://``, ``az://``, ``abfs(s)://``,
         ``http(s)://`` (read only), or any other URL that fsspec opens.
     client
-        ``"auto"`` (obstore for s3, gs, az and http, fsspec for URLs that are not known here),
+        ``"auto"`` (obstore for s3, gs, az and http, fsspec for other kinds of URLs),
         ``"obstore"`` or ``"fsspec"``.
     options
         ``storage.*`` without the prefix; see :mod:`icechunk_format.storage.options`.
@@ -53,7 +53,7 @@ class Location:
 
     @classmethod
     def of(cls, place: Place) -> Location:
-        """Return the location of a URL or a local path; a ``Location`` is returned as it is.
+        """Return the location of a URL or a local path; a ``Location`` is returned unchanged.
 
         Raises
         ------
@@ -122,24 +122,25 @@ _opened: dict[tuple[int, Location, int], Storage] = {}
 
 
 def open_storage(location: Location) -> Storage:
-    """Return the storage of a location; in a process, one storage for equal locations.
+    """Return the storage of a location; a process has one storage for equal locations.
 
-    The first verb makes the first connection. After changes of environment variables about
-    credentials, endpoints or proxies, the storage is a new one.
+    The first request connects. If environment variables for credentials, endpoints or proxies have
+    changed, a new storage is made.
     """
     is_local = location.url.startswith(("/", "memory:"))
     key = (os.getpid(), location, 0 if is_local else environment_mark())
     storage = _opened.get(key)
     if storage is None:
         if len(_opened) >= _MAX_OPENED:
-            # Each renewal of credentials makes a new location. Storages in use stay alive.
+            # Each renewal of credentials makes a new location, so the cache is bounded. Storages in
+            # use stay alive.
             _opened.clear()
         storage = _opened.setdefault(key, _make(location))
     return storage
 
 
 def planned_reads(location: Location, requests: Sequence[ReadRequest]) -> list[ReadRequest]:
-    """Return the reads that ``Storage.get_many`` sends for some requests; nothing is sent."""
+    """Return the reads that ``Storage.get_many`` would send for some requests."""
     if isinstance(open_storage(location), LocalStorage):
         return plan_local_reads(requests).reads
     gap = location.checked_options.number("max_gap_bytes", DEFAULT_MAX_GAP)
@@ -147,7 +148,7 @@ def planned_reads(location: Location, requests: Sequence[ReadRequest]) -> list[R
 
 
 def environment_mark() -> int:
-    """Return a number that changes with the variables that the clients read."""
+    """Return a hash of the environment variables that the clients read."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
     return hash(tuple(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
 
@@ -163,7 +164,7 @@ def _make(location: Location) -> Storage:
 
 
 class PerProcessStorage:
-    """A ``Storage`` that passes every verb to one that this process opens at the first verb.
+    """A ``Storage`` that delegates to one that each process opens on first use.
 
     It survives pickling and forks. With ``storage.client=auto``, a process forked after its parent
     had used obstore uses the other client (see ``obstore/store.py``).
@@ -191,8 +192,8 @@ class PerProcessStorage:
 def _open_clients(location: Location) -> Storage:
     """Make the clients of a location in this process.
 
-    Client libraries are imported only where needed: importing all of them takes longer than
-    reading a folder, and each new Python worker of Spark imports again.
+    Client libraries are imported only if needed: importing all of them takes longer than reading a
+    folder, and each new Python worker of Spark imports them again.
     """
     address, options = location.address, location.checked_options
     if location.client == "obstore" or (location.client == "auto" and address.kind != "other"):

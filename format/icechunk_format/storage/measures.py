@@ -1,7 +1,7 @@
 """Counts what this process reads, writes, decodes and encodes.
 
-A process of Spark runs one task at a time, so the difference between two looks at the counts is
-what the task did in between, in all of its threads.
+A Python worker of Spark runs one task at a time, so the difference between two readings of the
+counts is the work of the task in between, over all its threads.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Counts of tasks; sums and differences are also counts.
+    """Counts of the work of tasks; they can be added and subtracted.
 
     Parameters
     ----------
     tasks
-        Tasks that were counted; an attempt that Spark repeats counts again.
+        Number of tasks; an attempt that Spark repeats counts again.
     rows
         Rows that a read delivered.
     requests
-        Requests to stores: reads, writes, listings and deletions, of metadata too. Repeats after a
-        failure do not count.
+        Requests to storages, including those for metadata: reads, writes, listings and deletions.
+        Retries do not count.
     bytes_read, bytes_written
         Bytes of objects, and of ranges of objects.
     cache_hits
-        Snapshots, manifests, indexes of shards and decoded chunks that a cache of the process had.
+        Snapshots, manifests, shard indexes and decoded chunks found in caches of the process.
     chunks_decoded, chunks_encoded
-        Chunks; of sharded arrays, inner chunks are decoded, and whole shards encoded.
+        Number of chunks. For sharded arrays: decoded inner chunks, and encoded shards.
     decode_seconds, encode_seconds
-        Time in codecs, summed over tasks. Of tasks that wait for a core, more than they compute.
+        Wall time in codecs, summed over tasks; it includes waiting for a core.
     """
 
     tasks: int = 0
@@ -56,7 +56,7 @@ class Measures:
         return Measures(**{n: getattr(self, n) - getattr(other, n) for n in _NAMES})
 
     def __str__(self) -> str:
-        """Return the counts on one line, without those of what did not happen."""
+        """Return the counts on one line, without zeros."""
         from icechunk_format.display.plain_text import counted, size
 
         parts = [counted(self.requests, "request")]
@@ -82,7 +82,7 @@ _counts: dict[str, Any] = dict.fromkeys(_NAMES, 0)
 
 
 def count(requests: int = 0, *, read: int = 0, written: int = 0, hits: int = 0) -> None:
-    """Count requests, the bytes that they have read or written, and requests that caches saved."""
+    """Count requests, bytes read and written, and cache hits."""
     with _lock:
         _counts["requests"] += requests
         _counts["bytes_read"] += read
@@ -102,6 +102,6 @@ def timed(kind: Literal["decode", "encode"], function: Callable[..., _T], *argum
 
 
 def measured() -> Measures:
-    """Return the counts of this process since it began."""
+    """Return the counts of this process since its start."""
     with _lock:
         return Measures(**_counts)

@@ -1,7 +1,7 @@
 """Stores objects in this process's memory, for tests and small experiments.
 
-All ``memory://`` URLs of a process share one space of objects: opening a URL twice gives the same
-objects, and so does a URL below it. A forked child starts with a copy of its parent's objects.
+All ``memory://`` URLs of a process share one space of objects, so storages of one URL, or of a URL
+below it, share objects. A forked child starts with a copy of its parent's objects.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -72,7 +72,7 @@ class MemoryStorage(Storage):
         return self._read(ReadRequest(key=key, start=start, end=end))
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
-        # Reads are planned as on remote stores, so that tests here meet joined and cut ranges.
+        # Reads are planned as on remote storage, so that tests cover joined and cut ranges.
         plan = plan_reads(requests)
         return plan.assemble([self._read(read).data for read in plan.reads])
 

@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. Names ignore case, ``-`` and ``_``. Other libraries' names are accepted (``aws_access_key_id``
-   for ``key``), so that settings of another tool can be pasted.
-2. The error for an unknown name gives the nearest known one. URLs that only fsspec knows take any
-   name, and it is passed on.
+1. Case, ``-`` and ``_`` in names are ignored. Other libraries' names are accepted
+   (``aws_access_key_id`` for ``key``), so that settings of other tools can be pasted.
+2. The error for an unknown name suggests the nearest existing one. For URLs that only fsspec
+   supports, any name is accepted and passed on.
 3. No error shows a value: any value may be a credential.
 """
 
@@ -19,13 +19,13 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest
 
 _EVERY_STORE: Final = {
-    "concurrency": "requests in flight at once (default 32; of small reads from afar up to 256)",
-    "max_gap_bytes": "most bytes between two ranges that are read as one",
+    "concurrency": "requests in flight (default 32; up to 256 small reads if latency is high)",
+    "max_gap_bytes": "largest gap in bytes between two ranges that are read as one",
     "timeout": "seconds for one request (default 300)",
-    "max_retries": "attempts after the first, for failures that may pass (default 8)",
+    "max_retries": "retries after transient failures (default 8)",
 }
 _EVERY_SERVER: Final = {
-    "allow_http": "true to talk without TLS to an endpoint given without http://",
+    "allow_http": "true to connect without TLS to an endpoint given without http://",
     "allow_invalid_certificates": "true to accept any TLS certificate",
 }
 
@@ -69,12 +69,12 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "http": {**_EVERY_SERVER, **_EVERY_STORE},
     "other": {
         "single_writer": "true to promise that only one process writes",
-        "concurrency": "requests in flight at once (default 32)",
+        "concurrency": "requests in flight (default 32)",
         "max_gap_bytes": _EVERY_STORE["max_gap_bytes"],
         "max_retries": _EVERY_STORE["max_retries"],
     },
 }
-"""Kind of URL -> canonical name -> one line of help."""
+"""Kind of URL -> canonical name of an option -> one line of help."""
 
 SECRET_OPTIONS: Final = frozenset(
     ("key", "secret", "token", "account_key", "sas_token", "connection_string", "client_secret")
@@ -167,7 +167,7 @@ class StorageOptions(Mapping[str, str]):
         return "{" + ", ".join(f"{name}: ..." for name in self) + "}"
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return True if a checked option is true."""
+        """Return True if a checked option is true; ``default`` if it is not given."""
         value = self.get(name)
         return default if value is None else value == "true"
 
@@ -186,7 +186,7 @@ class VirtualAccess:
     authorized
         URL prefixes from which the user allows virtual chunks to be fetched.
     options
-        Storage options for virtual chunks, over those of the containers. Never shown.
+        Storage options for virtual chunks, which override those of the containers. Never shown.
     """
 
     authorized: tuple[str, ...] = ()
@@ -205,8 +205,7 @@ def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:
     Raises
     ------
     InvalidInputError
-        A name is unknown (the nearest known one is named), given twice, or has a value that is
-        not of its type.
+        A name is unknown or given twice, or a value is invalid.
     """
     spellings = _spellings(kind)
     values: dict[str, str] = {}
@@ -229,7 +228,7 @@ def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:
 
 
 def relevant_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return only the options that a kind of URL has; all of them for URLs of fsspec."""
+    """Return the options that a kind of URL has; all of them for URLs that only fsspec supports."""
     spellings = _spellings(kind)
     return {
         name: value

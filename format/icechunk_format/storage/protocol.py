@@ -3,11 +3,11 @@
 Rules of this contract
 ----------------------
 1. Keys are relative to the root of the storage, use ``/`` and never leave the root
-   (:func:`check_key`). Objects are bytes without a meaning here.
+   (:func:`check_key`). Objects are opaque bytes.
 2. A write is atomic: readers see the old object or the new one, never a part.
-3. A lost race is a result (``None``), not an error. A conditional write without an answer
-   raises ``StorageError`` with ``outcome_unknown``: a repetition could lose because the first
-   attempt succeeded. Overwrites are simply repeated.
+3. A lost race is a result (``None``), not an error. A conditional write without a response
+   raises ``StorageError`` with ``outcome_unknown``: a retry could lose because the first attempt
+   succeeded. Overwrites are simply retried.
 4. Batch verbs run their requests concurrently; callers limit the bytes that they request.
 5. Every storage is picklable and survives a fork: clients are made per process, when first used.
 
@@ -38,10 +38,10 @@ class ObjectVersion:
     Attributes
     ----------
     etag
-        The store's entity tag without quotes; every verb gives the same one for the same state.
+        The entity tag without quotes; all verbs return the same one for the same state.
     generation
-        A second identifier that some stores need for a condition: the generation on GCS, a digest
-        of the content for local files (only where the content was read or written). Do not
+        A second identifier that some storages need for a condition: the generation on GCS, a
+        digest of the content for local files (only if the content was read or written). Do not
         compare it.
     """
 
@@ -49,7 +49,7 @@ class ObjectVersion:
     generation: str | None = None
 
     def matches(self, expected: ObjectVersion) -> bool:
-        """Return True if this is the expected version; generations count if it has one."""
+        """Return True if this is the expected version; its generation is compared if it has one."""
         return self.etag == expected.etag and (
             expected.generation is None or self.generation == expected.generation
         )
@@ -57,7 +57,7 @@ class ObjectVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Bytes of an object, and the version that they belong to."""
+    """Bytes of an object, and the version that they were read from."""
 
     data: bytes
     version: ObjectVersion
@@ -149,12 +149,12 @@ class ReplaceIfUnchanged:
 
 
 Condition: TypeAlias = CreateOnly | ReplaceIfUnchanged | None
-"""``None`` overwrites whatever is there."""
+"""The condition of a write; ``None`` overwrites any existing object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFailure:
-    """An object that could not be deleted, and the reason. Missing objects count as deleted."""
+    """An object that could not be deleted, and the reason; missing objects count as deleted."""
 
     key: str
     reason: str
@@ -168,12 +168,12 @@ class Storage(Protocol):
 
     @property
     def root_url(self) -> str:
-        """The root for messages: without credentials."""
+        """URL of the root for messages, without credentials."""
         ...
 
     @property
     def cache_scope(self) -> Hashable:
-        """Key for caches of the process: different for storages that may return other bytes."""
+        """Key for caches of the process; storages that may return different bytes differ in it."""
         return self.root_url
 
     @property
@@ -211,13 +211,13 @@ class Storage(Protocol):
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return size, version and time of an object; ``None`` if there is none."""
+        """Return size, version and time of an object; ``None`` if it does not exist."""
         ...
 
     def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         """Write one object atomically; return its new version.
 
-        ``None`` means that the condition was not met and nothing was written.
+        Returns ``None`` if the condition is not met and nothing was written.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class Storage(Protocol):
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None
     ) -> ObjectVersion | None:
-        """Copy an object over whatever is at ``target``; ``None`` if the source has changed.
+        """Copy an object, overwriting ``target``; return ``None`` if the source has changed.
 
         Raises
         ------
@@ -339,7 +339,7 @@ def split_prefix(prefix: str) -> tuple[str, str]:
 
 
 def check_writable(storage: Storage) -> None:
-    """Refuse a storage that can only be read."""
+    """Raise ReadOnlyError if a storage can only be read."""
     if storage.is_read_only:
         raise ReadOnlyError(
             f"{storage.root_url} can only be read, so it cannot be changed; open it where it "

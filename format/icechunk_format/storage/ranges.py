@@ -6,10 +6,10 @@ connection has limited speed, so a large range is faster in parts.
 Algorithm
 ---------
 1. Requests without a definite range (whole object, open end, suffix) are sent as they are.
-2. The others are grouped by object and conditions and sorted by start; a range joins the read
-   before it where the gap and the joined size stay within the limits.
+2. The others are grouped by object and conditions and sorted by start; a range joins the previous
+   read if the gap and the joined size are within the limits.
 3. A read above the size limit is cut into equal parts.
-4. :meth:`ReadPlan.assemble` cuts the answers again, in the order of the requests.
+4. :meth:`ReadPlan.assemble` cuts the responses into the requested ranges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icechunk_format.storage.protocol import ReadRequest, check_key
 
 DEFAULT_MAX_GAP: Final = 64 * 2**10
 """Largest gap in bytes between two ranges that are read as one: about the bytes that a connection
-moves during one round trip to an object store."""
+transfers during one round trip to an object store."""
 
 MAX_JOINED: Final = 16 * 2**20
 """Largest read in bytes; also the size above which a range is cut into parts."""
@@ -32,9 +32,9 @@ MAX_JOINED: Final = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Reads to send, and for each request the pieces of them that answer it.
+    """Reads to send, and for each request the pieces of the responses that it consists of.
 
-    A piece is ``(index of the read, first byte within it, last byte or None for all)``.
+    A piece is ``(index of the read, first byte within it, end or None for all)``.
     """
 
     reads: list[ReadRequest]
@@ -42,14 +42,14 @@ class ReadPlan:
 
     @property
     def mean_bytes(self) -> float:
-        """Bytes of a read on average; infinity where one has no definite range."""
+        """Mean size of a read in bytes; infinity if any has no definite range."""
         sizes = [
             math.inf if read.end is None else read.end - (read.start or 0) for read in self.reads
         ]
         return sum(sizes) / max(1, len(sizes))
 
     def assemble(self, answers: Sequence[bytes]) -> list[bytes]:
-        """Return the bytes of each request from the answers to ``reads``."""
+        """Return the bytes of each request, given the responses to ``reads``."""
         result: list[bytes] = []
         for pieces in self.pieces:
             if len(pieces) == 1:
@@ -68,7 +68,7 @@ def plan_reads(
     max_gap: int = DEFAULT_MAX_GAP,
     max_read: int | None = MAX_JOINED,
 ) -> ReadPlan:
-    """Return the reads that answer ``requests``.
+    """Return the reads that fulfil ``requests``.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def plan_reads(
         if len(members) == 1:
             only = requests[members[0]]
             if (only.end or 0) - (only.start or 0) <= limit:
-                # The most common case by far: one small range of an object.
+                # By far the most common case is one small range of an object.
                 pieces[members[0]].append((len(reads), 0, None))
                 reads.append(only)
                 continue
@@ -123,9 +123,9 @@ def plan_reads(
 
 
 def plan_local_reads(requests: Sequence[ReadRequest]) -> ReadPlan:
-    """Return the reads of local files, which cost a system call and no round trip.
+    """Return the reads of local files, where a read is a system call without a round trip.
 
-    Only touching ranges are joined, and none is cut.
+    Only adjacent ranges are joined, and no range is cut.
     """
     return plan_reads(requests, max_gap=0, max_read=None)
 
@@ -157,7 +157,7 @@ def _part_size(length: int, limit: int) -> int:
 
 
 def check_length(read: ReadRequest, found: int, root_url: str) -> None:
-    """Refuse an answer that is shorter than the range.
+    """Check that a response is not shorter than the range.
 
     Raises
     ------
@@ -189,15 +189,14 @@ def unquoted(etag: str) -> str:
 
 
 def quoted(etag: str) -> str:
-    """Return an entity tag with the quotes of HTTP, whether it had them or not."""
+    """Return an entity tag with the quotes of HTTP; existing quotes are kept."""
     return etag if etag.startswith(('"', "W/", "*")) else f'"{etag}"'
 
 
 def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) -> None:
-    """Compare an object with the conditions of a read, for servers that do not.
+    """Compare an object with the conditions of a read, for servers that ignore them.
 
-    The fraction of ``modified_at`` (seconds since 1970) is dropped: references keep whole
-    seconds, and a file written at 7.8 s was recorded as 7 s.
+    ``modified_at`` (seconds since 1970) is truncated to whole seconds, as in references.
 
     Raises
     ------

@@ -2,12 +2,12 @@
 
 Rules of this file
 ------------------
-1. A codec is made for one data type, and gives the data type and fill value of its encoded array to
-   the codecs after it.
-2. Arithmetic is that of the stored data type. A value that does not fit is an error; no value is
+1. A codec is made for one data type, and provides the data type and fill value of its encoded array
+   to the next codec.
+2. Arithmetic uses the stored data type. A value that does not fit raises an error; no value is
    wrapped or rounded.
-3. Elements are values in native byte order between the codecs of a chain. A byte order in a
-   parameter of a filter (``astype=">i4"``) changes nothing: the ``bytes`` codec stores the bytes.
+3. Between the codecs of a chain, elements are in native byte order. A byte order in a parameter of
+   a filter (``astype=">i4"``) has no effect: the ``bytes`` codec determines the stored order.
 
 Spec: Zarr v3 codec ``transpose``; the registered ``scale_offset`` and ``numcodecs.*``.
 ``cast_value`` is in its own file.
@@ -44,7 +44,7 @@ class Transpose(ArrayCodec):
     def __init__(self, spec: CodecSpec) -> None:
         order, ndim = spec.configuration.get("order"), spec.ndim
         if order in ("C", "F"):
-            # Drafts of the specification had these two words.
+            # Drafts of the specification allowed these two words.
             order = list(range(ndim)) if order == "C" else list(range(ndim))[::-1]
         if (
             not isinstance(order, list)
@@ -101,7 +101,8 @@ class ScaleOffset(ArrayCodec):
         if scale not in (1, -1) and bool((array % self._scale).any()):
             raise ValueError(f"an element is not a multiple of the scale {scale}")
         self._check_range(int(array.min()) // scale + offset, int(array.max()) // scale + offset)
-        # The division is exact. Division by -1 is a subtraction, which wraps where // fails.
+        # The division is exact. Division by -1 is done by subtraction, which wraps if // would
+        # fail.
         if scale == -1:
             quotient: Array = np.subtract(self._dtype.type(0), array)
         else:
@@ -136,7 +137,7 @@ class ScaleOffset(ArrayCodec):
 
 
 class PackBits(ArrayCodec):
-    """Eight booleans per byte, after one byte with the number of padding bits."""
+    """Codec that packs eight booleans per byte, after a byte with the number of padding bits."""
 
     name = "numcodecs.packbits"
 
@@ -159,12 +160,12 @@ class PackBits(ArrayCodec):
         return (1 + -(-math.prod(shape) // 8),)
 
     def encoded_fill(self, fill_value: Any) -> Any:
-        # zarr-python leaves the fill value unchanged as well.
+        # As in zarr-python, the fill value is not packed.
         return np.uint8(bool(fill_value))
 
 
 class NumcodecsFilter(ArrayCodec):
-    """A numcodecs codec that keeps the shape, and may change the type."""
+    """A numcodecs codec that keeps the shape and may change the data type."""
 
     def __init__(self, spec: CodecSpec, codec: Any, encoded: DataType | None = None) -> None:
         self.name = spec.name
@@ -219,7 +220,7 @@ def _typed_filter(spec: CodecSpec) -> ArrayCodec:
     config = {key: value for key, value in spec.configuration.items() if value is not None}
     config.setdefault(decoded_key, spec.data_type.numpy.str)
     types = {key: _type_parameter(config, key) for key in (decoded_key, encoded_key)}
-    # Rule 3: numcodecs would read the native elements as swapped ones.
+    # Rule 3: with a byte order, numcodecs would swap the bytes of native elements.
     config |= {key: given.numpy.str for key, given in types.items() if given is not None}
     # zarr-python stores the result of quantize in the array's own type.
     encoded = None if spec.name == "numcodecs.quantize" else types[encoded_key]
@@ -239,7 +240,7 @@ def _type_parameter(config: dict[str, Any], key: str) -> DataType | None:
     return given
 
 
-# The parameters that name the types of decoded and of encoded elements.
+# The parameters for the data types of decoded and of encoded elements.
 _TYPE_PARAMETERS: Final = {
     "numcodecs.delta": ("dtype", "astype"),
     "numcodecs.fixedscaleoffset": ("dtype", "astype"),

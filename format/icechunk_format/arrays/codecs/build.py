@@ -1,7 +1,7 @@
-"""Builds a chain of codecs from its JSON, checks names and order, and returns default chains.
+"""Builds a chain of codecs from its JSON, after checking names and order; returns default chains.
 
 The name of a codec determines its part of the chain. An unknown name may be a codec of another
-installed package; its position then determines the part.
+installed package; then its position determines the part.
 
 Spec: Zarr v3 core, "Codecs".
 """
@@ -41,12 +41,11 @@ def build_chain(
     where: Member,
     make_sharding: Callable[[dict[str, Any], DataType, Any, int, Member], ElementCodec],
 ) -> tuple[list[ArrayCodec], ElementCodec, list[ByteCodec]]:
-    """Make the codecs of a chain: the three parts in the order of encoding.
+    """Make the codecs of a chain: array codecs, element codec and byte codecs, in encoding order.
 
     ``data_type``, ``fill_value`` and ``ndim`` are those of the decoded chunks. ``make_sharding``
-    makes ``sharding_indexed`` from its parameters, the data type, fill value and number of
-    dimensions at that step, and its member of the metadata: shards hold chains, which this module
-    cannot make.
+    makes ``sharding_indexed``, which contains chains, from its parameters, the data type, fill
+    value and number of dimensions at that step, and its member of the metadata.
     """
     if not 1 <= len(codecs_json) <= _MAX_CODECS:
         raise where.error(f"expected 1 to {_MAX_CODECS} codecs, found {len(codecs_json)}")
@@ -79,10 +78,10 @@ def build_chain(
 
 
 def _find_element_codec(names: list[str], where: Member) -> int:
-    """Return the index of the codec that makes bytes, and check the order of the rest."""
+    """Return the index of the array-to-bytes codec, after checking the order of all codecs."""
     positions = [i for i, name in enumerate(names) if name in ELEMENT_CODECS or name == _SHARDING]
     if not positions:
-        # The first codec of neither other part may belong to another package.
+        # The first codec that is neither an array nor a byte codec may be of another package.
         others = [n not in ARRAY_CODECS and n not in BYTE_CODECS for n in names]
         positions = [others.index(True)] if any(others) else []
     if len(positions) == 1:
@@ -91,7 +90,7 @@ def _find_element_codec(names: list[str], where: Member) -> int:
         if not early and not late:
             return at
     raise where.error(
-        "codecs must be array codecs, then exactly one that makes bytes of elements, then byte "
+        "codecs must be array codecs, then exactly one array-to-bytes codec, then byte "
         f"codecs; found {shortened(names)}"
     )
 
@@ -124,7 +123,7 @@ def _encoded_fill(codec: ArrayCodec, fill_value: Any) -> Any:
 
 
 def default_codecs(data_type: DataType) -> list[dict[str, Any]]:
-    """Return zarr-python's codecs of a new array: the elements, then zstd."""
+    """Return zarr-python's default codecs for a new array: the element codec, then zstd."""
     elements: dict[str, Any] = {"name": "bytes"}
     if data_type.is_variable_length:
         name = "vlen-utf8" if data_type.kind == "string" else "vlen-bytes"

@@ -30,7 +30,7 @@ from icechunk_format.arrays.named_configuration import shortened
 
 def crc32c(data: Buffer) -> int:
     """Return the CRC-32C of the bytes, an integer below 2**32."""
-    # google_crc32c does not accept a memoryview, but an array.
+    # google_crc32c accepts an array, but no memoryview.
     return int(google_crc32c.value(np.frombuffer(data, dtype=np.uint8)))
 
 
@@ -65,7 +65,7 @@ class Crc32c:
 
 
 class Numcodec:
-    """A numcodecs codec whose stream does not state a decoded size."""
+    """A numcodecs codec whose stream does not record the decoded size."""
 
     def __init__(self, name: str, codec: Any, extra: int | None) -> None:
         self.name = name
@@ -119,7 +119,7 @@ def _make_blosc(spec: CodecSpec) -> ByteCodec:
     else:
         shuffle_code = integer_parameter(spec.configuration, "shuffle", 1, -1, 2)
     if typesize is not None:
-        # The container keeps the width in one byte; wider elements are not shuffled.
+        # The container stores the width in one byte; wider elements are not shuffled.
         typesize = integer_parameter({"typesize": typesize}, "typesize", 1, 1, 2**31 - 1)
         typesize = typesize if typesize <= 255 else 1
     clevel = integer_parameter(spec.configuration, "clevel", 5, 0, 9)
@@ -136,7 +136,7 @@ def _make_deflate(spec: CodecSpec) -> ByteCodec:
         stream = zlib.compressobj(level, zlib.DEFLATED, wbits)
         return stream.compress(data) + stream.flush()
 
-    # gzip has members, perhaps followed by zeros; zlib has one stream.
+    # gzip has members, optionally followed by zeros; zlib has one stream.
     return Streamed(
         spec.name,
         lambda: zlib.decompressobj(wbits),

@@ -1,13 +1,13 @@
 """Implements the ``cast_value`` codec, which stores numbers as another numeric type.
 
-Elements in the explicit map are replaced by its values. All others are rounded to the target type
-in the configured direction; results out of range are clamped, wrapped or refused.
+Elements listed in ``scalar_map`` are replaced by its values. All others are rounded to the target
+type in the configured direction; results out of range are clamped, wrapped or refused.
 
 Rules of this file
 ------------------
-1. Rounding is exact for every pair of types, 64-bit integers into floats included.
-2. Integers have no NaN and no infinity: such elements need an entry in the map.
-3. Clamping into a float gives infinity, as the reference implementation does.
+1. Rounding is correct for every pair of types, including 64-bit integers to floats.
+2. Integers have no NaN and no infinity: such elements need an entry in ``scalar_map``.
+3. Clamping to a float gives infinity, as in the reference implementation.
 
 Spec: the registered codec ``cast_value``.
 """
@@ -129,7 +129,7 @@ class CastValue(ArrayCodec):
             )
         rounded = _round(values, self._rounding)
         limits = np.iinfo(target)
-        # The upper limit may not be a float64; one more is a power of two and always is.
+        # The upper limit may not be exact in float64; one more is a power of two, which is exact.
         below, above = rounded < float(limits.min), rounded >= float(int(limits.max) + 1)
         outside = below | above
         if not outside.any():
@@ -145,7 +145,7 @@ class CastValue(ArrayCodec):
     def _to_float(self, array: Array, target: np.dtype[Any]) -> Array:
         result = _round_to_float(array, target, self._rounding)
         if target.itemsize < 8:
-            # Beyond the next power of two, no direction of rounding gives a value in range.
+            # From the next power of two on, no rounding direction gives a value in range.
             too_much = 2 ** int(np.finfo(target).maxexp)
             result[array >= too_much] = np.inf
             result[array <= -too_much] = -np.inf
@@ -165,9 +165,9 @@ class CastValue(ArrayCodec):
 
 
 def _is_exact(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Return True if every value of one type is a value of the other."""
+    """Return True if ``target`` represents every value of ``source`` exactly."""
     if source.kind != "f" and target.kind == "f":
-        # NumPy calls a cast of 64-bit integers to float64 safe, although it rounds.
+        # NumPy considers a cast of 64-bit integers to float64 safe, although it rounds.
         return int(np.iinfo(source).max) <= 1 << (int(np.finfo(target).nmant) + 1)
     return bool(np.can_cast(source, target, "safe"))
 
@@ -188,7 +188,7 @@ def _parse_map(entries: Any, source: DataType, target: DataType) -> list[tuple[A
             pairs.append((key, decode_fill_value(entry[1], target)))
         except FormatError as error:
             raise ConfigurationError(f"scalar_map entry: {error.facts['problem']}") from error
-    # The last entry for a number applies, and ``_cast`` takes the first match.
+    # The last entry for a number applies, but ``_cast`` uses the first match.
     return pairs[::-1]
 
 
@@ -240,10 +240,10 @@ def _compare_integers(floats: Array, integers: Array) -> tuple[Array, Array]:
 def _away_on_ties(
     array: Array, nearest: Array, up: Array, down: Array, too_low: Array, too_high: Array
 ) -> Array:
-    """Change results of ties to the float that is farther from zero.
+    """Round ties to the float that is farther from zero.
 
-    The middle between two neighbouring floats needs one more bit: a float64 holds it if the target
-    is narrower, and 64-bit integers hold it if the source is an integer.
+    The midpoint of two neighbouring floats needs one more bit: float64 represents it if the target
+    is narrower, and 64-bit integers represent it if the source is an integer.
     """
     other = np.where(too_low, up, down)
     near = nearest.astype(np.float64)

@@ -1,14 +1,14 @@
 """Encodes chunks into stored bytes, and decodes them, with the codecs of an array.
 
-A chain has array codecs, then exactly one codec from elements to bytes, then byte codecs. The chain
-is checked and built once; decoding a chunk then costs a few calls.
+A chain has array codecs, then exactly one array-to-bytes codec, then byte codecs. It is checked and
+built once; decoding a chunk then costs a few calls.
 
 Rules of this file
 ------------------
 1. ``decode`` returns a C-contiguous array in native byte order, of exactly the requested shape,
-   perhaps read-only. Damaged bytes raise ``FormatError``, never give an array of another size.
-2. Every step has a limit on its decoded bytes, from the shape and the codecs before it; for
-   elements of variable length it is ``max_variable_nbytes``.
+   which may be read-only. Damaged bytes raise ``FormatError``.
+2. Every step has a limit on its decoded bytes, computed from the shape and the preceding codecs;
+   for elements of variable length it is ``max_variable_nbytes``.
 3. Threads can share a chain. A chain is pickled as its JSON.
 
 Spec: Zarr v3 core, "Codecs".
@@ -40,7 +40,7 @@ from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedEr
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
-"""Most bytes that a chunk of elements of variable length may decompress to."""
+"""Limit on the decompressed bytes of a chunk of variable-length elements."""
 
 _MAX_SHARDING_DEPTH: Final = 4
 _MAX_PLANS: Final = 64
@@ -57,8 +57,8 @@ class _Plan(NamedTuple):
 class ChunkCodecs:
     """The codecs of an array's chunks.
 
-    Raises FormatError if their order or parameters are impossible, and UnsupportedError, which
-    names the package to install, if a codec is not available.
+    Raises FormatError if their order or parameters are invalid, and UnsupportedError, which names
+    the package to install, if a codec is not available.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class ChunkCodecs:
 
     @property
     def is_fixed_size(self) -> bool:
-        """True if the shape alone determines the stored size: no codec compresses."""
+        """True if the stored size depends only on the shape, since no codec compresses."""
         return self._elements.is_fixed_size and all(c.is_fixed_size for c in self._byte_codecs)
 
     @property
@@ -123,21 +123,21 @@ class ChunkCodecs:
         return bool(getattr(inner, "can_encode", True))
 
     def chunk_axes(self, grid: ChunkGrid) -> tuple[ChunkAxis, ...]:
-        """Return the axes of an array's chunks; of a sharded one, those of its inner chunks.
+        """Return the axes of an array's chunks, or of its inner chunks if it is sharded.
 
-        Every shard holds a whole number of inner chunks, so all edges of inner chunks are multiples
-        of their shape, whatever the grid of the shards.
+        Every shard has a whole number of inner chunks, so the edges of inner chunks are multiples
+        of their shape for any grid of shards.
         """
         if self.sharding is None:
             return grid.axes
         return tuple(map(RegularAxis, grid.shape, self.sharding.inner_shape))
 
     def decode(self, data: Buffer, shape: Sequence[int], *, what: str = "<bytes>") -> Array:
-        """Return the chunk as an array; C order, native byte order, perhaps read-only.
+        """Return the chunk as an array in C order and native byte order, which may be read-only.
 
         ``shape`` is the stored shape (``ChunkGrid.full_chunk_shape``), and ``what`` names the
-        object in messages. Raises FormatError (``file_type`` ``"chunk"``) if the bytes are not such
-        a chunk, and UnsupportedError if it is too large.
+        object in messages. Raises FormatError (``file_type`` ``"chunk"``) if the bytes are not a
+        chunk of this shape, and UnsupportedError if the chunk is too large.
         """
         key = shape if isinstance(shape, tuple) else tuple(shape)
         plan = self._plans.get(key)
@@ -167,8 +167,8 @@ class ChunkCodecs:
     def encode(self, array: Array) -> bytes:
         """Return the stored bytes of a whole chunk, or raise InvalidInputError.
 
-        Shards leave out inner chunks that hold only the fill value. The caller decides whether a
-        whole chunk of fill values is stored: see ``fill_values.is_all_fill``.
+        Shards omit inner chunks of fill values. The caller decides whether a whole chunk of fill
+        values is stored: see ``fill_values.is_all_fill``.
         """
         current = self._checked_input(array)
         step: Any = self._elements
@@ -192,7 +192,7 @@ class ChunkCodecs:
         return data if isinstance(data, bytes) else bytes(data)
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes of a stored chunk, exact if ``is_fixed_size``; ``None`` if open."""
+        """Return the largest stored size in bytes, exact if ``is_fixed_size``; ``None`` if open."""
         for array_codec in self._array_codecs:
             shape = array_codec.encoded_shape(shape)
         nbytes = self._elements.encoded_bound(shape)
@@ -254,7 +254,7 @@ class ChunkCodecs:
             )
         if given.dtype == wanted:
             return given
-        # NumPy's own string types are not stored types; cast them.
+        # NumPy's string types are not stored types, so they are cast.
         kinds = {"string": "UT", "bytes": "S"}.get(self.data_type.kind, "")
         if given.dtype.kind in kinds:
             if given.dtype.kind == "T" or np.can_cast(given.dtype, wanted, "safe"):
@@ -336,7 +336,7 @@ class ChunkCodecs:
 
 def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:
     if isinstance(error, FormatError):
-        # An inner chunk failed, whose codecs have no key of the shard.
+        # The error of an inner chunk lacks the key of the shard.
         problem, field = error.facts["problem"], error.facts["field"]
         return FormatError(problem, object_key=what, file_type="chunk", field=field)
     problem = str(error) or type(error).__name__

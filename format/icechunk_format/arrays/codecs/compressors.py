@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. ``decode(data, limit, exact)`` returns at most ``limit`` bytes, and exactly that many if
-   ``exact``. A size in the stream is compared with the limit *before* memory is taken; streams
-   without one are decoded up to the limit and no further.
-2. Threads can share the objects, which hold only their configuration.
+   ``exact``. A size in the stream is compared with the limit *before* memory is allocated; streams
+   without a size are decoded up to the limit and no further.
+2. Threads can share the compressors, whose only state is their configuration.
 
 Spec: RFC 8878 (Zstandard), RFC 1950 and 1952 (zlib, gzip), the headers of Blosc 1 and of numcodecs'
 LZ4.
@@ -55,7 +55,7 @@ class Zstd(_Compressor):
             if size > limit or (exact and size != limit):
                 raise ValueError(f"the frame holds {size} bytes, expected {_wanted(limit, exact)}")
             if size == 0:
-                # numcodecs reports the result of an empty frame as a failure.
+                # numcodecs raises an error for an empty frame.
                 return b""
             result: bytes = numcodecs_zstd.decompress(data)
             return result
@@ -88,7 +88,7 @@ class Blosc(_Compressor):
         if len(data) < 16:
             raise ValueError(f"a blosc header has 16 bytes, found {len(data)}")
         size = int.from_bytes(data[4:8], "little")
-        # The library trusts this length, and would read beyond the end of shorter data.
+        # The library does not check this length and would read beyond the end of shorter data.
         stored = int.from_bytes(data[12:16], "little")
         if stored != len(data):
             raise ValueError(f"the header records {stored} stored bytes, found {len(data)}")
@@ -100,7 +100,7 @@ class Blosc(_Compressor):
         if flags >> 5 == _BLOSC_SNAPPY and not flags & _BLOSC_IS_COPY:
             raise UnsupportedError(
                 "a chunk is compressed with snappy inside blosc, which numcodecs does not include; "
-                "store the array again with another cname"
+                "rewrite the array with another cname"
             )
         result: bytes = numcodecs_blosc.decompress(data)
         return result
@@ -121,7 +121,7 @@ class Streamed(_Compressor):
     make_decompressor: Callable[[], Any]
     compress: Callable[[Buffer], bytes]
     next_stream: Callable[[bytes], bytes] = bytes
-    """Return the bytes of another stream among those after a stream."""
+    """Function that returns the next stream in the bytes after a stream, if any."""
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
         parts: list[bytes] = []
@@ -146,7 +146,7 @@ class Streamed(_Compressor):
 
 
 class Lz4(_Compressor):
-    """LZ4 blocks after a length of four bytes."""
+    """LZ4 blocks, preceded by the decoded length in four bytes."""
 
     def __init__(self, name: str, codec: Any) -> None:
         self.name = name
@@ -169,7 +169,7 @@ def _wanted(limit: int, exact: bool) -> str:
 
 
 def _check_zstd_blocks(data: Buffer, limit: int) -> None:
-    """Refuse frames of unknown size whose blocks could hold more than ``limit`` bytes.
+    """Raise ValueError for frames of unknown size whose blocks could exceed ``limit`` bytes.
 
     The header of a block records its kind (raw, one byte repeated, or compressed), and no block
     holds more than 128 KiB (RFC 8878, 3.1.1.2), so the headers bound the decoded size.

@@ -4,8 +4,8 @@ Rules of this file
 ------------------
 1. ``decode`` returns the requested shape in native byte order, C order and aligned memory. The
    result may be a read-only view of the input.
-2. Bytes that NumPy would accept but compute wrongly with are refused or corrected: code points
-   beyond Unicode, and booleans other than 0 and 1.
+2. Bytes that NumPy accepts but handles wrongly are refused or corrected: code points beyond
+   Unicode, and booleans other than 0 and 1.
 
 Spec: Zarr v3 codec ``bytes``; the registered ``vlen-utf8``, ``vlen-bytes``, ``numcodecs.pcodec``,
 ``numcodecs.zfpy``.
@@ -41,7 +41,7 @@ _MAX_CODE_POINT: Final = 0x10FFFF
 
 
 class Bytes:
-    """The ``bytes`` codec: elements one after another."""
+    """The ``bytes`` codec: elements stored consecutively."""
 
     name = "bytes"
     is_fixed_size = True
@@ -96,7 +96,7 @@ class Bytes:
 
 
 class VariableLength:
-    """The codecs ``vlen-utf8`` and ``vlen-bytes``: each element after its length."""
+    """The codecs ``vlen-utf8`` and ``vlen-bytes``: each element is preceded by its length."""
 
     is_fixed_size = False
 
@@ -163,7 +163,7 @@ class NumcodecsElements:
 class PCodec(NumcodecsElements):
     """``numcodecs.pcodec``, decoded into memory of the expected size.
 
-    The library would take memory for as many elements as the stream claims.
+    The library itself would allocate as many elements as the stream records.
     """
 
     def __init__(self, spec: CodecSpec) -> None:
@@ -182,7 +182,7 @@ class PCodec(NumcodecsElements):
 def _sanitize_bool(array: Array) -> Array:
     as_bytes: Any = array.view(np.uint8)
     if as_bytes.size and as_bytes.max() > 1:
-        # Any value but zero is true; NumPy computes wrong sums from bytes other than 0 and 1.
+        # Every value except zero is true; NumPy sums bytes other than 0 and 1 wrongly.
         result: Array = as_bytes != 0
         return result
     return array
@@ -240,7 +240,7 @@ ELEMENT_CODECS: Final[dict[str, Callable[[CodecSpec], ElementCodec]]] = {
     "numcodecs.zfpy": _zfpy,
     "gribberish": _grib,
 }
-"""Makers of the array-to-bytes codecs by name, except ``sharding_indexed``, which holds chains.
+"""Makers of the array-to-bytes codecs by name, except ``sharding_indexed``, which contains chains.
 
 They raise ``ConfigurationError``, and ``UnsupportedError`` if a package is not installed.
 """

@@ -1,6 +1,7 @@
-"""Decodes GRIB2 messages of virtual weather archives: the ``gribberish`` codec, reading only.
+"""Decodes GRIB2 messages of virtual weather archives: the read-only ``gribberish`` codec.
 
-The library trusts the sizes in a message, so the number of points is first compared with the chunk.
+The library does not check the sizes in a message, so the number of points is first compared with
+the chunk's.
 
 Format: WMO FM 92 GRIB edition 2, sections 0 and 3; the parameters are those of gribberish's own
 codec for zarr-python.
@@ -18,7 +19,7 @@ from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import shortened
 
 MAX_POINTS: Final = 2**28
-"""Most points of a message; the largest global grids have about 2**25."""
+"""Limit on the points of a message; the largest global grids have about 2**25."""
 
 # Latitude/longitude, Mercator, polar stereographic, Lambert and Gaussian grids.
 _TEMPLATES_OF_ROWS: Final = frozenset({0, 1, 10, 20, 30, 40})
@@ -38,7 +39,7 @@ class Grib:
         options = tuple(
             bool(configuration.get(key, False)) for key in ("adjust_longitude_range", "north_up")
         )
-        # Older versions of the library do not have the options.
+        # Options are passed only if set, since older versions of the library lack them.
         self._options = options if any(options) else ()
         self._dtype = data_type.numpy
         self._library = gribberish

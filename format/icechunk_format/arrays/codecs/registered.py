@@ -3,9 +3,9 @@
 Rules of this file
 ------------------
 1. Only numcodecs codecs are used: classes with ``encode`` and ``decode`` on bytes or arrays.
-2. Metadata is untrusted: no name reaches numcodecs' own codecs, some of which execute decoded data
-   (``pickle``).
-3. A missing codec is ``UnsupportedError``, which names the array and the package to install.
+2. Metadata is untrusted: names never resolve to numcodecs' own codecs, some of which execute
+   decoded data (``pickle``).
+3. A missing codec raises ``UnsupportedError``, which names the array and the package to install.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PACKAGES: Final = {
 def find_registered_codec(spec: CodecSpec) -> Any:
     """Return the numcodecs-style codec that an installed package registers under a name.
 
-    Raises UnsupportedError without such a package, ConfigurationError if it refuses the parameters.
+    Raises UnsupportedError if no package does, ConfigurationError if it refuses the parameters.
     """
     codec_class = _find_class(spec.name)
     if codec_class is None:

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. An inner chunk is missing exactly when its offset and its length are both 2**64 - 1.
 2. Every offset and length is compared with the size of the shard before use.
-3. A reader of few inner chunks fetches the index and their ranges, not the whole shard.
+3. To read a few inner chunks, the index and their ranges are fetched, not the whole shard.
 
 Spec: Zarr v3 codec ``sharding_indexed``.
 """
@@ -24,7 +24,7 @@ from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError, InvalidInputError
 
 MISSING: Final = 2**64 - 1
-"""Offset and length of a missing inner chunk."""
+"""The value of offset and length for a missing inner chunk."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class Sharding:
     index_location: Literal["start", "end"]
 
     def inner_grid(self, shard_shape: Shape) -> Shape:
-        """Return the inner chunks of a shard along each axis; FormatError unless they divide it."""
+        """Return the inner chunks per axis; FormatError if the shape is not a multiple of them."""
         if len(shard_shape) != len(self.inner_shape) or any(
             n % c for n, c in zip(shard_shape, self.inner_shape, strict=True)
         ):
@@ -62,7 +62,7 @@ class Sharding:
         return tuple(n // c for n, c in zip(shard_shape, self.inner_shape, strict=True))
 
     def index_nbytes(self, shard_shape: Shape) -> int:
-        """Return how many bytes the index of a shard takes."""
+        """Return the size of the index of a shard in bytes."""
         nbytes: int = self.index_codecs.encoded_bound((*self.inner_grid(shard_shape), 2))
         return nbytes
 
@@ -102,7 +102,7 @@ class Sharding:
         return index
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """Return a whole shard from all its bytes; missing inner chunks are fill values."""
+        """Decode a whole shard; missing inner chunks become fill values."""
         view = memoryview(data)
         nbytes = self.index_nbytes(shape)
         if len(data) < nbytes:
@@ -131,7 +131,7 @@ class Sharding:
         return out
 
     def encode(self, array: Array) -> Buffer:
-        """Return a whole shard, without the inner chunks that hold only the fill value."""
+        """Encode a whole shard; inner chunks of fill values are omitted."""
         shape = array.shape
         try:
             grid = self.inner_grid(shape)
@@ -157,7 +157,7 @@ class Sharding:
         return b"".join(parts)
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes of a shard of a shape."""
+        """Return the largest size in bytes of a shard of this shape; ``None`` if unbounded."""
         inner = self.inner.encoded_bound(self.inner_shape)
         if inner is None:
             return None

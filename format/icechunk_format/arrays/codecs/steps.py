@@ -1,8 +1,8 @@
 """Defines the interfaces of the three kinds of codecs in a chain.
 
-A step may raise any exception; the chain turns it into ``FormatError`` or ``InvalidInputError``
+A step may raise any exception; the chain converts it to ``FormatError`` or ``InvalidInputError``
 with the codec's name. Invalid parameters raise ``ConfigurationError`` when the step is made. The
-methods are documented here, not in the codecs.
+methods are documented here and not repeated in the codecs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Buffer = bytes | memoryview
 
 
 class ConfigurationError(ValueError):
-    """A codec has invalid parameters, which the message names."""
+    """A codec has an invalid parameter, named in the message."""
 
 
 class CodecSpec(NamedTuple):
-    """A codec as the metadata describe it, and the elements that it encodes."""
+    """A codec as described in the metadata, and the elements that it encodes."""
 
     name: str
     configuration: dict[str, Any]
@@ -40,11 +40,11 @@ class ArrayCodec(Protocol):
     encoded: DataType
 
     def decode(self, array: Array, shape: Shape) -> Array:
-        """Return the array before encoding, of the given shape; not always in C order."""
+        """Return the decoded array of the given shape, in any memory order."""
         ...
 
     def encode(self, array: Array) -> Array:
-        """Return the encoded array, of type ``encoded``; not always in C order."""
+        """Return the encoded array of type ``encoded``, in any memory order."""
         ...
 
     def encoded_shape(self, shape: Shape) -> Shape:
@@ -63,7 +63,7 @@ class ElementCodec(Protocol):
     is_fixed_size: bool
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        """Return the array; C order, native byte order, perhaps read-only."""
+        """Return the array in C order and native byte order; it may be read-only."""
         ...
 
     def encode(self, array: Array) -> Buffer:
@@ -71,7 +71,7 @@ class ElementCodec(Protocol):
         ...
 
     def encoded_bound(self, shape: Shape) -> int | None:
-        """Return the most bytes for a shape, exact if ``is_fixed_size``; ``None`` if unbounded."""
+        """Return the largest size in bytes, exact if ``is_fixed_size``; ``None`` if unbounded."""
         ...
 
 
@@ -82,7 +82,7 @@ class ByteCodec(Protocol):
     is_fixed_size: bool
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """Return the decoded bytes: at most ``limit`` of them, exactly ``limit`` if ``exact``."""
+        """Return the decoded bytes: at most ``limit``, or exactly ``limit`` if ``exact``."""
         ...
 
     def encode(self, data: Buffer) -> Buffer:
@@ -90,7 +90,7 @@ class ByteCodec(Protocol):
         ...
 
     def encoded_bound(self, nbytes: int) -> int:
-        """Return the most bytes that ``nbytes`` are encoded to, exact if ``is_fixed_size``."""
+        """Return the largest encoded size of ``nbytes``, exact if ``is_fixed_size``."""
         ...
 
 

@@ -57,7 +57,7 @@ def modified(status: os.stat_result) -> datetime:
 
 
 def version_of(status: os.stat_result, content: bytes | None = None) -> ObjectVersion:
-    """Return the version of a file, with a digest where its content is given."""
+    """Return the version of a file, with a digest if its content is given."""
     return ObjectVersion(
         etag=f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}",
         generation=None if content is None else _digest(content),
@@ -80,7 +80,7 @@ def is_at(path: str, expected: ObjectVersion) -> bool:
 
 @contextlib.contextmanager
 def staging(path: str, data: bytes) -> Iterator[tuple[str, ObjectVersion]]:
-    """Write ``data`` to a staged file beside ``path``; remove it at the end if it was not moved."""
+    """Write ``data`` to a staged file in the folder of ``path``; delete it on exit if it exists."""
     folder = os.path.dirname(path)
     staged = os.path.join(folder, f"{RESERVED}staged-{secrets.token_hex(8)}")
     # 0o666 and not mkstemp's 0o600: the user's umask decides who can read objects.
@@ -115,7 +115,7 @@ def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def open_lock(root: str, *, follow_symlinks: bool) -> int:
-    """Open the lock file of a root, created if missing, and return its descriptor.
+    """Open or create the lock file of a root, and return its descriptor.
 
     The file gets the write permissions of the root's folder, whatever the umask.
     """
@@ -139,7 +139,7 @@ def _open_existing_lock(path: str, flags: int) -> int:
         try:
             return os.open(path, flags | os.O_RDWR)
         except PermissionError:
-            # A lock on a local disk needs no more than a file that can be read.
+            # On a local disk, read access is enough to lock a file.
             return os.open(path, flags | os.O_RDONLY)
     except OSError as error:
         if os.path.islink(path):
@@ -154,13 +154,13 @@ def _open_existing_lock(path: str, flags: int) -> int:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's text of an error."""
+    """Return the operating system's message for an error."""
     return error.strerror or type(error).__name__
 
 
 @contextlib.contextmanager
 def as_storage_error(action: str, key: str, root: str) -> Iterator[None]:
-    """Turn ``OSError`` into ``StorageError``; a missing file stays ``FileNotFoundError``."""
+    """Convert ``OSError`` to ``StorageError``; let ``FileNotFoundError`` propagate."""
     try:
         yield
     except OSError as error:

@@ -2,13 +2,13 @@
 
 Rules of this file
 ------------------
-1. A write is staged in the folder of its key under a reserved name and renamed, so a reader never
-   sees half an object. Files are not synced: a crash of the machine (not of the
-   process) may lose the last writes.
-2. ``CreateOnly`` is a hard link, which fails where the name is taken. ``ReplaceIfUnchanged``
+1. A write is staged in the folder of its key under a reserved name and renamed, so readers never
+   see a partial object. Files are not synced: a crash of the machine (not of the process) may lose
+   the last writes.
+2. ``CreateOnly`` creates a hard link, which fails if the name exists. ``ReplaceIfUnchanged``
    compares and replaces under an exclusive lock on one reserved file of the root. Other Icechunk
-   implementations replace without that lock, and it does not stop them. Every writer of the root
-   may take the lock.
+   implementations replace files without this lock, which does not stop them. Every user with write
+   access to the root can take the lock.
 3. A version is the file's modification time, size and inode, and a digest of the content if it
    was read or written: the three can repeat within one tick of the file system's clock.
 4. Reserved names begin with ``.storage-``: they are never listed, and are refused as keys. Names
@@ -84,12 +84,12 @@ _FILES_FOR_THREADS: Final = 16
 
 
 class LocalStorage(Storage):
-    """Objects below a folder; the first write makes the folder.
+    """Objects below a folder, which the first write creates.
 
     Parameters
     ----------
     follow_symlinks
-        Whether links may lead out of the folder.
+        True to follow links that lead out of the folder.
     """
 
     def __init__(self, root: str, *, follow_symlinks: bool = False) -> None:
@@ -140,7 +140,7 @@ class LocalStorage(Storage):
         return plan.assemble(answers)
 
     def _read_range(self, descriptor: int, read: ReadRequest, size: int) -> bytes:
-        # Lengths come from stored references: compare them with the size before allocating.
+        # Lengths come from stored references, so they are compared with the size before allocating.
         if read.suffix is not None:
             first, last = max(size - read.suffix, 0), size
         else:
@@ -231,7 +231,7 @@ class LocalStorage(Storage):
         return [failure for some in failures for failure in some]
 
     def _shared_out(self, work: Callable[[list[A]], T], items: list[A]) -> list[T]:
-        """Call a function on parts of many items in threads, or once on few items."""
+        """Call a function on batches of items in threads, or once if there are few items."""
         if len(items) < _FILES_FOR_THREADS:
             return [work(items)]
         return self._threads.map(work, batches(items, -(-len(items) // (4 * _THREADS))))

@@ -1,7 +1,8 @@
 """Finds the endpoint of a location, and checks that its host can be reached.
 
-A wrong endpoint must fail in seconds and by name; a busy server is retried for minutes. Clients
-cannot distinguish the two, so each process connects once before its first request.
+A wrong endpoint must fail in seconds with an error that names it, while requests to a busy server
+are retried for minutes. Clients do not distinguish the two, so each process connects once before
+its first request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TRIES: Final = 3
 
 
 def endpoint_url(address: Address, options: StorageOptions) -> str | None:
-    """Return the endpoint that the options or the environment name; ``None`` for the default."""
+    """Return the endpoint given by the options or the environment; ``None`` for the default."""
     given = options.get("endpoint_url")
     if given is None and address.kind == "s3":
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -54,7 +55,7 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
 
 
 def host_part(text: str, option: str, address: Address) -> str:
-    """Return a string that becomes part of a host name; refuse one that could name another host."""
+    """Return a string for use in a host name; refuse one that could change the host."""
     if re.fullmatch(r"[A-Za-z0-9._-]+", text) is None:
         raise InvalidInputError(
             f"storage.{option} of {address.shown_url} becomes part of a host name, so it can have "
@@ -81,7 +82,7 @@ def server_url(address: Address, options: StorageOptions, region: str | None = N
 
 
 def check_reachable(url: str, *, root_url: str) -> None:
-    """Connect to the host of ``url`` once, so that a wrong one fails fast and by name.
+    """Connect to the host of ``url`` once; a wrong host raises an error within seconds.
 
     Hosts behind a proxy are not checked.
     """

@@ -1,8 +1,8 @@
 """Classifies failed requests by their meaning, for every client.
 
-Each client turns its own exceptions into a :class:`Failure`, which ``request_policy.py`` handles.
-Messages of clients may hold credentials (signed URLs, request dumps): they are shown shortened,
-without queries and secret options.
+Each client converts its exceptions to a :class:`Failure`, which ``request_policy.py`` handles.
+Messages of clients may contain credentials (signed URLs, request dumps): they are shortened, and
+queries and secret options are removed.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Backoff:
     Attributes
     ----------
     first_delay, max_delay
-        Seconds before the second attempt, and the longest wait; in between it doubles.
+        Seconds before the second attempt, and the longest wait; the wait doubles each time.
     give_up_after
-        Seconds since the first attempt after which there is no further one.
+        Seconds since the first attempt after which no other is made.
     """
 
     max_retries: int = DEFAULT_RETRIES
@@ -58,7 +58,7 @@ class Backoff:
     give_up_after: float = 90.0
 
     def delay(self, retry: int) -> float:
-        """Return the seconds to wait before a retry (0 is the first): random, up to the longest."""
+        """Return the random seconds to wait before a retry; the first retry is 0."""
         longest = min(self.max_delay, self.first_delay * 2.0 ** min(retry, 30))
         return random.uniform(0.0, longest)
 
@@ -100,7 +100,7 @@ _MAX_REASON: Final = 300
 
 
 def safe_reason(text: str, secrets: Iterable[str]) -> str:
-    """Return a short line of a client's message without secrets, queries and users of URLs."""
+    """Return a client's message as a short line without secrets, URL queries and URL users."""
     for secret in secrets:
         if len(secret) >= 4:
             text = text.replace(secret, "***")

@@ -2,13 +2,13 @@
 
 Rules of this file
 ------------------
-1. fsspec's file systems differ; only what all of them can do is used: whole or ranged reads,
-   ``pipe_file``, ``info``, ``walk``, ``rm_file``.
-2. No file system of fsspec replaces an object conditionally, so conditional writes are refused,
-   except in fsspec's own memory (one process, one lock) and with ``single_writer=true``. Both
-   compare first and then write. S3 has ``s3_store.py``.
+1. Only methods that all fsspec file systems support are used: whole or ranged reads, ``pipe_file``,
+   ``info``, ``walk``, ``rm_file``.
+2. No fsspec file system replaces an object conditionally, so conditional writes are refused, except
+   in fsspec's memory file system (one process, one lock) and with ``single_writer=true``, where
+   the version is compared before writing. For S3 see ``s3_store.py``.
 3. A write is as atomic as the file system's ``pipe_file``; local files are staged and moved.
-4. Any exception of a file system becomes a typed error: their kinds are not documented.
+4. Any exception of a file system becomes a typed error, since their types are not documented.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -128,7 +128,7 @@ class FsspecStorage(RemoteStorage):
         )
 
     def _answered(self, read: ReadRequest, answer: Any) -> bytes:
-        """Return the bytes of one answer of a batch; a failed read is repeated on its own."""
+        """Return the bytes of one response of a batch; retry a failed read separately."""
         if isinstance(answer, BaseException):
             path = self._path(read.key)
             first = -read.suffix if read.suffix is not None else read.start
@@ -176,7 +176,7 @@ class FsspecStorage(RemoteStorage):
         expected = condition.version
         if current.version.etag != expected.etag:
             return False
-        # Modification times are coarse: compare the content as well where its digest is known.
+        # Modification times are coarse, so the content is also compared if its digest is known.
         return expected.generation is None or self.get(key).version.generation == (
             expected.generation
         )
@@ -215,7 +215,7 @@ class FsspecStorage(RemoteStorage):
         waiting = [f"{self._root}/{prefix.rpartition('/')[0]}".rstrip("/")]
         while waiting:
             path = waiting.pop()
-            # Folder by folder: fsspec's own walk is at its end after a failure.
+            # Folder by folder, since fsspec's ``walk`` cannot continue after a failure.
             listing = partial(self._files.ls, path, detail=True)
             found = self._server.ask("list", "", listing)
             if found is None:
@@ -244,7 +244,7 @@ _BROKEN_ERRNOS: Final = (
 def classify(error: Exception, secrets: Sequence[str]) -> Failure:
     """Return the failure for an exception of a file system; unknown ones count as refused."""
     for seen in (error, error.__cause__):
-        # fsspec's HTTP raises FileNotFoundError for every status; the cause has the real one.
+        # fsspec's HTTP raises FileNotFoundError for every status; its cause has the status.
         status = getattr(seen, "status", None)
         if isinstance(status, int) and 300 <= status < 600:
             return failure_of_status(status)

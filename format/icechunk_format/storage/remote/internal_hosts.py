@@ -4,8 +4,8 @@ A repository or a redirecting server must never make a reader contact such a hos
 
 Rules of this file
 ------------------
-1. The address that is connected to is checked, whatever name or spelling led to it: the host as
-   written before the connection, the address of the peer before the request.
+1. The host is checked as written before connecting, and the address of the peer before the request
+   is sent, so no name or spelling bypasses the check.
 2. The host and port of the URL that the user authorized are not checked.
 """
 
@@ -26,7 +26,7 @@ _SERVICE_ADDRESSES: Final = frozenset(
 
 
 def is_this_machine(host: str) -> bool:
-    """Return True if a host is a loopback, link-local or cloud-metadata host by its text."""
+    """Return True if a host, as written, is a loopback, link-local or cloud-metadata host."""
     host = host.partition("%")[0].lower().rstrip(".")
     if host in _LOCAL_NAMES or host.endswith(".localhost"):
         return True
@@ -34,7 +34,7 @@ def is_this_machine(host: str) -> bool:
         address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host)
     except ValueError:
         try:
-            # Resolvers read 2130706433, 0x7f.1 and 127.1 as addresses too.
+            # Resolvers also accept addresses such as 2130706433, 0x7f.1 and 127.1.
             address = ipaddress.IPv4Address(socket.inet_aton(host))
         except (OSError, UnicodeError):
             return False
@@ -52,7 +52,7 @@ def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
     """Return a factory of aiohttp sessions, for fsspec, that enforces the rules of this file."""
 
     async def make(**arguments: Any) -> Any:
-        # Imported here: slow, and missing without fsspec's http extra.
+        # Imported here because it is slow, and absent without fsspec's http extra.
         import aiohttp
         import yarl
 
@@ -68,7 +68,7 @@ def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
 
         class Connector(aiohttp.TCPConnector):
             async def connect(self, req: Any, *arguments: Any, **named: Any) -> Any:
-                # The client parsed the target of a redirect: nothing here parses it again.
+                # The target of a redirect as the client parsed it; it is not parsed a second time.
                 url = req.url
                 if (url.host, url.port) == (own.host, own.port):
                     return await super().connect(req, *arguments, **named)

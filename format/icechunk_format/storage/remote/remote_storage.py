@@ -1,4 +1,4 @@
-"""Turns the verbs of a storage into requests to a server, in one way for every client."""
+"""Implements the verbs of a storage as requests to a server, for every client."""
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
 
@@ -48,7 +48,7 @@ from icechunk_format.storage.remote.request_policy import Server
 
 DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000
-_LOST: Final = (FailureKind.CONDITION, FailureKind.MISSING)  # missing: what to replace is gone
+_LOST: Final = (FailureKind.CONDITION, FailureKind.MISSING)  # missing: the object was deleted
 
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class RemoteStorage(Storage):
     Parameters
     ----------
     classify, secrets, endpoint, backoff
-        See ``Server``; without a backoff, the one of the options.
+        See ``Server``; ``backoff`` defaults to the one in the options.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class RemoteStorage(Storage):
 
     def head(self, key: str) -> ObjectInfo | None:
         check_key(key)
-        return self._server.ask("look at", key, lambda: self._look_at(key))
+        return self._server.ask("inspect", key, lambda: self._look_at(key))
 
     @abstractmethod
     def _look_at(self, key: str) -> ObjectInfo | None:
-        """Request an object without its bytes."""
+        """Request size, version and time of an object."""
 
     def _existing(self, key: str) -> ObjectInfo:
         info = self.head(key)
@@ -110,7 +110,7 @@ class RemoteStorage(Storage):
 
     @abstractmethod
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose keys start with a prefix that was checked."""
+        """Yield the objects whose keys start with a checked prefix."""
 
     # Last, because inside the class the name hides the type.
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -126,7 +126,7 @@ class BucketStorage(RemoteStorage):
     """Prefix of every key in the bucket: empty, or a path with a slash at its end."""
     _threads: PacedThreads
     _reads: PacedThreads
-    """As many threads as ``_threads`` has, or more if reads are small and latency is high."""
+    """Threads for reads: as many as ``_threads``, more if reads are small and latency is high."""
 
     def _path(self, key: str) -> str:
         return self._prefix + check_key(key)
@@ -199,7 +199,7 @@ class BucketStorage(RemoteStorage):
     def _conditional_write(
         self, key: str, data: bytes, condition: CreateOnly | ReplaceIfUnchanged
     ) -> Callable[[], ObjectVersion] | None:
-        """Return what sends a conditional write exactly once; None if it would be lost."""
+        """Return a function that sends a conditional write exactly once; None if it would lose."""
 
     def _overwrite(self, key: str, data: bytes) -> ObjectVersion:
         began = time.monotonic()
@@ -210,7 +210,7 @@ class BucketStorage(RemoteStorage):
 
     @abstractmethod
     def _write(self, key: str, data: bytes) -> ObjectVersion:
-        """Overwrite an object, large ones in parts."""
+        """Overwrite an object; large ones are sent in parts."""
 
     def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
         self._server.refuse_writing()
@@ -227,6 +227,6 @@ class BucketStorage(RemoteStorage):
 
 
 def _note(what: str, key: str, size: int, began: float) -> None:
-    """Log a request: key, bytes, and milliseconds with all its repeats."""
+    """Log a request: key, bytes, and milliseconds including retries."""
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s %s: %d bytes in %.0f ms", what, key, size, 1000 * (time.monotonic() - began))

@@ -1,16 +1,16 @@
-"""Sends requests to a server, repeats them where safe, and turns failures into errors.
+"""Sends requests to a server, retries them if safe, and converts failures to errors.
 
-The three clients of remote objects (obstore, botocore, fsspec) differ in calls and exceptions;
-failures are handled in the same way.
+The three clients (obstore, botocore, fsspec) differ in calls and exceptions; their failures are
+handled in the same way.
 
 Rules of this file
 ------------------
-1. Transient failures (5xx, throttling, timeouts, lost connections) are tried again with
-   exponential backoff and full jitter. Refusals (400, 401, 403, 404, 412) are not.
-2. A conditional write is tried again only if the server did not process it (throttled, or never
-   connected). After any other lost answer the outcome is unknown: a repetition can fail because
-   the first attempt succeeded.
-3. Errors do not chain the client's exception, whose text may hold credentials.
+1. Transient failures (5xx, throttling, timeouts, lost connections) are retried with exponential
+   backoff and full jitter. Refusals (400, 401, 403, 404, 412) are not.
+2. A conditional write is retried only if the server did not process it (throttled, or not
+   connected). After any other lost response the outcome is unknown: a retry can fail because the
+   first attempt succeeded.
+3. Errors do not chain the client's exception, since its message may contain credentials.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class Server:
     Attributes
     ----------
     root_url
-        The root for messages: without credentials.
+        URL of the root for messages, without credentials.
     classify
-        Turns an exception of the client, and ``secrets``, into a failure; ``None`` if the exception
-        is not a failed request.
+        Converts an exception of the client to a failure without ``secrets``; ``None`` if the
+        exception is not a failed request.
     secrets
         Strings that no error may show.
     backoff
-        Repetitions beyond those of the client itself.
+        Retries in addition to the client's own.
     conditional_backoff
-        Repetitions of conditional writes, which no client repeats.
+        Retries of conditional writes, which no client retries.
     """
 
     root_url: str
@@ -80,11 +80,11 @@ class Server:
 
     @property
     def is_read_only(self) -> bool:
-        """True if the server takes no writes."""
+        """True if the server does not accept writes."""
         return self.kind == "http"
 
     def attempt(self, operation: Callable[[], T], *, conditional: bool = False) -> T:
-        """Send a request, and repeat it where that is safe; ``conditional`` for rule 2.
+        """Send a request, and retry it if that is safe; ``conditional`` applies rule 2.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Server:
                 retry += 1
 
     def call(self, action: str, key: str, operation: Callable[[], T]) -> T:
-        """Send a request; a failure becomes the error to show."""
+        """Send a request; convert a failure to the error for the user."""
         try:
             return self.attempt(operation)
         except RequestFailedError as error:
@@ -130,7 +130,7 @@ class Server:
         none_for: Collection[FailureKind] = (FailureKind.MISSING,),
         conditional: bool = False,
     ) -> T | None:
-        """Send a request; None for failures of some kinds, else the errors of ``call``."""
+        """Send a request; return None for failures of some kinds, else raise as ``call`` does."""
         try:
             return self.attempt(operation, conditional=conditional)
         except RequestFailedError as error:
@@ -141,12 +141,12 @@ class Server:
     def error(
         self, failure: Failure, action: str, key: str, *, conditional: bool = False
     ) -> NotFoundError | StorageError:
-        """Return the error to show for a failure.
+        """Return the error for a failure.
 
         Parameters
         ----------
         conditional
-            Whether the request was a conditional write, whose outcome may now be unknown.
+            True for a conditional write, whose outcome may be unknown.
         """
         what = f"object {key!r} below {self.root_url}" if key else self.root_url
         if failure.kind is FailureKind.MISSING_BUCKET:
@@ -182,7 +182,7 @@ class Server:
         )
 
     def refuse_writing(self, key: str = "") -> None:
-        """Refuse every write to a web server."""
+        """Raise ReadOnlyError for a web server."""
         if self.is_read_only:
             what = f"object {key!r} below " if key else ""
             raise ReadOnlyError(
@@ -192,7 +192,7 @@ class Server:
             )
 
     def refuse_listing(self) -> None:
-        """Refuse to list a web server, which has no listing."""
+        """Raise UnsupportedError for a web server, which has no listing."""
         if self.kind == "http":
             raise UnsupportedError(
                 f"{self.root_url} cannot be listed: HTTP has no listing; "

@@ -2,8 +2,8 @@
 
 Order of credentials: ``storage.anon``; ``storage.key`` and ``storage.secret``; ``storage.profile``;
 then what botocore finds (environment, configuration files, single sign-on, containers, instance).
-botocore looks up the credentials of obstore as well: obstore does not read the AWS configuration
-files, and waits long for an instance's metadata outside of AWS.
+botocore also finds the credentials for obstore, which does not read the AWS configuration files and
+waits long for instance metadata outside of AWS.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class S3Settings:
     endpoint
         URL of the server, ``None`` for AWS itself.
     credentials
-        Keys, or their source; ``None`` to send requests unsigned.
+        Keys, or their provider; ``None`` to send unsigned requests.
     """
 
     endpoint: str | None
@@ -44,7 +44,7 @@ class S3Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Credentials:
-    """Fixed keys, or botocore credentials that renew themselves. Never shown."""
+    """Fixed keys, or botocore credentials that are renewed automatically; never shown."""
 
     key: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
@@ -60,7 +60,7 @@ class S3Credentials:
         return frozen.access_key, frozen.secret_key, frozen.token, again
 
     def for_obstore(self) -> dict[str, Any]:
-        """Return the keys in the form of obstore, so that it takes none from the environment."""
+        """Return the keys as options of obstore, so that it does not use the environment."""
         key, secret, token, again = self.current()
         return {
             "access_key_id": key,
@@ -79,7 +79,7 @@ def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
     """Return the settings of an S3 location from its options and the environment."""
     session = _LazySession(options.get("profile"))
     endpoint = endpoint_url(address, options)
-    # A server that is not AWS takes any region; AWS names the right one in its refusal.
+    # Servers other than AWS accept any region; AWS reports the right one in its refusal.
     region = (
         options.get("region")
         or os.environ.get("AWS_REGION")
@@ -163,7 +163,7 @@ def make_client(settings: S3Settings, options: StorageOptions, *, connections: i
 
 
 def check_conditions(client: Any) -> None:
-    """Refuse conditional writes if the installed botocore is too old for them."""
+    """Raise UnsupportedError if the installed botocore is too old for conditional writes."""
     known = client.meta.service_model.operation_model("PutObject").input_shape.members
     if not {"IfMatch", "IfNoneMatch"} <= set(known):
         raise UnsupportedError(

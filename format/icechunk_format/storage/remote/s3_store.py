@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. One botocore client sends every request exactly once; ``request_policy.py`` decides what is sent
-   again. ``call_s3`` of s3fs would not do: aiohttp beneath it repeats a PUT by itself when the
-   connection closes before the answer, so that the repetition of a conditional write that landed
-   fails, and neither library has an option against it. Its reads also take four requests for one.
-2. Requests run side by side in threads.
+1. The botocore client sends every request exactly once; ``request_policy.py`` retries. ``call_s3``
+   of s3fs is not used: aiohttp below it resends a PUT if the connection closes before the response,
+   so the resent conditional write fails although the first landed, and no option prevents this.
+   Its reads also take four requests instead of one.
+2. Requests run concurrently in threads.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py

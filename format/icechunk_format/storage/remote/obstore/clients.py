@@ -1,7 +1,7 @@
 """Makes obstore clients of S3, Google, Azure and plain HTTP from the options of a location.
 
-Each bucket has two clients: one repeats failed requests, the other never does. Conditional writes
-use the second, since a repetition can fail because the first attempt succeeded (see
+Each bucket has two clients: one retries failed requests, the other never does. Conditional writes
+use the second, since a retry can fail because the first attempt succeeded (see
 ``request_policy.py``).
 """
 
@@ -37,7 +37,7 @@ _DEFAULT_TIMEOUT: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObstoreClients:
-    """The two clients of a bucket, and the strings that their errors must not show."""
+    """The two clients of a bucket, its server, and the secrets that errors must not show."""
 
     patient: Any
     once: Any
@@ -46,7 +46,7 @@ class ObstoreClients:
 
 
 def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
-    """Return the clients of a location; connect to the server once to check that it answers."""
+    """Return the clients of a location, after connecting to the server once to check it."""
     secrets = [value for name, value in options.items() if name in SECRET_OPTIONS]
     region = None
     store: Any
@@ -98,7 +98,7 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
 
 
 def _check_sendable(address: Address, arguments: Mapping[Any, Any]) -> None:
-    """Refuse strings that no header can carry: obstore breaks on them."""
+    """Raise InvalidInputError for strings that are invalid in headers, where obstore panics."""
     for value in arguments.values():
         text = value if isinstance(value, str) and not value.lstrip().startswith("{") else ""
         if any(character < " " or character == "\x7f" for character in text):
@@ -133,7 +133,7 @@ def _s3_arguments(
     if settings.endpoint is not None:
         arguments["endpoint"] = settings.endpoint
         if options.flag("virtual_hosted_style"):
-            # obstore expects the bucket in the host; users give the server alone.
+            # obstore expects the bucket in the host name; users give only the server.
             scheme, _, host = settings.endpoint.partition("://")
             bucket = host_part(address.bucket, "virtual_hosted_style", address)
             if not host.startswith(f"{bucket}."):

@@ -3,11 +3,11 @@
 Rules of this file
 ------------------
 1. obstore's calls block without holding Python's lock, so concurrency is plain threads.
-2. obstore repeats failed requests itself; conditional writes use a client that never does (see
+2. obstore retries failed requests itself; conditional writes use a client that never does (see
    ``clients.py``).
-3. obstore has one runtime per process that does not survive a fork: a child of a process that used
-   it needs another client (:func:`claim_runtime`).
-4. Entity tags have no quotes outside of this file; requests add them again.
+3. obstore's runtime does not survive a fork: a child of a process that used obstore needs another
+   client (:func:`claim_runtime`).
+4. Entity tags have no quotes outside of this file; requests add quotes.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -53,7 +53,7 @@ _MOST_CONCURRENCY: Final = 256
 _LIST_PAGE: Final = 1000
 _BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
 _PART_SIZE: Final = 16 * 2**20
-# obstore repeats requests itself, but not after a broken body.
+# obstore retries requests itself, but not after a broken body.
 _ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
 
 _WHOLE_BATCH: Final = (
@@ -70,7 +70,7 @@ _runtime_owner: int | None = None
 
 
 def claim_runtime() -> bool:
-    """Return True if this process owns obstore, False if its parent used it before the fork."""
+    """Return True if this process can use obstore, False if a parent used it before the fork."""
     global _runtime_owner
     if _runtime_owner is None:
         _runtime_owner = os.getpid()
@@ -93,7 +93,7 @@ class ObjectStoreStorage(BucketStorage):
         self._patient, self._once = clients.patient, clients.once
         # An HTTP client has the path in its URL.
         self._prefix = "" if address.kind == "http" else address.root_prefix
-        # S3's directory buckets list in no order, and refuse to start in the middle.
+        # Directory buckets of S3 list in no order and do not support offsets.
         is_directory = address.bucket.endswith("--x-s3")
         self._lists_in_order = address.kind in ("s3", "gs") and not is_directory
         self._threads = PacedThreads(self._concurrency)
@@ -108,7 +108,7 @@ class ObjectStoreStorage(BucketStorage):
         except UnsupportedError:
             if read.suffix is None:
                 raise
-        # A server without suffix requests (Azure).
+        # The server does not support suffix requests (Azure).
         size = self._existing(read.key).size
         check_length(read, min(size, read.suffix), self.root_url)
         return super()._read(replace(read, suffix=None, start=size - read.suffix, end=size))
@@ -158,7 +158,7 @@ class ObjectStoreStorage(BucketStorage):
         )
 
     def _with_generation(self, key: str, version: ObjectVersion) -> ObjectVersion | None:
-        """Add the generation that Google's conditions need; None if the version is outdated."""
+        """Add the generation that GCS requires for conditions; None if the version is outdated."""
         if self._server.kind != "gs" or version.generation is not None:
             return version
         found = self.head(key)
@@ -248,7 +248,7 @@ class ObjectStoreStorage(BucketStorage):
             if self._lists_in_order:
                 behind = page[-1]["path"]
             else:
-                # Listings cannot be continued, so a failure is an error from here on.
+                # A listing cannot be resumed, so from here on a failure is an error.
                 server = replace(self._server, backoff=Backoff(max_retries=0))
             for meta in page:
                 info = self._info(meta)
@@ -259,9 +259,9 @@ class ObjectStoreStorage(BucketStorage):
 
 
 def _shortly_before(start: str) -> str | None:
-    """Return an offset shortly before all keys that begin with a prefix; None if there is none.
+    """Return an offset shortly before all keys that begin with a prefix; None if impossible.
 
-    A listing begins behind its offset. The prefix may be a key, so it cannot be the offset.
+    A listing begins after its offset. The prefix may be a key, so it cannot be the offset.
     """
     if not start or start[-1] < "!" or start[-1] > "~" or start[-1] == "0":
         return None
@@ -271,8 +271,8 @@ def _shortly_before(start: str) -> str | None:
 def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
     """Return the failure for an exception of obstore.
 
-    The class of the exception decides first. The rest has only a text, which may hold the server's
-    HTTP status and error code. Errors without both count as ``BROKEN``: a write may have landed.
+    The class of the exception is checked first. Others have only a message, which may contain the
+    HTTP status and error code; without both, the failure is ``BROKEN``: a write may have landed.
     """
     text = str(error)
     if isinstance(error, obstore.exceptions.NotSupportedError):
@@ -308,7 +308,7 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
 
 
 def version_of(meta: Any) -> ObjectVersion:
-    """Return the version in an answer; its entity tag loses its quotes."""
+    """Return the version in a response, without the quotes of its entity tag."""
     etag = meta["e_tag"]
     return ObjectVersion(
         etag=None if etag is None else unquoted(etag), generation=meta.get("version")
@@ -316,6 +316,6 @@ def version_of(meta: Any) -> ObjectVersion:
 
 
 def update_mode(version: ObjectVersion) -> dict[str, str]:
-    """Return the condition that an object still has a version, in obstore's words."""
+    """Return obstore's ``mode`` argument for replacing an object only if it has this version."""
     mode = {} if version.etag is None else {"e_tag": quoted(version.etag)}
     return mode if version.generation is None else {**mode, "version": version.generation}
