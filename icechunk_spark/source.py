@@ -40,12 +40,8 @@ class IcechunkDataSource(DataSource):
     """The data source of ``format("icechunk")``, which reads and writes Icechunk repositories.
 
     `register` adds the class to a session. Spark creates its instances for ``spark.read``,
-    ``spark.readStream``, ``df.write``, ``df.writeStream`` and SQL views ``USING icechunk``.
-
-    Parameters
-    ----------
-    options
-        The options of the read or write, which the page "Options" of the manual describes.
+    ``spark.readStream``, ``df.write``, ``df.writeStream`` and SQL views ``USING icechunk``. The
+    page "Options" of the manual describes the options of reads and writes.
 
     Examples
     --------
