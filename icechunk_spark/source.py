@@ -31,7 +31,6 @@ from pyspark.sql.types import StructType
 from icechunk_format.errors import IcechunkError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.options.write import Mode
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_spark.jobs.errors import errors_on_one_line
 
@@ -112,7 +111,7 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.writing.unplanned import UnplannedWriter
 
         with errors_on_one_line(is_planner=True):
-            request = parse_write_options(self.options, mode=_mode(overwrite))
+            request = parse_write_options(self.options, mode="overwrite" if overwrite else "append")
             writer = UnplannedWriter(request, schema)
             writer.check_base()
             return writer
@@ -133,7 +132,9 @@ class IcechunkDataSource(DataSource):
         tasks.
         """
         with errors_on_one_line(is_planner=True):
-            request = parse_write_options(self.options, "writeStream", mode=_mode(overwrite))
+            request = parse_write_options(
+                self.options, "writeStream", mode="overwrite" if overwrite else "append"
+            )
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
         from icechunk_spark.changes.batches import check_stream
         from icechunk_spark.changes.staged import StagedStreamWriter
@@ -146,7 +147,3 @@ class IcechunkDataSource(DataSource):
                 raise
             return StagedStreamWriter(request, schema, refused=error)
         return StagedStreamWriter(request, schema, group=group)
-
-
-def _mode(overwrite: bool) -> Mode:
-    return "overwrite" if overwrite else "append"

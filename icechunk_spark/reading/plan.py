@@ -10,6 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,9 @@ def plan_table(
         opened.warn_of_left_out()
     wanted = opened.schema if schema is None else schema
     reader, size = opened.planned(wanted)
-    return IcechunkTasks(reader, _shown(options, opened.snapshot)), wanted, size
+    tasks = IcechunkTasks(reader, _shown(options, opened.snapshot))
+    logging.getLogger("icechunk_spark").info("planned %s, tasks: %d", tasks.__name__, len(tasks))
+    return tasks, wanted, size
 
 
 def _shown(options: ReadRequest, snapshot: str) -> str:

@@ -83,7 +83,10 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
         opened.warn_of_left_out()
         reader, size_bytes = opened.planned(opened.schema)
     functions = f"icechunk_{hashlib.sha256(name.lower().encode()).hexdigest()[:12]}"
-    parts = min(max(len(reader.partitions()), _parallelism(spark)), _MOST_PARTITIONS)
+    counts = accumulator_of(spark)
+    # A Connect client cannot determine the number of tasks that run at once.
+    cores = 1 if counts is None else spark.sparkContext.defaultParallelism
+    parts = min(max(len(reader.partitions()), cores), _MOST_PARTITIONS)
     register_view_functions(
         spark,
         functions,
@@ -91,7 +94,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
         opened.schema,
         parts=parts,
         key=secrets.token_bytes(32),
-        counts=accumulator_of(spark),
+        counts=counts,
     )
     rows = min(size_bytes, _MOST_BYTES) // row_bytes(opened.schema)
     with described(f"create view {name} of {location_of(request)}"):
@@ -118,13 +121,6 @@ def _comments(schema: StructType) -> str:
         escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
         columns.append(_quoted(field.name) + (f" COMMENT '{escaped}'" if comment else ""))
     return f"({', '.join(columns)})"
-
-
-def _parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks that run at once; 1 if a Connect client cannot determine it."""
-    if ".connect" in type(spark).__module__:
-        return 1
-    return spark.sparkContext.defaultParallelism
 
 
 def _quoted(name: str) -> str:

@@ -36,6 +36,7 @@ def test_a_write_and_maintenance_say_what_they_do(spark, tmp_path, caplog):
     try:
         frame = spark.range(20).selectExpr("id AS x", "double(id) AS v")
         icechunk_spark.write(frame, path, dims=["x"], message="twenty cells")
+        icechunk_spark.read(spark, path, where="x < 3")
         icechunk_spark.maintenance.collect_garbage(spark, path, older_than="1d")
         assert spark.sparkContext.getLocalProperty("spark.job.description") == "nightly"
     finally:
@@ -49,6 +50,8 @@ def test_a_write_and_maintenance_say_what_they_do(spark, tmp_path, caplog):
     assert any(text.endswith("manifests of kept snapshots") for text in found)
     assert any(text.endswith("old chunks") for text in found)
     logged = [record.getMessage() for record in caplog.records]
+    [planned] = [text for text in logged if text.startswith("planned icechunk ")]
+    assert planned.endswith(" where='x < 3', tasks: 1")
     committed = [text for text in logged if text.startswith("committed ")]
     assert any("twenty cells" in text for text in committed)
 
