@@ -442,7 +442,7 @@ class Dataset:
                 size = table.sizes[table.dims.index(dim)]
                 return self._arrays().labels(column, size, DimSelection.whole(size))
         raise InvalidInputError(
-            f"the dimension {dim!r} has no labels of its length in group {self.path}; select on "
+            f"the dimension {dim!r} has no labels of equal length in group {self.path}; select on "
             "it with isel",
             dim=dim,
         )

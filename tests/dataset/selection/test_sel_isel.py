@@ -125,7 +125,7 @@ def test_nearest(text: str, expected: list[int]) -> None:
         ("latitude", "not <dimension>=<selector>"),
         ("latitude=30; latitude=35", "given twice"),
         ("station=b:p", "no value 'b'; its first values are 'oslo'"),
-        ("twice=a:c", "has the value 'a' at 2 positions apart"),
+        ("twice=a:c", "has the value 'a' at 2 separate positions"),
         ("station=paris", "no value 'paris'; its first values are 'oslo'"),
     ],
 )

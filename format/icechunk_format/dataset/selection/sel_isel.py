@@ -200,7 +200,7 @@ def _label_mask(
     labels = Labels(values, name)
     if method == "nearest" and labels.is_string:
         raise InvalidInputError(
-            f"sel.method=nearest has no meaning for dimension {name!r}, whose values are strings",
+            f"sel.method=nearest does not apply to dimension {name!r}, whose values are strings",
             option="sel.method",
             dimension=name,
         )
@@ -316,8 +316,8 @@ def _name_range(
             raise nearest_label_error(period, period.first, labels, name)
         if found[-1] - found[0] >= len(found):
             raise InvalidInputError(
-                f"sel: dimension {name!r} has the value {period.first!r} at {len(found)} positions "
-                f"apart from one another, so no range can begin or end there; use isel={name}=...",
+                f"sel: dimension {name!r} has the value {period.first!r} at {len(found)} separate "
+                f"positions, so no range can begin or end there; use isel={name}=...",
                 dimension=name,
                 value=period.first,
             )

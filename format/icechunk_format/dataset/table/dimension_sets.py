@@ -148,7 +148,7 @@ def _no_single_set(sets: Sequence[DimensionSet], label: str, *, named: bool) -> 
         lines.append(f"  ({sizes}): variables={','.join(s.variables)}")
     what = "the named variables are" if named else f"the variables of group {label} are"
     return InvalidInputError(
-        f"{what} on {len(sets)} sets of dimensions that are not parts of one another:\n"
+        f"{what} on {len(sets)} sets of dimensions that are not subsets of one another:\n"
         + "\n".join(lines)
         + "\nOne table has one set of dimensions; choose one with the option variables: "
         + "; ".join(f"variables={_listed(s.variables)} for ({', '.join(s.dims)})" for s in sets),

@@ -186,8 +186,8 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
     has = {-1: "descending", 0: "neither ascending nor descending", 1: "ascending"}[found]
     if wish is not None and len(old) > 1 and wish != has:
         raise InvalidInputError(
-            f"order={dim}={wish} is not the order of the existing labels of {dim!r}, which is "
-            f"{has}; an append keeps them: leave it out, or write with mode=overwrite",
+            f"order={dim}={wish} does not match the existing labels of {dim!r}, which are "
+            f"{has}; an append keeps their order: leave it out, or write with mode=overwrite",
             dim=dim,
         )
     return wish

@@ -413,7 +413,7 @@ def branch_missing(repository: Repository, options: WriteOptions) -> bool:
     if not options.create_branch:
         raise NotFoundError(
             f"there is no branch {options.branch!r} in {repository.location}; set "
-            "createBranch=true to make it",
+            "createBranch=true to create it",
             kind="branch",
             name=options.branch,
         )

@@ -1,8 +1,8 @@
 """Deletes backups in ``overwritten/`` that the operations log does not need.
 
-Backups in the chain of the operations log are kept regardless of their age. Deleted are backups of
-updates that lost a race or were interrupted, backups of the ``config.yaml`` of spec version 1, and
-backups before a gap in the chain, where a backup was deleted manually.
+Backups in the chain of the operations log are kept regardless of their age. Other old backups are
+deleted: of updates that lost a race or were interrupted, of the ``config.yaml`` of spec version 1,
+and before a gap in the chain, where a backup was deleted manually.
 
 Specification: "Updates to the repo info file".
 """

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Kept are snapshots that a branch, a tag or an extra root reaches, and new unreachable snapshots,
-   whose files are newer than the cutoff by the storage's clock, or not yet listed.
+1. A collection keeps snapshots that a branch, a tag or an extra root reaches, and new unreachable
+   snapshots, whose files are newer than the cutoff by the storage's clock or not yet listed.
 2. Snapshots are removed from ``repo`` by the time of their file, not by the time in the snapshot,
    since files are also deleted by the storage's clock.
 3. A kept snapshot whose parent is removed gets its nearest kept ancestor as parent, and lists the

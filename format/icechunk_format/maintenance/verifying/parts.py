@@ -167,7 +167,7 @@ def check_manifest_rows(
     batches: Iterable[pa.RecordBatch],
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Check manifests, whose rows are adjacent; yield rows of ``WORK_SCHEMA``.
+    """Check manifests, given the rows of each together; yield rows of ``WORK_SCHEMA``.
 
     ``advance`` is called with the number of manifests finished since its last call.
 

@@ -53,7 +53,7 @@ def find_turns(
             if circle is None or not circle.is_closed:
                 raise InvalidInputError(
                     f"periodic names {dim!r}, but its labels do not cover a whole circle of"
-                    f" {period:g} degrees, so its ends are not neighbours; leave it out",
+                    f" {period:g} degrees, so its ends are not adjacent; leave it out",
                     option="periodic",
                     dimension=dim,
                 )

@@ -29,7 +29,7 @@ def delta_schema(columns: pa.Schema) -> pa.Schema:
     for item in columns:
         if _FORBIDDEN & set(item.name):
             raise UnsupportedError(
-                f"column {item.name!r} cannot be in a Delta table, whose names hold no space and"
+                f"column {item.name!r} cannot be in a Delta table, whose names have no spaces and"
                 " none of ,;{}()=: rename the array, or name the others with option variables",
                 column=item.name,
             )

@@ -146,7 +146,7 @@ def plan_array(
         if least < _TINY_PIECE_BYTES and pieces > 1:
             raise InvalidInputError(
                 f"array {variable.path} would move in {pieces:,} pieces of about"
-                f" {least:,} bytes; raise memory, or choose chunks that are more like the old ones",
+                f" {least:,} bytes; raise memory, or choose chunks more similar to the old ones",
                 option="memory",
                 variable=variable.name,
                 pieces=pieces,

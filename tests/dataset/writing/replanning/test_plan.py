@@ -263,7 +263,9 @@ def test_arrays_that_were_replaced_meanwhile_are_a_conflict(place):
     )
     write_table(place, grid([4], [1, 2]), APPEND)
     with raises(
-        ConflictError, match=r"group / was changed since .* run the job again", branch="main"
+        ConflictError,
+        match=r"group /, which this write replaces, was changed since .* run the job again",
+        branch="main",
     ):
         replace_all()
     write_table(place, grid([7], [1, 2]), WriteOptions(mode="overwrite", dims=("time", "x")))

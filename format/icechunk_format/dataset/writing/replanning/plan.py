@@ -99,7 +99,7 @@ def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteR
     if plan.options.mode == "overwrite":
         raise refused(
             plan,
-            f"group {plan.group} was changed since this write, which replaces it, was planned",
+            f"group {plan.group}, which this write replaces, was changed since it was planned",
             snapshots=rivals.ids,
         )
     options = replace(

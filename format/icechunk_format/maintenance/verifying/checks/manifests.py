@@ -147,8 +147,8 @@ def _check_arrays(
         if manifest.array(node_id) is None:
             uses[0].mark.at(report, object_key, node_path=uses[0].node_path).add(
                 "manifest-lacks-array",
-                f"the manifest holds nothing of array {uses[0].node_path}, which should have "
-                "chunks in it",
+                f"the manifest has no chunks of array {uses[0].node_path}, although the snapshot "
+                "lists it for the array",
             )
     for entry in manifest.arrays:
         uses = uses_of.get(entry.node_id, [])

@@ -203,7 +203,7 @@ def _check_contents(info: RepoInfo, report: Report) -> tuple[VirtualChunkContain
         here.add(
             "operations-log-invalid",
             f"the newest entry of the operations log has the backup {updates[0].backup_path!r}; "
-            "only older ones may, and other clients refuse to change the repository",
+            "only older entries may, and other clients refuse to change the repository",
         )
     if any(newer.updated_at < older.updated_at for newer, older in pairwise(updates)):
         here.add("operations-log-invalid", "the operations log is not in the order of time")
