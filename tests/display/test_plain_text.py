@@ -35,6 +35,7 @@ def test_ordinary_words_of_all_languages_stay():
 def test_lines_of_a_message():
     assert safe_lines("\n\n one\r\n\ttwo\n\nthree\n\n") == [" one", "    two", "", "three"]
     assert safe_lines("") == []
+    assert one_line("two conflicts:\n  one;\n  two\n") == "two conflicts: one; two"
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_storage_settings_without_the_prefix(typed):
         ("StartingVersion", "changesSince"),
         ("endingTimestamp", "snapshot"),
         ("overwriteSchema", None),
-        ("partition_overwrite_mode", None),
+        ("partition_overwrite_mode", "replaceWhere"),
     ],
 )
 def test_options_of_other_formats_point_to_ours(typed, nearest):

@@ -27,27 +27,24 @@ _PACKAGES: Final = ("typer", "rich")
 _NO_ARGUMENTS: Final = "NoArgsIsHelpError"
 _ABORT: Final = "Abort"
 _UNKNOWN_COMMAND: Final = re.compile(r"No such command '([\w-]+)'")
-# Commands of Delta, Git and shells, with the corresponding commands here.
-_OUR_WORDS: Final = {
-    "history": "log",
-    "snapshots": "log",
-    "vacuum": "gc",
-    "prune": "gc",
-    "ls": "tree",
-    "list": "tree",
-    "cat": "head",
-    "optimize": "rewrite-manifests",
-    "compact": "rewrite-manifests",
-    "fsck": "verify",
-    "check": "verify",
-    "revert": "restore",
-    "checkout": "show",
-    "rollback": "restore",
-    "rm": "drop",
-    "mv": "rename",
-    "clone": "copy",
-    "describe": "show",
-    "ingest": "virtualize",
+# Commands of Delta, Git and shells, by the corresponding commands here.
+_THEIR_WORDS: Final = {
+    "log": "history snapshots status blame",
+    "operations": "reflog audit",
+    "tree": "ls list info stat stats",
+    "show": "describe checkout",
+    "head": "cat select",
+    "merge": "rebase pull",
+    "branch list": "branches switch",
+    "branch fast-forward": "fast-forward ff",
+    "restore": "revert rollback undo",
+    "rename": "mv move",
+    "drop": "rm remove",
+    "copy": "clone cp push",
+    "gc": "vacuum prune",
+    "verify": "fsck check",
+    "rewrite-manifests": "optimize compact",
+    "virtualize": "ingest",
 }
 _HOW_TO_INSTALL: Final = 'pip install "icechunk-spark[cli]"'
 
@@ -156,8 +153,10 @@ def _with_our_word(problem: str) -> str:
     """Suggest the command that other tools call by the unknown word."""
     found = _UNKNOWN_COMMAND.match(problem)
     word = "" if found is None else found[1]
-    ours = _OUR_WORDS.get(word.lower())
-    return problem if ours is None else f"No such command {word!r}; did you mean {ours!r}?"
+    for ours, theirs in _THEIR_WORDS.items():
+        if word.lower() in theirs.split():
+            return f"No such command {word!r}; did you mean {ours!r}?"
+    return problem
 
 
 def _help_of(error: Exception) -> str:

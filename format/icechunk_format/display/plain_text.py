@@ -50,7 +50,8 @@ def safe_lines(text: str) -> list[str]:
 
 def one_line(text: str) -> str:
     """Join the lines of a string, such as an error message."""
-    return "; ".join(line.strip().removesuffix(";") for line in safe_lines(text) if line.strip())
+    lines = [line.strip().removesuffix(";") for line in safe_lines(text) if line.strip()]
+    return "; ".join(lines).replace(":; ", ": ")
 
 
 def size(count: int | None) -> str:

@@ -105,8 +105,9 @@ _ELSEWHERE: Final = {
         "mode 'overwrite' replaces the arrays of the group, with their types; leave it out",
     ),
     "partitionOverwriteMode": (
-        None,
-        "mode 'append' replaces the cells that have rows, and keeps all others; leave it out",
+        "replaceWhere",
+        "option 'replaceWhere' of mode 'overwrite' replaces one region, and mode 'append' the cells"
+        " that have rows",
     ),
 }
 

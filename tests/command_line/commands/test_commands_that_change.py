@@ -396,7 +396,9 @@ def test_attributes_and_names_are_edited(command, weather):
     assert json.loads(node.user_data)["attributes"]["range"] == [1, 2]
     assert command("attrs", "unset", weather.url, "/t", "range").code == 0
     assert command("attrs", "unset", weather.url, "/t", "range").code != 0
-    assert command("attrs", "set", weather.url, "/t", "units").code != 0
+    for wrong in ("units", "=K", "range=[1, 2", 'range={"a": }', 'units="K'):
+        failed = command("attrs", "set", weather.url, "/t", wrong)
+        assert (failed.code, "NAME=VALUE" in failed.err) == (2, True), wrong
     assert command("attrs", "set", weather.url, "/t", "units=degC").lines == ["nothing to change"]
     assert command("rename", weather.url, "/t", "/t2m").code == 0
     assert command("drop", weather.url, "/t2m", "-m", "Not needed").code == 0

@@ -99,7 +99,15 @@ def test_files_become_a_dataset(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "ours"), [("history", "log"), ("vacuum", "gc"), ("ls", "tree"), ("rm", "drop")]
+    ("word", "ours"),
+    [
+        ("history", "log"),
+        ("vacuum", "gc"),
+        ("ls", "tree"),
+        ("rm", "drop"),
+        ("rebase", "merge"),
+        ("fast-forward", "branch fast-forward"),
+    ],
 )
 def test_words_of_other_tools(command, weather, word, ours):
     done = command(word, weather)

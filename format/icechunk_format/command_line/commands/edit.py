@@ -34,14 +34,18 @@ def set_attributes(
     given: dict[str, Any] = {}
     for item in values:
         name, equals, text = item.partition("=")
-        if not equals or not name:
-            raise InvalidInputError(
-                f"{item!r} has no '='; write it as NAME=VALUE, such as units=K", found=item
-            )
         try:
             given[name] = json.loads(text)
+            is_value = True
         except ValueError:
             given[name] = text  # a word without quotes
+            is_value = not text.startswith(("[", "{", '"'))
+        if not (name and equals and is_value):
+            raise InvalidInputError(
+                f"{item!r} is not NAME=VALUE with a word or a JSON value, such as units=K or"
+                " valid_range='[180, 340]'",
+                found=item,
+            )
     done = call.repository.set_attributes(path, given, branch=branch or "main", message=message)
     _report(call, branch, done)
 

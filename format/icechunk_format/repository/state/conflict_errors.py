@@ -72,8 +72,6 @@ def merge_conflicts(
     storage: Storage, source: str, into: str, found: Sequence[Conflict]
 ) -> ConflictError:
     """Return the error for a merge whose sides changed the same."""
-    more = len(found) - _SHOWN_CONFLICTS
-    shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
     can_resolve = all(c.kind in RESOLVABLE for c in found)
     advice = (
         f"decide with resolve='ours' (what {source} has) or 'theirs' (what branch {into!r} has)"
@@ -82,10 +80,8 @@ def merge_conflicts(
         "chunks and cells that both wrote"
     )
     return ConflictError(
-        f"{source} cannot be merged into branch {into!r} of {storage.root_url} (here is the "
-        f"source, there is the branch):\n{shown}"
-        + (f"\n  and {more} more" if more > 0 else "")
-        + f"\nnothing was committed; {advice}",
+        f"{source} cannot be merged into branch {into!r} of {storage.root_url} ('here' is the "
+        f"source, 'there' is the branch):\n{_shown(found)}\nnothing was committed; {advice}",
         branch=into,
         source=source,
         **_facts(found),
@@ -94,9 +90,6 @@ def merge_conflicts(
 
 def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> ConflictError:
     """Return the error for changes that conflict with those of other writers."""
-    shown = "\n".join(f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS])
-    more = len(found) - _SHOWN_CONFLICTS
-    others = f"\n  and {more} more" if more > 0 else ""
     can_resolve = all(c.kind in RESOLVABLE for c in found)
     advice = (
         "decide with resolve='ours' or resolve='theirs', or open a new session"
@@ -105,12 +98,18 @@ def conflicting(storage: Storage, branch: str, found: Sequence[Conflict]) -> Con
     )
     facts = _facts(found)
     return ConflictError(
-        f"other writers have changed what this commit changes:\n{shown}{others}\n"
+        f"other writers have changed what this commit changes:\n{_shown(found)}\n"
         f"nothing was committed to branch {branch!r} of {storage.root_url}, since other writers "
         f"have changed {', '.join(facts['paths'][:_SHOWN_CONFLICTS])}; {advice}",
         branch=branch,
         **facts,
     )
+
+
+def _shown(found: Sequence[Conflict]) -> str:
+    more = len(found) - _SHOWN_CONFLICTS
+    lines = [f"  {conflict}" for conflict in found[:_SHOWN_CONFLICTS]]
+    return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
 
 
 def _facts(found: Sequence[Conflict]) -> dict[str, tuple[str, ...]]:

@@ -133,7 +133,9 @@ class CellMerge:
         written = np.ones(ours.shape, np.bool_)
         if not self.has_all_rows:
             written = differs(ours, np.asarray(self._content(self.base, first, last)[within]))
-            if self.has_no_missing_value:
+            # A chunk that only moved away from the indices of new labels is not written there.
+            is_stored = len(reader.lookup.find(source.astype(np.uint32)).positions)
+            if self.has_no_missing_value and is_stored:
                 written |= ~_inside(self.base, first, last)[within]
         if theirs is not None:
             both = written & theirs[at]
