@@ -150,7 +150,7 @@ class Week:
         )  # fmt: skip
         # Meanwhile, another writer commits to main.
         session = repository.writable_session("main")
-        session.create_group("/notes", b'{"zarr_format": 3, "node_type": "group"}')
+        session.create_group("/notes", {"title": "Notes of the team"})
         session.commit("Add a group for notes")
 
         redone = self.daily(branch="redo", where=f"day = '{day:%Y-%m-%d}'")

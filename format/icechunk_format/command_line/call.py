@@ -103,9 +103,7 @@ class Call:
 
 
 def on_repository(
-    command: Callable[..., None],
-    argument: Any = RepositoryArgument,
-    takes: OptionCall = "verify",
+    command: Callable[..., None], argument: Any = RepositoryArgument, takes: OptionCall = "verify"
 ) -> Callable[..., None]:
     """Add a repository, ``--option`` and ``--json`` to the arguments of a command.
 

@@ -8,7 +8,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from icechunk_format.progress import ProgressOption
@@ -26,7 +26,6 @@ from icechunk_format.repository.merging.merge import Merge, MergeResult, merged,
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.repository.session.editing import edit_attributes
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
 from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes
@@ -176,7 +175,7 @@ class Repository(RepositoryReader):
         """
         session = self.writable_session(branch)
         removed = list(remove)
-        if not edit_attributes(session, path, values, removed):
+        if not session.set_attributes(path, values, removed):
             return None
         names = ", ".join([*values, *removed])
         return session.commit(f"Edit attributes of {path}: {names}" if message is None else message)
@@ -223,6 +222,8 @@ class Repository(RepositoryReader):
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
+        virtual_authorize: Sequence[str] = (),
+        virtual_options: Mapping[str, str] | None = None,
     ) -> MergeResult:
         """Commit the changes of a branch since the common ancestor on top of another branch.
 
@@ -242,19 +243,12 @@ class Repository(RepositoryReader):
             Message and JSON properties of the commit. The default message names the branches.
         dry_run
             If True, only the changes and conflicts are returned; nothing is committed.
+        virtual_authorize, virtual_options
+            URL prefixes from which virtual chunks may be fetched, and settings of their storage.
+            Only chunks that are written again are fetched.
 
-        Returns
-        -------
-        MergeResult
-            The changes, the conflicts and the commit.
-
-        Raises
-        ------
-        ConflictError
-            Both sides changed the same objects, or the common ancestor no longer exists; nothing
-            was committed.
-        NotFoundError
-            A branch does not exist.
+        Raises ``ConflictError`` (both sides changed the same objects, or the common ancestor no
+        longer exists; nothing was committed) or ``NotFoundError`` (a branch does not exist).
 
         Examples
         --------
@@ -262,8 +256,10 @@ class Repository(RepositoryReader):
         """
         message = f"Merge branch {source!r} into {into!r}" if message is None else message
         given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
+        chunks = self.chunk_source(authorized=virtual_authorize, virtual_options=virtual_options)
+        sides = {"name": f"branch {source!r}", "chunk_source": chunks}
         tip = self.resolve(branch=source)
-        return merged(lambda: self._merge(f"branch {source!r}", tip, into), **given)
+        return merged(lambda: self._merge(tip, into, **sides), **given)
 
     def cherry_pick(
         self,
@@ -274,6 +270,8 @@ class Repository(RepositoryReader):
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
+        virtual_authorize: Sequence[str] = (),
+        virtual_options: Mapping[str, str] | None = None,
     ) -> MergeResult:
         """Commit the changes of one snapshot, relative to its parent, on top of a branch.
 
@@ -290,18 +288,17 @@ class Repository(RepositoryReader):
         parent = parent_of(self._history(), picked, self.storage.root_url)
         message = self.snapshot_info(picked).message if message is None else message
         given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
-        sides = {"base": parent, "records": "picked_snapshot"}
-        return merged(lambda: self._merge(f"snapshot {picked}", picked, onto, **sides), **given)
+        chunks = self.chunk_source(authorized=virtual_authorize, virtual_options=virtual_options)
+        sides = {"name": f"snapshot {picked}", "base": parent, "records": "picked_snapshot"}
+        return merged(lambda: self._merge(picked, onto, chunk_source=chunks, **sides), **given)
 
-    def _merge(self, name: str, source: SnapshotId, into: str, **given: Any) -> Merge:
+    def _merge(self, source: SnapshotId, into: str, **given: Any) -> Merge:
         return Merge(
             storage=self.storage,
             location=self.location,
-            chunk_source=self.chunk_source(),
             history=self._history(),
             format=ManifestFormat(spec_version=self._version_now(), config=self.config),
             tip=self.writable_tip(into),
-            name=name,
             source=source,
             target=self.resolve(branch=into),
             **given,

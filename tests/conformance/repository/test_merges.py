@@ -15,10 +15,11 @@ import pytest
 import xarray as xr
 import zarr
 from helpers.builder import reference_repository
+from helpers.raised import raises
 from helpers.reference.sessions import open_reference, put_chunk, reference_contents, start
 from helpers.sessions.model import stored_contents
 
-from icechunk_format.errors import ConflictError
+from icechunk_format.errors import ConflictError, UnauthorizedVirtualChunkError
 from icechunk_format.repository import Repository
 
 _PAIRS = Path(__file__).with_name("test_conflicts.py")
@@ -199,3 +200,41 @@ def test_both_branches_append(tmp_path, ours, theirs, shards):
     expected = xr.concat([expected, last], "time", data_vars="minimal")
     found = xr.open_zarr(opened.readonly_session("main").store, consolidated=False).load()
     xr.testing.assert_equal(found, expected)
+
+
+def test_virtual_chunks_with_cells_of_both_are_read_where_they_are_authorized(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    prefix = f"{files.as_uri()}/"
+    config = icechunk.RepositoryConfig.default()
+    store = icechunk.local_filesystem_store(str(files))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
+    place = tmp_path / "repository"
+    theirs = icechunk.Repository.create(
+        icechunk.local_filesystem_storage(str(place)),
+        config=config,
+        authorize_virtual_chunk_access={prefix: icechunk.credentials.LocalFileSystemAccess},
+    )
+
+    def append(branch, numbers, first, held):
+        """Append numbers; a file has the values of all chunks of two that they are in."""
+        session = theirs.writable_session(branch)
+        data = xr.Dataset({"v": ("n", np.array(numbers, "f8"))}, coords={"n": numbers})
+        new = {"mode": "w", "encoding": {"v": {"chunks": (2,), "compressors": None}}}
+        data.to_zarr(session.store, consolidated=False, **({"append_dim": "n"} if first else new))
+        file = files / f"{branch}{first}.bin"
+        np.array(held, "f8").tofile(file)
+        for chunk in range(len(held) // 2):
+            reference = {"offset": 16 * chunk, "length": 16}
+            session.store.set_virtual_ref(f"v/c/{first + chunk}", file.as_uri(), **reference)
+        return session.commit(f"append {numbers}")
+
+    theirs.create_branch("dev", append("main", [1, 2, 3], 0, [1, 2, 3, 0]))
+    append("dev", [4, 5, 6], 1, [3, 4, 5, 6])
+    append("main", [9], 1, [3, 9])
+    repository = Repository.open(place)
+    with raises(UnauthorizedVirtualChunkError, match=r"set the option virtual\.authorize"):
+        repository.merge("dev")
+    repository.merge("dev", virtual_authorize=[prefix])
+    merged = xr.open_zarr(theirs.readonly_session("main").store, consolidated=False)
+    assert merged["v"].values.tolist() == [1, 2, 3, 4, 5, 6, 9]

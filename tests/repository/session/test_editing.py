@@ -72,3 +72,17 @@ def test_nodes_are_renamed_and_dropped():
     assert repository.snapshot(base).node("/a") is not None
     with pytest.raises(UnsupportedError):
         begun(1).rename("/a", "/b")
+
+
+def test_a_session_takes_attributes_as_a_mapping():
+    repository = begun()
+    session = repository.writable_session()
+    session.create_group("/g", {"title": "Ours", "years": [1, 2]})
+    assert session.set_attributes("/g", {"title": None, "valid": True}, remove=["years"])
+    assert not session.set_attributes("/g", {"valid": True})
+    with pytest.raises(InvalidInputError, match="JSON"):
+        session.create_group("/h", {"at": object()})
+    with pytest.raises(NotFoundError, match="/h"):
+        session.set_attributes("/h", {"a": 1})
+    session.commit("Describe it")
+    assert document(repository, "/g")["attributes"] == {"title": None, "valid": True}

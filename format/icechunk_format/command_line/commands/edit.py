@@ -24,8 +24,7 @@ def set_attributes(
     call: Call,
     path: _PathArgument,
     values: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="A JSON value or a word: units=K."),
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="A JSON value or a word: units=K.")
     ],
     branch: BranchOption = None,
     message: MessageOption = None,
@@ -76,10 +75,7 @@ def rename(
 
 
 def drop(
-    call: Call,
-    path: _PathArgument,
-    branch: BranchOption = None,
-    message: MessageOption = None,
+    call: Call, path: _PathArgument, branch: BranchOption = None, message: MessageOption = None
 ) -> None:
     """Delete a group or array in a new snapshot."""
     done = call.repository.drop(path, branch=branch or "main", message=message)

@@ -46,8 +46,7 @@ def explain(
         str | None, typer.Option(metavar="POSITIONS", help="Positions to read: 'time=0:24'.")
     ] = None,
     exact: Annotated[
-        bool,
-        typer.Option("--exact/--no-exact", help="Read manifests, which record stored bytes."),
+        bool, typer.Option("--exact/--no-exact", help="Read manifests, which record stored bytes.")
     ] = True,
 ) -> None:
     """Show the chunks, bytes and requests of a read.

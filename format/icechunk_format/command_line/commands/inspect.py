@@ -19,12 +19,10 @@ from icechunk_format.display.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
 
 _NumberOption = Annotated[
-    int,
-    typer.Option("--number", "-n", min=0, metavar="N", help="Maximum number; 0 is all."),
+    int, typer.Option("--number", "-n", min=0, metavar="N", help="Maximum number; 0 is all.")
 ]
 _SizesOption = Annotated[
-    bool,
-    typer.Option("--sizes/--no-sizes", help="Count chunks and bytes, which reads manifests."),
+    bool, typer.Option("--sizes/--no-sizes", help="Count chunks and bytes, which reads manifests.")
 ]
 
 
@@ -170,10 +168,7 @@ def _label(name: str, snapshot_id: str) -> str:
     return snapshot_id if name == snapshot_id else f"{safe(name)} ({snapshot_id})"
 
 
-def operations(
-    call: Call,
-    number: _NumberOption = 50,
-) -> None:
+def operations(call: Call, number: _NumberOption = 50) -> None:
     """Show the operations on the repository, newest first."""
     from icechunk_format.command_line.views import history, reading
     from icechunk_format.command_line.views.screen import styled

@@ -279,11 +279,7 @@ def _parsed_json(text: str | None) -> Any:
         raise InvalidInputError(f"--splitting is not JSON: {error}") from None
 
 
-def upgrade(
-    call: Call,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-) -> None:
+def upgrade(call: Call, dry_run: DryRunOption = False, yes: YesOption = False) -> None:
     """Upgrade from spec version 1 to 2, permanently.
 
     History, branches, tags and ids stay. No writer may run meanwhile; libraries that support only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,7 +16,6 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, iso_time, safe, to_timestamp
-from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,7 +76,7 @@ def fast_forward(
 
 
 _ResolveOption = Annotated[
-    str | None,
+    Any,  # checked by the merge
     typer.Option(
         metavar="ours|theirs",
         help="Chunks that both sides changed: ours is the source, theirs the target.",
@@ -95,11 +95,8 @@ def merge(
     dry_run: DryRunOption = False,
 ) -> None:
     """Commit the changes of a branch on top of another branch."""
-    with call.screen.working("Merging"):
-        result = call.repository.merge(
-            source, into, resolve=_resolve(resolve), message=message, dry_run=dry_run
-        )
-    _show_merge(call, result, f"branch {safe(source)}", dry_run)
+    run = partial(call.repository.merge, source, into, resolve=resolve, message=message)
+    _show_merge(call, run, f"branch {safe(source)}", dry_run)
 
 
 def cherry_pick(
@@ -114,11 +111,8 @@ def cherry_pick(
 ) -> None:
     """Commit the changes of one snapshot on top of a branch."""
     picked = resolve_name(call.repository, snapshot)
-    with call.screen.working("Merging"):
-        result = call.repository.cherry_pick(
-            picked, onto, resolve=_resolve(resolve), message=message, dry_run=dry_run
-        )
-    _show_merge(call, result, f"snapshot {picked}", dry_run)
+    run = partial(call.repository.cherry_pick, picked, onto, resolve=resolve, message=message)
+    _show_merge(call, run, f"snapshot {picked}", dry_run)
 
 
 def list_tags(call: Call) -> None:
@@ -154,8 +148,7 @@ def reset(
     expect: Annotated[
         str | None,
         typer.Option(
-            metavar="ID",
-            help="Expected snapshot of the branch; another one is a conflict.",
+            metavar="ID", help="Expected snapshot of the branch; another one is a conflict."
         ),
     ] = None,
     yes: YesOption = False,
@@ -260,16 +253,15 @@ def _report(call: Call, kind: str, name: str, at: SnapshotId, line: str) -> None
     call.screen.line(line)
 
 
-def _resolve(given: str | None) -> Any:
-    if given not in (None, "ours", "theirs"):
-        raise InvalidInputError(
-            f"--resolve is {given!r}; allowed are ours and theirs", argument="--resolve"
+def _show_merge(call: Call, run: Callable[..., MergeResult], source: str, dry_run: bool) -> None:
+    options, screen = call.options, call.screen
+    with screen.working("Merging"):
+        result = run(
+            dry_run=dry_run,
+            virtual_authorize=options.virtual_authorize,
+            virtual_options=options.virtual_storage_options,
         )
-    return given
-
-
-def _show_merge(call: Call, result: MergeResult, source: str, dry_run: bool) -> None:
-    changes, screen = result.changes, call.screen
+    changes = result.changes
     counts = {
         **{name: len(getattr(changes, name)) for name in _MERGED},
         "moved_nodes": len(changes.moved_nodes),

@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 # For terminals without Unicode; each lane of a graph is still two characters wide.
 IN_ASCII: Final = str.maketrans(
-    {
-        **dict(zip("●│├└─┼┘┴×·", "*||`-+''x-", strict=True)),
-        "→": "->",
-        "…": "...",
-    }
+    {**dict(zip("●│├└─┼┘┴×·", "*||`-+''x-", strict=True)), "→": "->", "…": "..."}
 )
 """Characters of graphs, trees and messages as ASCII."""
 

@@ -11,33 +11,29 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from icechunk_format.errors import FormatError, InvalidInputError
-from icechunk_format.repository.session.session import WriteSession
-from icechunk_format.spec.object_keys import snapshot_key
 
 
-def edit_attributes(
-    session: WriteSession, path: str, values: Mapping[str, Any], remove: Iterable[str] = ()
-) -> bool:
-    """Set and remove attributes of a group or array in a session; return True if any changed.
+def with_attributes(
+    document: bytes,
+    values: Mapping[str, Any],
+    remove: Iterable[str] = (),
+    *,
+    path: str,
+    object_key: str = "",
+) -> bytes | None:
+    """Return a ``zarr.json`` with attributes set and removed; None if nothing changes.
 
     Raises
     ------
-    NotFoundError
-        The node does not exist.
     InvalidInputError
         A value is not JSON, or an attribute to remove does not exist.
     """
-    node = session.node(path)
-    if node is None:
-        session.delete(path)  # raises the error that names the node
-    assert node is not None
     try:
-        document = json.loads(node.user_data)
-        attributes = dict(document.get("attributes") or {})
+        found = json.loads(document)
+        attributes = dict(found.get("attributes") or {})
     except (ValueError, AttributeError, TypeError) as error:
         raise FormatError(
-            f"the zarr.json of {path!r} is damaged: {error}",
-            object_key=snapshot_key(session.snapshot_id),
+            f"the zarr.json of {path!r} is damaged: {error}", object_key=object_key
         ) from error
     for name in remove:
         if name not in attributes:
@@ -52,11 +48,9 @@ def edit_attributes(
         if not name:
             raise InvalidInputError("the name of an attribute is empty", name=name)
         attributes[name] = _checked(value, name)
-    if attributes == document.get("attributes"):
-        return False
-    document["attributes"] = attributes
-    session.update_metadata(path, json.dumps(document, indent=2).encode())
-    return True
+    if attributes == (found.get("attributes") or {}):
+        return None
+    return json.dumps({**found, "attributes": attributes}, indent=2).encode()
 
 
 def _checked(value: Any, name: str) -> Any:

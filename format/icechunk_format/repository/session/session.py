@@ -7,9 +7,9 @@ Rules of this file
 2. One session makes one commit: afterwards it can be read, but not changed.
 3. A session cannot be pickled. Executors get a location, node ids and ``session.format``, and send
    receipts back.
-4. Metadata documents are opaque bytes here; only ``shift`` looks for the name of the chunk grid.
-   Callers give shape, chunk counts and dimension names that agree with the document, because
-   snapshots store them too.
+4. Metadata documents are opaque bytes here, except in ``shift`` and ``set_attributes``. Callers
+   give shape, chunk counts and dimension names that agree with the document, because snapshots
+   store them too.
 5. A call that raises has changed nothing in the session.
 6. Chunks are stored at once, references when the session is committed.
 
@@ -22,8 +22,8 @@ writable session.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Never
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,13 +56,17 @@ from icechunk_format.repository.session.committing import (
     SessionState,
     WhenMoved,
 )
+from icechunk_format.repository.session.editing import with_attributes
 from icechunk_format.repository.session.reads import current_refs, dropped_coords, shifted
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
+from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.storage.protocol import Storage
+
+_GROUP: Final = b'{"zarr_format": 3, "node_type": "group"}'
 
 
 class WriteSession:
@@ -138,15 +142,9 @@ class WriteSession:
     def chunk_refs(self, path: str, lo: Sequence[int], hi: Sequence[int]) -> ChunkRefs:
         """Return the references of an array in a box, with the changes of this session.
 
-        Parameters
-        ----------
-        lo, hi
-            First chunk coordinate per axis, and the one after the last.
+        ``lo`` and ``hi`` are the first chunk coordinate per axis, and the one after the last.
 
-        Raises
-        ------
-        NotFoundError, InvalidInputError
-            The array does not exist, or the box has another number of dimensions.
+        Raises ``InvalidInputError`` if the box has another number of dimensions.
         """
         node = self._state.tree.existing_array(path)
         changes = self._state.tree.changes.chunks.get(node.id)
@@ -156,12 +154,14 @@ class WriteSession:
 
     # -- nodes ------------------------------------------------------------------------------
 
-    def create_group(self, path: str, user_data: bytes) -> NodeId:
-        """Create a group with a ``zarr.json``; returns its id.
+    def create_group(self, path: str, user_data: bytes | Mapping[str, Any]) -> NodeId:
+        """Create a group with a ``zarr.json``, or with attributes by name; returns its id.
 
         Raises ``AlreadyExistsError`` if the path is taken.
         """
         self._state.check_open()
+        if not isinstance(user_data, bytes):
+            user_data = with_attributes(_GROUP, user_data, path=path) or _GROUP
         node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
         self._state.tree.create(path, user_data, node_id)
         return node_id
@@ -218,11 +218,8 @@ class WriteSession:
 
         Chunks outside of a smaller chunk grid are dropped, and stay so if it grows again.
 
-        Raises
-        ------
-        InvalidInputError
-            Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, or the
-            number of dimensions differs.
+        Raises ``InvalidInputError`` if only one of ``shape`` and ``num_chunks`` is given, a group
+        is given a shape, or the number of dimensions differs.
         """
         self._state.check_open()
         node = self._state.tree.existing(path)
@@ -233,6 +230,20 @@ class WriteSession:
             files = self._state.tree.base.manifest_files
             dropped = dropped_coords(self._state.storage, node, changes, files, array.num_chunks)
         self._state.tree.update(path, user_data, array, dropped)
+
+    def set_attributes(
+        self, path: str, values: Mapping[str, Any], remove: Iterable[str] = ()
+    ) -> bool:
+        """Set and remove attributes of a node; return True if any changed.
+
+        Raises ``InvalidInputError`` if a value is not JSON, or an attribute to remove is missing.
+        """
+        document = self._state.tree.existing(path).user_data
+        key = snapshot_key(self.snapshot_id)
+        edited = with_attributes(document, values, remove, path=path, object_key=key)
+        if edited is not None:
+            self.update_metadata(path, edited)
+        return edited is not None
 
     def delete(self, path: str) -> None:
         """Delete a node, and a group with all that is in it."""
@@ -272,12 +283,8 @@ class WriteSession:
         payloads
             n encoded chunks, none empty.
 
-        Raises
-        ------
-        InvalidInputError
-            A chunk is outside of the grid, given twice or empty.
-        StorageError
-            The storage failed; none of the chunks was set.
+        Raises ``InvalidInputError`` if a chunk is outside of the grid, given twice or empty, and
+        ``StorageError`` if the storage failed; none of the chunks was set.
         """
         changes, at = self._changes_at(path, coords)
         refs = store_chunks(
@@ -293,10 +300,8 @@ class WriteSession:
     def set_refs(self, path: str, refs: ChunkRefs) -> None:
         """Set references to chunks that are stored already, here or elsewhere.
 
-        Raises
-        ------
-        InvalidInputError
-            A chunk is outside of the grid, or a chunk in the repository has no bytes.
+        Raises ``InvalidInputError`` if a chunk is outside of the grid, or one in the repository has
+        no bytes.
         """
         changes, _ = self._changes_at(path, refs.coords)
         if ((refs.length == 0) & (refs.kind != KIND_VIRTUAL)).any():
@@ -317,10 +322,7 @@ class WriteSession:
         receipts
             Results of ``store_manifests`` for the node id of the array.
 
-        Raises
-        ------
-        InvalidInputError
-            Two manifests hold the same chunk, or a chunk is outside of the grid.
+        Raises ``InvalidInputError`` if two manifests hold a chunk, or one is outside of the grid.
         """
         self._state.check_open()
         node = self._state.tree.existing_array(path)

@@ -103,9 +103,7 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         destination, base = opened
         if base is None:
             raise NotFoundError(
-                f"no repository exists at {location}",
-                kind="repository",
-                name=str(location),
+                f"no repository exists at {location}", kind="repository", name=str(location)
             )
         try:
             return _delete(request, destination, run)

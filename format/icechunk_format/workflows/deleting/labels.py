@@ -186,10 +186,7 @@ def _cut(counts: Sequence[int], axis: int, low: int, high: int, cost: int) -> It
     corners = np.stack([s.reshape(-1) for s in starts], axis=1) if others else np.zeros((1, 0), int)
     for corner in corners.tolist():
         ends = [min(a + step, n) for a, step, n in zip(corner, steps, others, strict=True)]
-        yield (
-            (*corner[:axis], low, *corner[axis:]),
-            (*ends[:axis], high, *ends[axis:]),
-        )
+        yield ((*corner[:axis], low, *corner[axis:]), (*ends[:axis], high, *ends[axis:]))
 
 
 def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:

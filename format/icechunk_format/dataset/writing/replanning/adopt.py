@@ -301,11 +301,7 @@ class Adoption:
 
     # -- chunks that are used as they are ---------------------------------------------------
 
-    def _moved(
-        self,
-        old: ArrayTarget,
-        moved: Sequence[_Moved],
-    ) -> Iterator[ChunkRefs]:
+    def _moved(self, old: ArrayTarget, moved: Sequence[_Moved]) -> Iterator[ChunkRefs]:
         """Yield the references of moved chunks, those of each manifest together."""
         sized = []
         for found, stays, targets in moved:
