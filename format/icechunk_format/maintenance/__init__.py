@@ -39,8 +39,33 @@ def expire_snapshots(
 ) -> ExpireResult:
     """Remove snapshots that were committed before a cutoff from history.
 
-    No file is deleted; run ``collect_garbage`` afterwards. Parameters, result and errors are those
-    of ``Repository.expire_snapshots``.
+    No file is deleted; run ``collect_garbage`` afterwards. Tips of branches and tags are kept, and
+    so is the first snapshot of a history.
+
+    Parameters
+    ----------
+    location
+        The repository.
+    older_than
+        A timestamp with a time zone, or an age such as ``"30d"`` or a `timedelta`.
+    delete_expired_branches, delete_expired_tags
+        Also delete branches (except ``main``) and tags that point to an expired snapshot.
+    dry_run
+        Return what would be removed, but change nothing.
+
+    Returns
+    -------
+    ExpireResult
+        The expired snapshots, and the deleted branches and tags.
+
+    Raises
+    ------
+    NotFoundError
+        The repository does not exist.
+    InvalidInputError
+        ``older_than`` is invalid.
+    ReadOnlyError
+        The repository is read-only, or a feature flag forbids deleting a tag.
 
     Examples
     --------

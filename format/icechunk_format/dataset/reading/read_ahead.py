@@ -44,7 +44,7 @@ def read_ahead(
     Parameters
     ----------
     blocks
-        Taken lazily.
+        Consumed lazily.
     fetch
         Called from several threads.
     decode

@@ -41,7 +41,7 @@ class RewriteBox:
     cells
         Chunks per manifest along each axis.
     box
-        int64, shape (ndim, 2).
+        Range of chunk coordinates, ``int64 (ndim, 2)``.
     references
         Estimated number of references in the box.
     """

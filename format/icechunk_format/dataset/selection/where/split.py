@@ -153,7 +153,7 @@ def select(
         Returns the decoded values of a dimension, or positions if it has no labels. Called once
         for each dimension that a condition names.
     time_zone
-        As for ``plan_where``.
+        The zone of timestamps without a time zone, as for ``plan_where``.
     """
     sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:

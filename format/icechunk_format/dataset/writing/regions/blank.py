@@ -90,7 +90,7 @@ class CellDeletion:
         A scan of the dimension columns of the rows that satisfy a condition on values; None to
         delete all selected cells.
     dry_run
-        Only count.
+        Count the cells, but write nothing.
     """
 
     destination: Destination
