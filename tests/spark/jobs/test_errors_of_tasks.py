@@ -76,7 +76,7 @@ def test_what_dies_keeps_sparks_report():
     stopped = Py4JError(
         "An error occurred while calling o1.collect.\n: java.lang.Stopped: now\n\tat x"
     )
-    reason = r"job up \(java.lang.Stopped: now\)"
+    reason = r"aborted the job \(java.lang.Stopped: now\)"
     with pytest.raises(StorageError, match=reason), raised_in_tasks("/data/r"):
         raise stopped
     error = PythonException("Traceback\nicechunk_format.errors.NotFoundError: no tag 'v2'\n")
