@@ -1,8 +1,7 @@
 """The Icechunk format in Python: versioned Zarr v3 arrays on object storage, without Spark.
 
-``Repository.open(url)`` is where everything starts. Names are loaded when they are first used,
-because Spark's planner imports this package at the first lookup of any data source, and most
-lookups are of another one.
+Start with ``Repository.open(url)``. Names are loaded on first use, because Spark's planner imports
+this package at the first lookup of any data source, usually of another one.
 """
 
 from __future__ import annotations

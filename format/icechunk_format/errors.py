@@ -2,13 +2,13 @@
 
 Rules of this file
 ------------------
-1. A class determines what a handler does; facts are for programs (``error.facts``), the message is
-   for people. The message names the object, what was found, what is allowed and what to do next.
-   Its *last line is complete alone*: Spark prints it under a long traceback.
-2. Every error survives pickling, because errors cross from executors to the driver.
-3. No credential enters a message or a fact: callers pass names of options, never secret values.
+1. Handlers choose by class; facts are for programs (``error.facts``), the message is for people.
+   The message states the object, the value found, the allowed values and the remedy. Its *last line
+   is understandable alone*, since Spark prints it under a long traceback.
+2. Every error can be pickled, because errors are sent from executors to the driver.
+3. Messages and facts contain no credentials: callers pass names of options, never secret values.
 4. Messages quote untrusted names from repositories. Characters that control a terminal or the
-   direction of writing are shown as escapes.
+   writing direction are shown as escapes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IcechunkError(Exception):
     Parameters
     ----------
     message
-        Text for people; the last line is complete alone.
+        Text for people; its last line is understandable alone.
     **facts
         The facts of the error, for programs. Values can be pickled.
 
@@ -64,14 +64,14 @@ class IcechunkError(Exception):
 
 
 class FormatError(IcechunkError):
-    """Stored bytes violate the format: they are damaged, or do not match their key.
+    """Stored bytes violate the format: they are damaged or do not match their key.
 
     Parameters
     ----------
     problem
-        The value that was found, and the allowed values.
+        The value found, and the allowed values.
     object_key
-        Key of the object below the repository root, or ``"<bytes>"`` without an object.
+        Key of the object below the repository root; ``"<bytes>"`` if the bytes are not an object's.
     file_type
         The expected type of the object: ``"snapshot"``, ``"manifest"``, ``"chunk"``, ...
     field
@@ -101,7 +101,7 @@ class NotFoundError(IcechunkError):
 
 
 class AlreadyExistsError(IcechunkError):
-    """Something that must be new already exists."""
+    """The repository, branch, tag, node or object to create already exists."""
 
 
 class InvalidInputError(IcechunkError, ValueError):
@@ -113,11 +113,11 @@ class UnsupportedError(IcechunkError):
 
 
 class ConflictError(IcechunkError):
-    """Another commit changed what this one changes; nothing was committed."""
+    """Another writer made conflicting changes; nothing was committed."""
 
 
 class CommitOutcomeUnknownError(IcechunkError):
-    """It is unknown whether a commit landed: delete nothing, and check before repeating it."""
+    """The outcome of a commit is unknown: delete nothing, and check before repeating it."""
 
 
 class ReadOnlyError(IcechunkError):
@@ -125,7 +125,7 @@ class ReadOnlyError(IcechunkError):
 
 
 class StorageError(IcechunkError):
-    """The object storage failed, after retries if they could help.
+    """The object storage failed, also after retries of transient failures.
 
     ``outcome_unknown`` is True for a write without a response: it may have landed.
     """

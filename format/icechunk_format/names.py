@@ -1,6 +1,6 @@
-"""Names in messages: allowed values, existing names with the nearest first, and long lists.
+"""Formats names in messages: allowed values, existing names by similarity, and long lists.
 
-Also the public names of packages, whose modules are imported at the first use of a name.
+Also loads the public names of packages on first use.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from icechunk_format.errors import InvalidInputError
 
 T = TypeVar("T")
 
-# Comparing spellings is slow, so of very many names only the first ones are compared.
+# Comparing spellings is slow, so only this many names are compared.
 _MOST_COMPARED = 2_000
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the known name that is spelled most like a name, in any case; None if none is near."""
+    """Return the known name most similar to a name, ignoring case; None if none is similar."""
     folded = {other.casefold(): other for other in known}
     found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
     return folded[found[0]] if found else None
 
 
 def by_likeness(name: str, known: Iterable[str], most: int = 20) -> list[str]:
-    """Return at most ``most`` known names, those that are spelled most like a name first."""
+    """Return at most ``most`` known names, the most similar to a name first."""
     names = list(dict.fromkeys(known))
     return list(dict.fromkeys([*_near(name, names, most), *names]))[:most]
 
@@ -40,7 +40,7 @@ def _near(name: str, names: Sequence[str], most: int) -> list[str]:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return the message that a name does not exist, with the existing ones, nearest first."""
+    """Return the message for a name that does not exist, with existing names, nearest first."""
     names = list(known)
     shown = by_likeness(name, names)
     near = _near(name, names, 1)
@@ -50,12 +50,12 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def choose(option: str, given: object, allowed: Collection[T]) -> T:
-    """Return the allowed value that an option is given.
+    """Return the value given for an option, if it is allowed.
 
     Raises
     ------
     InvalidInputError
-        The value is not allowed; the message lists those that are.
+        The value is not allowed; the message lists the allowed ones.
     """
     for value in allowed:
         if value == given:
@@ -69,7 +69,7 @@ def choose(option: str, given: object, allowed: Collection[T]) -> T:
 
 
 def shortened(names: Sequence[str], most: int = 20) -> str:
-    """Return names as a list, cut after ``most`` of them."""
+    """Join names with commas, at most ``most`` of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -8,12 +8,12 @@ terminal), or a function:
 
 Rules of this file
 ------------------
-1. Work has phases, ``what``, one after another. In each, ``done`` begins at 0, never falls, and
-   ends at ``total``, which is None until the end if it is unknown.
-2. The function is called at the beginning and at the end of a phase, and at most ten times a second
-   in between, always by the thread of the caller. A phase of 0 steps is left out.
-3. An exception of the function ends the work, as an error of the storage would: nothing was
-   committed, and the call can be repeated. The function is not called after a commit.
+1. Work consists of consecutive phases, named ``what``. In each, ``done`` starts at 0, never
+   decreases, and ends at ``total``, which is None until the end if it is unknown.
+2. The function is called at the start and at the end of a phase, and at most ten times a second in
+   between, always by the caller's thread. A phase of 0 steps is omitted.
+3. An exception of the function ends the work like an error of the storage: nothing is committed,
+   and the call can be repeated. The function is not called after a commit.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""The version of both packages, from which the wheel and stored files take it."""
+"""The version of both packages, which the wheel and stored files record."""
 
 __version__ = "0.1.0"

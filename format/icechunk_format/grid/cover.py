@@ -87,7 +87,7 @@ def cover(region: Boxes, extents: Boxes) -> tuple[Boxes, NDArray[np.bool_]]:
         free_parts.append(_boxes_where(times_covered == 0, edges))
         pieces.append(_boxes_where(times_covered > 0, edges))
     free = merge_adjacent(np.concatenate(free_parts)) if free_parts else inside[:0]
-    # Disjoint extents stay whole, so that as few tasks as possible read one manifest.
+    # Disjoint extents are not cut, so that as few tasks as possible read one manifest.
     covered = np.concatenate(pieces) if overlapping else inside
     flags = np.concatenate([np.ones(len(covered), dtype=bool), np.zeros(len(free), dtype=bool)])
     return np.concatenate([covered, free]), flags
@@ -154,8 +154,8 @@ def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
 def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
     """Return the grid steps along each axis of the pieces that a box is cut into.
 
-    ``counts`` are the grid steps of the box, ``rows`` its selected cells, ``target`` the wanted
-    cells of a piece. The leading axis is cut first. Pieces stay whole along the trailing axes, so
+    ``counts`` are the grid steps of the box, ``rows`` its selected cells, ``target`` the desired
+    cells of a piece. The leading axis is cut first. Pieces are not cut along the trailing axes, so
     they are contiguous in C order.
     """
     steps = list(counts)
@@ -187,7 +187,7 @@ def join_small(
 ) -> NDArray[np.int64]:
     """Return the group of each box, ``int64 (n,)`` ascending: small neighbours share a task.
 
-    A box of a quarter of ``target`` cells or more stays alone; smaller ones are joined up to
+    A box of a quarter of ``target`` cells or more is not joined; smaller ones are joined up to
     ``target`` cells and ``most`` boxes.
     """
     groups = np.empty(len(rows), dtype=np.int64)

@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. An option is declared once, as a field of `ReadRequest` or `WriteRequest`. Its parser, default,
-   errors, documentation and the calls that take it follow from that field.
-2. Only the standard library and the errors of this package are imported: this runs in Spark's
-   planner.
+1. An option is declared once, as a field of `ReadRequest` or `WriteRequest`, which defines its
+   parser, default, errors, documentation and the calls that take it.
+2. Only the standard library and the errors of this package are imported, since this module runs in
+   Spark's planner.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Call = Literal[
     "writeStream",
     "virtualize",
 ]
-"""A call that takes options: one of Spark's, a function of `icechunk_spark`, or its maintenance."""
+"""A call that takes options: Spark's, a function of `icechunk_spark`, or of its maintenance."""
 
 WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 
@@ -46,7 +46,7 @@ _SNAPSHOT_ID: Final = re.compile(r"[0-9A-Za-z]{20}")
 
 
 def fold_name(name: str) -> str:
-    """Return `name` without case, ``-`` and ``_``, in which spellings of an option may differ."""
+    """Return `name` in lower case without ``-`` and ``_``, for comparing names of options."""
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
@@ -57,7 +57,7 @@ def is_snapshot_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option, or with a name ending in ``*`` a family of options that share a prefix."""
+    """One option, or a family of options with a common prefix if its name ends in ``*``."""
 
     name: str
     """The documented spelling."""
@@ -66,21 +66,21 @@ class Option:
     help: str
     """One line that describes the option."""
     write_help: str = ""
-    """The same line for writing, where it differs."""
+    """The same line for writing, if it differs."""
     calls: tuple[Call, ...] = ("read", "readStream")
     """The calls that take the option."""
     has_keyword: bool = True
-    """False if the functions of its calls take it only among ``**options``."""
+    """False if functions take it only in ``**options``, not as a keyword."""
     parse: Parser
     default_text: str
-    """The default, in words; empty if it does not exist."""
+    """The default, in words; empty if there is none."""
     aliases: tuple[str, ...] = ()
     layouts: tuple[str, ...] = LAYOUTS
-    """The layouts for which the option means something."""
+    """The layouts that the option applies to."""
     tables: tuple[str, ...] = ()
-    """The metadata tables for which the option means something."""
+    """The metadata tables that the option applies to."""
     attribute: str = ""
-    """The field of `ReadRequest` and `WriteRequest` that takes the value."""
+    """The field of `ReadRequest` and `WriteRequest` with the value."""
 
     @property
     def is_prefix(self) -> bool:
@@ -89,7 +89,7 @@ class Option:
 
     @property
     def keyword(self) -> str:
-        """The name that a function of Python gives the option."""
+        """The keyword for the option in Python functions."""
         name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self.name)
         name = name.removesuffix(".*").replace(".", "_")
         return f"{name}_" if iskeyword(name) else name
@@ -103,8 +103,7 @@ class Option:
 def option(name: str, *, default: Any = None, parse: Parser = parse_text, **declared: Any) -> Any:
     """Declare a field of a dataclass as an option; `declared` are the fields of `Option`.
 
-    Where they are left out, ``type_text`` follows from the parser and ``default_text`` from the
-    default.
+    ``type_text`` defaults to that of the parser, and ``default_text`` to the default value.
     """
     texts = {"type_text": type_text(parse), "default_text": _default_text(default)}
     held = {_DECLARED: Option(name=name, parse=parse, **texts | declared)}
@@ -122,7 +121,7 @@ def _default_text(default: Any) -> str:
 
 
 def option_of(cls: type, attribute: str, **changed: Any) -> Any:
-    """Declare a field as the option that is the field `attribute` of another dataclass."""
+    """Declare a field as the same option as the field `attribute` of another dataclass."""
     same: Field[Any] = next(item for item in fields(cls) if item.name == attribute)
     kept: dict[str, Any] = {
         "default": same.default,

@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. A keyword has the option's name as Python spells names: ``asOf`` is ``as_of``, ``sel.method`` is
-   ``sel_method``, ``from`` is ``from_``. A test compares the signatures with `OPTIONS`.
-2. `help()` shows the help of the option beside its keyword.
-3. Other spellings, and families such as ``storage.*``, are given as ``**options``.
+1. A keyword is the option's name in Python spelling: ``as_of`` for ``asOf``, ``sel_method`` for
+   ``sel.method``, ``from_`` for ``from``. A test compares the signatures with `OPTIONS`.
+2. `help()` shows the help of the option with its keyword.
+3. Other spellings, and families such as ``storage.*``, are passed as ``**options``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def keyword_options(call: Call) -> list[Option]:
 
 
 def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that a function takes beside its argument `path`, with it, as strings.
+    """Return the argument `path` and the other options of a function, as strings.
 
     Raises
     ------
     InvalidInputError
-        The path is given as an option too, or a value cannot be spelled as a string.
+        The path is also given as an option, or a value cannot be written as a string.
     """
     if any(fold_name(name) == "path" for name in options):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
@@ -52,12 +52,12 @@ def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> ReadRequest:
-    """Parse the options that a function of Python takes beside its argument `path`.
+    """Parse the argument `path` and the other options of a Python function.
 
     Raises
     ------
     InvalidInputError
-        An option is not for `call`, or cannot be used.
+        An option does not apply to `call`, or is invalid.
     """
     return parse_read_options(given_options(path, options), call)
 

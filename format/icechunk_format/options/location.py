@@ -13,14 +13,14 @@ from icechunk_format.storage.options import VirtualAccess
 
 
 def location_of(options: ReadRequest | WriteRequest) -> Location:
-    """Return the location of the repository that a load reads or a write fills."""
+    """Return the location of the repository that is read or written."""
     return Location(
         url=options.path, client=options.storage_client, options=options.storage_options
     )
 
 
 def access_of(options: ReadRequest | WriteRequest) -> VirtualAccess:
-    """Return the right to fetch virtual chunks that a load or a write has."""
+    """Return the right to fetch virtual chunks that the options grant."""
     return VirtualAccess(options.virtual_authorize, options.virtual_storage_options)
 
 
@@ -36,5 +36,5 @@ def maintenance_location(path: str, options: Mapping[str, Any]) -> Location:
 
 
 def storage_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Location`, apart from its URL, that are among collected options."""
+    """Return the arguments of `Location`, except its URL, from collected options."""
     return {"client": given.get("storage.client", "auto"), "options": given.get("storage.*", {})}

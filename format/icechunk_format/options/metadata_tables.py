@@ -1,15 +1,16 @@
 """Declares the metadata tables: their names, rows and columns.
 
-The schema that Spark shows, the comment of each column and the table in the manual are made from
-these declarations.
+Spark's schema, the comments of columns and the tables in the manual are generated from these
+declarations.
 
 Rules of this file
 ------------------
-1. Times are timestamps in UTC, in microseconds. Sizes are bytes. Ids are strings as all Icechunk
-   tools show them. Coordinates of chunks and indices count from 0; ends are exclusive.
-2. JSON is text, for Spark's ``from_json`` and ``get_json_object``, since users choose its shape.
-3. Every column is nullable. The description of a column defines NULL: none, or unknown.
-4. Types are those that Spark has; lists and structs are spelled as Spark spells them.
+1. Times are timestamps in UTC, in microseconds. Sizes are in bytes. Ids are strings in Icechunk's
+   usual form. Coordinates of chunks and indices count from 0; ends are exclusive.
+2. JSON columns are strings, for Spark's ``from_json`` and ``get_json_object``, since users choose
+   their structure.
+3. Every column is nullable; its description defines the meaning of NULL.
+4. Types are Spark's; lists and structs are written in Spark's syntax.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Scope = Literal["repository", "version", "group", "changes"]
-"""The subject of a table: the repository, a version with its history, the nodes of a version at or
-below a group, or the changes between two versions."""
+"""The subject of a table: the repository, a snapshot with its history, the nodes of a snapshot at
+or below a group, or the changes between two snapshots."""
 
 Kind = Literal["text", "number", "instant", "flag", "texts", "numbers", "extents"]
 Cut = Literal["nowhere", "between arrays", "between manifests"]
@@ -33,7 +34,7 @@ Cut = Literal["nowhere", "between arrays", "between manifests"]
 @cache
 def arrow_kinds() -> dict[Kind, pa.DataType]:
     """Return the Arrow type of each kind of column."""
-    # Spark's planner imports this module, and needs no Arrow.
+    # Spark's planner imports this module and does not need Arrow.
     import pyarrow as pa
 
     text, numbers = pa.string(), pa.list_(pa.int64())
@@ -72,9 +73,9 @@ class MetadataTable:
     name
         Its name, as in ``path#name``.
     row
-        Meaning of a row.
+        The meaning of a row.
     scope
-        What it is about; decides which options it takes.
+        Its subject, which determines the options that it takes.
     """
 
     name: str

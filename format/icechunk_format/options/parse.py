@@ -2,16 +2,16 @@
 
 Rules of this file
 ------------------
-1. No option is ignored silently. An unknown one is an error that names the nearest known one; only
-   the options that Spark itself adds for tables and views are passed over (:data:`SPARK_OPTIONS`).
+1. No option is ignored silently. An unknown one raises an error that names the nearest known one;
+   only options that Spark itself adds for tables and views are ignored (:data:`SPARK_OPTIONS`).
 2. An option exists if and only if a field of `ReadRequest` or `WriteRequest` declares it.
-3. Names ignore case, ``-`` and ``_``, since Spark hands them over in lower case. A dot may be a
-   ``_``, as keywords of Python need it.
+3. Case, ``-`` and ``_`` in names are ignored, since Spark passes names in lower case. A dot may be
+   written as ``_``, as in Python keywords.
 4. Options that exclude one another, and options that do not apply to the call, the ``layout`` or
-   the metadata table, are errors as well.
-5. No value of a ``storage.*`` option enters a message or a ``repr``: it may be a credential.
-6. Only the standard library and the errors of this package are imported: this runs in Spark's
-   planner.
+   the metadata table, also raise errors.
+5. Values of ``storage.*`` options, which may be credentials, never appear in a message or ``repr``.
+6. Only the standard library and the errors of this package are imported, since this module runs in
+   Spark's planner.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ SPARK_OPTIONS: Final = frozenset(
     }
 )
 
-# Spark repeats the options of CREATE TABLE under "option." when it makes the table.
+# When Spark creates a table, it repeats the options of CREATE TABLE under "option.".
 _SPARK_PREFIXES: Final = ("option.",)
 
-# Words that need the prefix "storage.", for the advice to users who leave it out.
+# Names that need the prefix "storage.", for the advice to users who omit it.
 _STORAGE_WORDS: Final = frozenset(
     {
         "key",
@@ -81,7 +81,7 @@ _STORAGE_WORDS: Final = frozenset(
     }
 )
 
-# Options of other table formats and of earlier releases: the option to use, and advice.
+# Options of other table formats and of earlier releases, with advice on what to use instead.
 _ELSEWHERE: Final = {
     "pushdown": (
         "where",
@@ -139,15 +139,15 @@ def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
     Parameters
     ----------
     options
-        Names in any spelling, values as Spark passes them; the path among them.
+        Names in any spelling, values as Spark passes them, including the path.
     calls
-        The call that takes the options, by default ``read``; several if it is not known yet.
+        The call that takes the options, by default ``read``; several if it is not yet known.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, is not for the call, has a bad value, is given twice, excludes
-        another one, or does not apply to the layout or the metadata table.
+        An option is unknown, invalid or given twice, excludes another one, or does not apply to the
+        call, the layout or the metadata table.
     """
     calls = calls or ("read",)
     refuse_catalog_table(options)
@@ -177,12 +177,12 @@ def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
 
 
 def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
-    """Return the given options by documented name, parsed; families come as dictionaries.
+    """Return the given options by documented name, parsed; families become dictionaries.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, is not for any of `calls`, has a bad value, or is given twice.
+        An option is unknown, invalid or given twice, or does not apply to any of `calls`.
     """
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}
@@ -225,7 +225,7 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
 
 
 def _as_typed(spelling: str) -> str:
-    """Return the spelling of the manual if Spark may have put a name in lower case."""
+    """Return the documented spelling of a name that Spark may have converted to lower case."""
     return _CASED.get(spelling, spelling)
 
 
@@ -245,7 +245,7 @@ def _known_names(calls: Sequence[Call]) -> list[str]:
 
 
 def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, str]:
-    """Return the option that `spelling` names, and what follows the prefix of a family."""
+    """Return the option that `spelling` names, and the rest after the prefix of a family."""
     exact = _BY_FOLDED_NAME.get(folded.replace(".", ""))
     if exact is not None:
         return exact, ""
@@ -301,7 +301,7 @@ def _check_exclusive(given: Mapping[str, Any]) -> None:
 
 
 def check_layout(given: Mapping[str, Any], layout: str) -> None:
-    """Refuse options that do not apply to `layout`."""
+    """Raise InvalidInputError for options that do not apply to `layout`."""
     for option in OPTIONS:
         if option.name in given and layout not in option.layouts:
             meant = (
@@ -314,7 +314,7 @@ def check_layout(given: Mapping[str, Any], layout: str) -> None:
 
 
 def _refuse_without_changes(given: Mapping[str, Any]) -> None:
-    """Refuse options of changes in a read of all rows."""
+    """Raise InvalidInputError for options of changes in a read of all rows."""
     for name in ("changesBy", "changeColumns", "onHistoryChange"):
         if name in given:
             raise refused(
@@ -325,7 +325,7 @@ def _refuse_without_changes(given: Mapping[str, Any]) -> None:
 
 
 def _check_table(given: Mapping[str, Any], table: str) -> None:
-    """Refuse options that do not apply to a metadata table."""
+    """Raise InvalidInputError for options that do not apply to a metadata table."""
     allowed = [option.name for option in OPTIONS if table in option.tables]
     for option in OPTIONS:
         if option.name in given and option.name not in allowed:
@@ -350,7 +350,7 @@ _BY_FOLDED_NAME: Final[dict[str, Option]] = {
     if not option.is_prefix
     for name in option.spellings
 }
-# Names that Spark hands over in lower case, as users type them.
+# Documented spellings of the names that Spark passes in lower case.
 _CASED: Final[dict[str, str]] = {
     name.lower(): name
     for name in (

@@ -1,11 +1,11 @@
-"""Finds the one path of a load or a write, and splits a metadata table off (``path#snapshots``).
+"""Finds the path of a load or a write, and separates a metadata table (``path#snapshots``).
 
 Rules of this file
 ------------------
-1. One load reads one repository, and one write fills one.
-2. Spark drops the path of catalog tables; the message then names the alternative.
-3. Only the standard library and the errors of this package are imported: this runs in Spark's
-   planner.
+1. A load reads one repository, and a write writes to one.
+2. Spark drops the path of catalog tables; the message names the alternative.
+3. Only the standard library and the errors of this package are imported, since this module runs in
+   Spark's planner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icechunk_format.options.values import refused
 
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:
-    """Refuse the creation of a catalog table, which Spark would read without any option."""
+    """Raise InvalidInputError for a catalog table, which Spark would read without options."""
     if {"provider", "owner"} <= {fold_name(name) for name in options}:
         raise InvalidInputError(
             "a catalog table cannot be read through icechunk, because Spark drops the options of"
@@ -34,7 +34,7 @@ def refuse_catalog_table(options: Mapping[str, str]) -> None:
 def require_path(
     given: Mapping[str, Any], options: Mapping[str, str], *, is_write: bool = False
 ) -> str:
-    """Return the one path, from ``path`` or from the JSON list that ``load([...])`` makes."""
+    """Return the path, from option ``path`` or from the JSON list that ``load([...])`` passes."""
     paths: list[Any] = [given["path"]] if "path" in given else []
     for name, text in options.items():
         if fold_name(name) == "paths":
@@ -71,8 +71,8 @@ def require_path(
 def split_path(path: str) -> tuple[str, str | None]:
     """Split ``path#snapshots`` into the path and the metadata table.
 
-    A ``#`` may also belong to the name of a folder, so only a known name of a table is split
-    off, and only a near miss of one is refused.
+    A ``#`` may also be part of a folder's name, so only names of tables are separated, and only
+    near misses of them are refused.
     """
     root, mark, name = path.rpartition("#")
     if not mark or not root:

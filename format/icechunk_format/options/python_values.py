@@ -1,10 +1,10 @@
-"""Converts options from Python values to the strings of ``option()``.
+"""Converts options from Python values to strings for Spark's ``option()``.
 
 Rules of this file
 ------------------
-1. Python values are written as a user of `option()` would write them; a value without such a form
-   is refused rather than passed on as its ``repr``.
-2. Dictionaries of ``sel`` and ``isel`` are not converted: the selection reads their values.
+1. Python values are written as in a call of `option()`; a value without such a form raises an error
+   instead of being passed as its ``repr``.
+2. Dictionaries of ``sel`` and ``isel`` are not converted, since the selection uses their values.
 3. Values of NumPy, pandas and xarray are recognized by an abstract number type, by the name of
    their type or by their methods, so that this package need not import those libraries.
 """
@@ -22,26 +22,26 @@ from typing import Any, Final
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.declare import fold_name
 
-# Types of options' values, for annotations.
+# Types of option values, for annotations.
 Names = str | Sequence[str]
 Sizes = str | Mapping[str, int]
 Selection = str | Mapping[str, Any]
 
-# Options whose dictionaries hold values that the selection reads.
+# Options whose dictionaries are passed unchanged to the selection.
 _SELECTING: Final = ("sel", "isel")
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options given as Python values in the text that `option()` takes; None is left out.
+    """Convert options from Python values to strings for `option()`; None is omitted.
 
     Numbers and booleans are written as in Spark, timestamps as ISO 8601, mappings as JSON, and
     lists, ranges and arrays as a JSON list. Mappings of ``sel`` and ``isel``, which have a value, a
-    list, an array or a slice for each dimension, are returned as they are.
+    list, an array or a slice for each dimension, are returned unchanged.
 
     Raises
     ------
     InvalidInputError
-        A value has no such spelling.
+        A value cannot be converted.
     """
     return {name: _as_text(name, value) for name, value in options.items() if value is not None}
 
@@ -91,7 +91,7 @@ def _scalar(value: Any) -> str | None:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value that JSON cannot hold as one that it can."""
+    """Convert a value that JSON does not support to one that it does."""
     value = single(value)
     items = dict(value) if isinstance(value, Mapping) else items_of(value)
     if items is not None:
@@ -114,7 +114,7 @@ def items_of(value: Any) -> list[Any] | None:
 
 
 def single(value: Any) -> Any:
-    """Take the only value out of an array without dimensions, as xarray's labels are."""
+    """Return the value of an array without dimensions, such as xarray's labels."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "__array__"):
         array = value.to_numpy() if hasattr(value, "to_numpy") else value
         return array[()]

@@ -33,7 +33,7 @@ _SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", 
 _FETCHING: Final[tuple[Call, ...]] = (*_SELECTING, "verify", *WRITING)
 _WITH_HISTORY: Final[tuple[Call, ...]] = ("read", "sample", "zonal", "mirrored")
 
-# The tables about one version, and those of them about its nodes.
+# The tables about one snapshot, and those of them about its nodes.
 _TABLES: Final = declared.METADATA_TABLES.values()
 _OF_NODES: Final = tuple(table.name for table in _TABLES if table.scope == "group")
 _OF_VERSION: Final = tuple(t.name for t in _TABLES if t.scope in ("version", "group"))

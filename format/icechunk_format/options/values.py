@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-1. A parser takes the documented name of an option and its text, and returns the value or raises
-   ``InvalidInputError``; the message names the option, the text, and an example that is right.
-2. Only the standard library and the errors of this package are imported: this runs in Spark's
-   planner.
+1. A parser takes the documented name of an option and its string, and returns the value or raises
+   ``InvalidInputError``; the message quotes the option, the string, and a valid example.
+2. Only the standard library and the errors of this package are imported, since this module runs in
+   Spark's planner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Parser = Callable[[str, Any], Any]
 
 
 def listed(names: tuple[str, ...] | list[str], joiner: str = "and") -> str:
-    """Return names as a sentence lists them, in quotes."""
+    """Return names in quotes, as an enumeration for a sentence."""
     quoted = [f"'{name}'" for name in names]
     if len(quoted) < 2:
         return "".join(quoted)
@@ -31,17 +31,17 @@ def listed(names: tuple[str, ...] | list[str], joiner: str = "and") -> str:
 
 
 def refused(name: str, problem: str, **facts: Any) -> InvalidInputError:
-    """Return the error of an option; `problem` follows its name in the sentence."""
+    """Return the error for an option; `problem` follows its name in the message."""
     return InvalidInputError(f"option '{name}' {problem}", option=name, **facts)
 
 
 def _wrong(name: str, text: str, wanted: str, hint: str = "", **facts: Any) -> InvalidInputError:
-    """Return the error of an option whose string is not `wanted`."""
+    """Return the error for an option whose string is not `wanted`."""
     return refused(name, f"must be {wanted}, but is {text!r}{hint}", value=text, **facts)
 
 
 def parse_text(name: str, text: str) -> str:
-    """Parse text that must not be empty."""
+    """Parse a string that must not be empty."""
     value = text.strip()
     if not value:
         raise refused(name, "is empty: give a value or leave the option out")
@@ -49,12 +49,12 @@ def parse_text(name: str, text: str) -> str:
 
 
 def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
-    """Take the text of a selection, or the values of each dimension as they are."""
+    """Parse the string of a selection, or return a mapping of values by dimension unchanged."""
     return given if isinstance(given, Mapping) and given else parse_text(name, str(given or ""))
 
 
 def parse_boolean(name: str, text: str) -> bool:
-    """Return True if the text is ``true``, False if it is ``false``."""
+    """Return True if the string is ``true``, False if it is ``false``."""
     value = text.strip().lower()
     if value not in ("true", "false"):
         raise _wrong(name, text, "true or false")
@@ -68,7 +68,7 @@ class Choice:
         self.allowed = allowed
 
     def __call__(self, name: str, text: str) -> str:
-        """Return the word that the text of the option `name` is."""
+        """Return the allowed word that equals the string of the option `name`."""
         value = text.strip().lower()
         if value not in self.allowed:
             near = nearest(value, self.allowed)
@@ -103,7 +103,7 @@ def parse_byte_size(name: str, text: str) -> int:
 
 
 def parse_timestamp(name: str, text: str) -> datetime:
-    """Parse an ISO 8601 timestamp; without a zone it is UTC, and a date is its midnight."""
+    """Parse an ISO 8601 timestamp; the default zone is UTC, and a date means its midnight."""
     try:
         value = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -115,7 +115,7 @@ def parse_timestamp(name: str, text: str) -> datetime:
 
 
 def parse_names(name: str, text: str) -> tuple[str, ...]:
-    """Parse ``a,b``, or a JSON list for names that hold a comma."""
+    """Parse ``a,b``, or a JSON list for names that contain a comma."""
     value = text.strip()
     if value.startswith("["):
         try:
@@ -230,7 +230,7 @@ def parse_whole_number(name: str, text: str) -> int:
 
 
 def parse_spec_version(name: str, text: str) -> int:
-    """Parse a version of the Icechunk specification."""
+    """Parse a version of the Icechunk specification, 1 or 2."""
     return int(Choice("1", "2")(name, text))
 
 

@@ -1,4 +1,4 @@
-"""Declares the options of writing: first those of reading, then those that only writing has."""
+"""Declares the options of writing: those shared with reading first, then the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of a write, apart from its location."""
+    """The options of a write, without its location."""
 
     mode: Mode = "errorifexists"
     branch: str = option_of(ReadRequest, "branch", default="main")
@@ -164,12 +164,12 @@ class WriteOptions:
         help="Version of the Icechunk specification for a repository that the write creates.",
     )
     rows_per_unit: int = 2_000_000
-    """Approximate rows of a unit, the chunks of one task."""
+    """Approximate number of rows of a unit, the chunks of one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest(WriteOptions):
-    """The parsed and checked options of a write, its location, and how Spark moves the rows."""
+    """The parsed and checked options of a write, its location, and Spark's handling of the rows."""
 
     path: str = option_of(ReadRequest, "path")
     storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadRequest, "storage_client")

@@ -1,7 +1,7 @@
 """Parses and checks the options and the save mode of one write.
 
-The planned and the unplanned write take the same options, so that a job does not change its meaning
-when `register` is forgotten.
+Planned and unplanned writes take the same options, so that a job has the same meaning without
+`register`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MODES: Final[dict[str, Mode]] = {
 
 
 def parse_mode(text: str | None) -> Mode:
-    """Return the save mode for Spark's spelling of it; None is Spark's default.
+    """Return the save mode for Spark's name of it; None is Spark's default.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def parse_mode(text: str | None) -> Mode:
 
 
 def checked_commit(options: WriteOptions) -> WriteOptions:
-    """Return options that a function of Python was given, and check those of the commit.
+    """Check the commit options of a Python function, and return all options.
 
     Raises
     ------
@@ -73,15 +73,15 @@ def parse_write_options(
     Parameters
     ----------
     options
-        Names in any spelling, values as text; the path among them.
+        Names in any spelling, values as strings, including the path.
     call
         The call that takes the options.
 
     Raises
     ------
     InvalidInputError
-        An option is unknown, is not for the call, has a bad value, is given twice, lacks its
-        companion, or does not apply to the layout.
+        An option is unknown, invalid or given twice, lacks its companion, or does not apply to the
+        call or the layout.
     """
     refuse_catalog_table(options)
     given = collect_options(options, call)
@@ -111,7 +111,7 @@ def parse_write_options(
             f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",
             option=missing,
         )
-    # Virtual references name the places of their containers, though no chunk is fetched.
+    # Virtual references need their containers, although no chunk is fetched.
     is_refs = request.layout == "refs"
     checked = [name for name in given if not (is_refs and name.startswith("virtual."))]
     check_layout({name: given[name] for name in checked}, request.layout)

@@ -4,9 +4,9 @@ Rules of this file
 ------------------
 1. A reader does no I/O before a method is called, and it is pickled as its location.
 2. Each call reads branches, tags and settings, or checks that they have not changed.
-3. Nodes are returned as the format stores them; their Zarr metadata are not decoded.
-4. Nothing that changes a repository is imported here: drivers and executors that only read load
-   half of the package.
+3. Nodes are returned as stored; their Zarr metadata are not decoded.
+4. Modules that change a repository are not imported, so that drivers and executors that only read
+   load half of the package.
 
 Specification: "Repository state", "Repo Info File"; version 1: "Refs".
 """
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class RepositoryReader:
-    """An Icechunk repository of spec version 1 or 2, to be read.
+    """An Icechunk repository of spec version 1 or 2, for reading.
 
     The constructor does no I/O and checks nothing; use ``open``.
 
@@ -100,7 +100,7 @@ class RepositoryReader:
             return None
 
     def as_read(self) -> Self:
-        """Return the repository in the state that this object read last.
+        """Return the repository pinned to the state that this object read last.
 
         Branches, tags and settings then come from one state, without further requests; in spec
         version 1, where each ref is a file, they are still read.
@@ -170,7 +170,7 @@ class RepositoryReader:
         At most one of ``branch``, ``tag`` and ``snapshot`` is set. ``as_of``, with a branch, is a
         timestamp with a time zone and selects the newest snapshot at or before it.
 
-        Raises ``InvalidInputError`` (the arguments exclude each other, or ``as_of`` has no time
+        Raises ``InvalidInputError`` (the arguments exclude one another, or ``as_of`` has no time
         zone) or ``NotFoundError`` (the branch, tag or snapshot does not exist; the message lists
         existing names).
 
@@ -301,13 +301,13 @@ class RepositoryReader:
 
     @property
     def config(self) -> RepositoryConfig:
-        """The stored configuration, with defaults for settings that it does not have."""
+        """The stored configuration, with defaults for missing settings."""
         state = self._state()
         return read_yaml_config(self.storage) if state is None else config_in(state.info)
 
     @property
     def status(self) -> RepoStatus | None:
-        """True if the repository can be changed; None for spec version 1, which has no status."""
+        """Availability for changes, since when, and why; None for spec version 1."""
         state = self._state()
         return None if state is None else state.info.status
 
@@ -342,13 +342,13 @@ class RepositoryReader:
         return RepoFile(self.storage)
 
     def _version_now(self) -> int:
-        """Return the spec version; the new one after an upgrade through another object."""
+        """Return the current spec version, also after an upgrade through another object."""
         if self.spec_version == SPEC_V1 and self.storage.head(REPO) is not None:
             self.spec_version = SPEC_V2
         return self.spec_version
 
     def _state(self, *, is_read: bool = False) -> RepoState | None:
-        """Return the current state, read even if it may be known; None for spec version 1."""
+        """Return the current state, None for spec version 1; ``is_read`` forces a read."""
         if self._held is not None or self._version_now() == SPEC_V1:
             return self._held
         return self._repo_file.existing(is_read=is_read)
@@ -361,7 +361,7 @@ class RepositoryReader:
         return resolve(history, **version, repository_url=str(self.location))
 
     def _existing(self, snapshot_id: SnapshotId | str) -> SnapshotId:
-        """Check that a snapshot belongs to the repository, by a request only if not yet known."""
+        """Return the id of an existing snapshot; sends a request only if necessary."""
         known = self._held or self._repo_file.known()
         if known and not isinstance(snapshot_id, str) and snapshot_id in known.info.snapshots:
             return snapshot_id

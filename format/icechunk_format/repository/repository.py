@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Users hold one class, so one file: methods are documented here, work is done elsewhere.
-2. What only reads is in ``RepositoryReader``.
+1. This file only documents the methods of the public class and delegates their work.
+2. Methods that only read are in ``RepositoryReader``.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from icechunk_format.storage.protocol import check_writable
 
 
 class Repository(RepositoryReader):
-    """An Icechunk repository of spec version 1 or 2, to be read and changed.
+    """An Icechunk repository of spec version 1 or 2, for reading and changing.
 
     The constructor does no I/O and checks nothing; use ``Repository.open``.
 
-    Methods that change the repository may raise, beside the errors of ``RepositoryReader``,
+    Methods that change the repository may raise, in addition to the errors of ``RepositoryReader``,
     ``ReadOnlyError`` (the repository or the storage is read-only), ``ConflictError`` (other writers
     changed the repository on every attempt; nothing was changed) and ``CommitOutcomeUnknownError``
     (the storage did not report whether the change landed).
@@ -98,10 +98,10 @@ class Repository(RepositoryReader):
         >>> session.commit("Add a group")  # doctest: +SKIP
         """
         check_writable(self.storage)
-        # For the newest snapshot, no check: the commit of an earlier session has changed the state.
+        # For the newest snapshot the state is read, since commits of earlier sessions changed it.
         state = self._state(is_read=base is None)
         history = self._history() if state is None else RepoInfoHistory(state.info)
-        # Raises for a read-only repository, before the branch is looked up.
+        # Raises for a read-only repository, before the branch is resolved.
         status = None if state is None else state.info.status
         tip = writable_tip(self.storage, branch, status=status, state=self._held)
         return WriteSession(
@@ -133,7 +133,7 @@ class Repository(RepositoryReader):
         values by name.
 
         Raises ``InvalidInputError`` (the branch has the same content) or ``ConflictError`` (the
-        branch moved meanwhile; nothing was committed).
+        branch moved in the meantime; nothing was committed).
 
         Examples
         --------
@@ -453,7 +453,8 @@ class Repository(RepositoryReader):
 
         Examples
         --------
-        >>> repository.save_config(replace(repository.config, manifest=settings))  # doctest: +SKIP
+        >>> config = replace(repository.config, compression_level=9)  # doctest: +SKIP
+        >>> repository.save_config(config)  # doctest: +SKIP
         """
         return self.update_config(changes_in(config))
 

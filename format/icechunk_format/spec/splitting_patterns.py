@@ -1,4 +1,4 @@
-r"""Matches the patterns of splitting rules where Rust's ``regex`` and Python's ``re`` agree.
+r"""Matches the patterns of splitting rules that Rust's ``regex`` and Python's ``re`` agree on.
 
 Writers that interpret a rule differently split manifests differently. So a pattern is used only if
 both languages interpret it identically, and refused otherwise.

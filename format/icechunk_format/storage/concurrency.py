@@ -27,10 +27,7 @@ _MOST_BYTES: Final = 16 * 2**20
 class PerProcess(Generic[T]):
     """A value that each process makes separately on first access.
 
-    Parameters
-    ----------
-    make
-        Makes the value. Two threads may call it at the same time; one of their values is kept.
+    Two threads may call ``make`` concurrently; one of their values is kept.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -52,9 +49,9 @@ class PacedThreads:
     Parameters
     ----------
     fewest
-        Requests in flight whatever their latency and size.
+        Minimum number of requests in flight, for any latency and size.
     most
-        Requests in flight at most; None for as many as ``fewest``, a fixed number.
+        Maximum number of requests in flight; None for a fixed number, ``fewest``.
     """
 
     def __init__(self, fewest: int, most: int | None = None) -> None:
@@ -109,7 +106,7 @@ class _Batch(Generic[A, T]):
         self.error: BaseException | None = None
 
     def run(self, pool: ThreadPoolExecutor, latency: float) -> None:
-        """Send requests in threads of a pool until all are answered or one fails."""
+        """Send requests in threads of a pool until all are done or one fails."""
         # The first responses include the time to connect, so the latency of earlier batches is
         # used.
         self._pool, self._known = pool, latency or math.inf

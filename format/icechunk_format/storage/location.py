@@ -44,7 +44,12 @@ class Location:
     Raises
     ------
     InvalidInputError
-        The URL, the client or an option cannot be used.
+        The URL, the client or an option is invalid.
+
+    Examples
+    --------
+    >>> Location("s3://bucket/weather", options={"region": "eu-central-1", "anon": "true"})
+    Location('s3://bucket/weather', client='auto', options={anon: ..., region: ...})
     """
 
     url: str
@@ -58,7 +63,7 @@ class Location:
         Raises
         ------
         InvalidInputError
-            The argument has another type, or cannot be used.
+            The argument has another type or is invalid.
         """
         return place if isinstance(place, cls) else cls(_text_of(place))
 

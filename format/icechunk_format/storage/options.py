@@ -79,7 +79,7 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
 SECRET_OPTIONS: Final = frozenset(
     ("key", "secret", "token", "account_key", "sas_token", "connection_string", "client_secret")
 )
-"""Options whose values no message may show."""
+"""Options whose values must not appear in messages."""
 
 _EVERY_ALIAS: Final = {"skip_signature": "anon", "anonymous": "anon", "endpoint": "endpoint_url"}
 _ALIASES: Final = {

@@ -161,7 +161,7 @@ class DeleteFailure:
 
 
 class Storage(Protocol):
-    """Objects below one root."""
+    """A storage of objects below one root."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root_url!r})"
@@ -274,10 +274,7 @@ class StagingStorage(Protocol):
     ) -> tuple[Sequence[int], Sequence[DeleteFailure]]:
         """Delete files that were staged before a time and never moved to their keys.
 
-        Returns
-        -------
-        tuple
-            Sizes in bytes of the files that were (or would be) deleted, and the failures.
+        Returns the sizes in bytes of the files that were (or would be) deleted, and the failures.
         """
         ...
 

@@ -5,7 +5,7 @@ connection has limited speed, so a large range is faster in parts.
 
 Algorithm
 ---------
-1. Requests without a definite range (whole object, open end, suffix) are sent as they are.
+1. Requests without a definite range (whole object, open end, suffix) are sent unchanged.
 2. The others are grouped by object and conditions and sorted by start; a range joins the previous
    read if the gap and the joined size are within the limits.
 3. A read above the size limit is cut into equal parts.
@@ -70,11 +70,8 @@ def plan_reads(
 ) -> ReadPlan:
     """Return the reads that fulfil ``requests``.
 
-    Parameters
-    ----------
-    max_read
-        Size in bytes up to which reads are joined and above which they are cut; ``None`` for
-        no limit and no cutting.
+    ``max_read`` is the size in bytes up to which reads are joined and above which they are cut;
+    ``None`` neither limits nor cuts them.
     """
     reads: list[ReadRequest] = []
     pieces: list[list[tuple[int, int, int | None]]] = [[] for _ in requests]

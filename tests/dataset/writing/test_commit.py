@@ -90,7 +90,7 @@ def test_a_place_with_other_things_is_refused_before_anything_is_stored(place):
     storage = open_storage(Location(place))
     storage.put("chunks/0123456789ABCDEF0000", b"of a failed write")
     storage.put("table.parquet", b"of somebody else")
-    with pytest.raises(AlreadyExistsError, match=r"table\.parquet is there"):
+    with pytest.raises(AlreadyExistsError, match=r"contains table\.parquet"):
         prepare_write(place, grid(range(2), [1, 2]).schema, DIMS)
     storage.delete_many(["table.parquet"])
     write_table(place, grid(range(2), [1, 2]), DIMS)

@@ -111,7 +111,7 @@ def test_ranges_need_one_pair_per_row(source, mixed_refs):
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 12), (5, 7), (100, 1), (2**40, 1)])
 def test_a_reference_beyond_its_object_is_an_error_of_the_format(source, offset, length):
-    with raises(FormatError, match="shorter than its reference says", field="length") as caught:
+    with raises(FormatError, match="shorter than its reference records", field="length") as caught:
         source.fetch(native([[0]], [1], [length], [offset]), np.array([0]))
     assert caught.value.facts["object_key"] == chunk_key(chunk_id(1))
 

@@ -56,7 +56,9 @@ def test_a_creation_needs_an_empty_place():
     with raises(InvalidInputError, match="spec version 3", found=3, allowed=(1, 2)):
         create_repository(place, spec_version=3)
     place.put("some/file", b"x")
-    with raises(AlreadyExistsError, match="is not empty: some/file is there", found=("some/file",)):
+    with raises(
+        AlreadyExistsError, match="is not empty .it contains some/file.", found=("some/file",)
+    ):
         create_repository(place)
     place.delete_many(["some/file"])
     create_repository(place)

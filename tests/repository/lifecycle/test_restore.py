@@ -229,7 +229,7 @@ def test_a_version_that_is_collected_meanwhile_is_not_restored(monkeypatch):
 
     monkeypatch.setattr(restore, "difference", collected)
     tip = repository.resolve()
-    with raises(NotFoundError, match="was removed by a collection", kind="snapshot"):
+    with raises(NotFoundError, match="was removed by garbage collection", kind="snapshot"):
         repository.restore("main", loose)
     assert repository.resolve() == tip
 

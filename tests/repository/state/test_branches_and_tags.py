@@ -98,7 +98,7 @@ def test_names_of_refs(repository):
         with pytest.raises(InvalidInputError) as caught:
             repository.create_branch(name, base)
         assert caught.value.facts["found"] == name
-    with raises(InvalidInputError, match="do not agree on how it is spelled", kind="tag", name="ü"):
+    with raises(InvalidInputError, match="encode it differently", kind="tag", name="ü"):
         repository.create_tag("ü", base)
 
 

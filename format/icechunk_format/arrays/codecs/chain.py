@@ -71,10 +71,8 @@ class ChunkCodecs:
     max_variable_nbytes
         Limit on the decoded bytes of a chunk of variable-length elements.
 
-    Attributes
-    ----------
-    sharding
-        Set if ``sharding_indexed`` is the only codec: inner chunks can then be fetched as ranges.
+    ``sharding`` is set if ``sharding_indexed`` is the only codec: inner chunks can then be fetched
+    as ranges.
     """
 
     def __init__(

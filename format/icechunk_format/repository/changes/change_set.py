@@ -3,12 +3,12 @@
 Rules of this file
 ------------------
 1. Pure: nothing is read or written here, and a change set can be pickled. Node ids are arguments.
-2. Changes are net. A node that was created and deleted again leaves no change, nor do metadata that
-   were set back to the bytes of the base, nor a node that moved away and back.
-3. Changes are kept by node id, since ids outlive updates and moves. So a change set can be applied
-   to a later snapshot than its base.
-4. A session holds moves or other changes, not both: existing libraries read a commit as one or
-   the other. A merge may hold both; its log then lists moved nodes as deleted and created.
+2. Changes are net: creating and deleting a node, restoring metadata to the bytes of the base, and
+   moving a node away and back leave no change.
+3. Changes are keyed by node id, which updates and moves keep, so a change set can be applied to a
+   later snapshot than its base.
+4. A session contains either moves or other changes, since existing libraries interpret a commit as
+   one or the other. A merge may contain both; its log lists moved nodes as deleted and created.
 
 Specification: "Transaction Log Files".
 """
@@ -44,10 +44,10 @@ class ChangeSet:
     created
         Nodes that the base does not have; their arrays have no manifests.
     updated
-        Nodes of the base with another metadata document or shape. Manifests of their arrays do not
-        count here: those of the base do.
+        Nodes of the base with another metadata document or shape. Manifests of these arrays are
+        ignored; those of the base apply.
     deleted
-        Nodes of the base that are gone.
+        Deleted nodes of the base.
     moved
         Nodes of the base with another path, children of moved groups included.
     chunks
@@ -67,7 +67,7 @@ class ChangeSet:
 
     @property
     def has_edits(self) -> bool:
-        """True if anything but moves was done."""
+        """True if there are changes other than moves."""
         return bool(
             self.created
             or self.updated
@@ -76,7 +76,7 @@ class ChangeSet:
         )
 
     def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """Return the log of a commit of these changes without its chunks: see ``touched``."""
+        """Return the transaction log of these changes, without the chunks of ``touched``."""
         created, updated, deleted = self.created.items(), self.updated.items(), self.deleted.items()
         relocated = self.moved if self.has_edits else {}
         groups = tuple(i for i, move in relocated.items() if not move.is_array)
@@ -93,7 +93,7 @@ class ChangeSet:
         )
 
     def touched(self) -> dict[NodeId, TouchedChunks]:
-        """Return the chunks that were set or deleted, for arrays that have any."""
+        """Return the set and deleted chunks of each array that has any."""
         found = {
             node_id: changes.touched()
             for node_id, changes in self.chunks.items()
@@ -113,10 +113,10 @@ def metadata_of(node: NodeSnapshot) -> tuple[Any, ...]:
 def joined_logs(
     earlier: TransactionLog, later: TransactionLog, *, snapshot_id: SnapshotId
 ) -> TransactionLog:
-    """Return the log of two commits as one, for a commit that replaces the first.
+    """Combine the logs of two commits, for a commit that replaces the first.
 
-    Chunks are left out: see ``joined_chunks``. The result is net, like a change set: a node that
-    the first commit created and the second one deleted is in neither list.
+    Chunks are omitted: see ``joined_chunks``. The result is net: a node that the first commit
+    created and the second deleted is in neither list.
     """
     new_groups = {*earlier.new_groups, *later.new_groups}
     new_arrays = {*earlier.new_arrays, *later.new_arrays}
@@ -145,7 +145,7 @@ def joined_logs(
 def joined_chunks(
     earlier: TransactionLog, later: TransactionLog, touched: Mapping[NodeId, TouchedChunks]
 ) -> dict[NodeId, TouchedChunks]:
-    """Return the changed chunks of two commits as one; ``touched`` are those of the later."""
+    """Combine the changed chunks of two commits; ``touched`` are those of the later one."""
     joined = dict(touched)
     for node_id, coords in earlier.updated_chunks.items():
         if node_id not in later.deleted_arrays:

@@ -1,18 +1,17 @@
 """``ChunkChanges``: the uncommitted changes of a session to the chunks of one array.
 
-Layers, from the bottom; a higher layer hides lower ones at the same coordinate:
+There are three layers; a later layer hides earlier ones at the same coordinate:
 
-1. the references of the base snapshot, unless ``replaces_all``; of them only those below ``clip``
-   on every axis;
+1. the references of the base snapshot below ``clip`` on every axis, unless ``replaces_all``;
 2. the manifests that executors have stored (``receipts``);
 3. coordinates that were deleted, and references that were set. They are disjoint.
 
 Rules of this file
 ------------------
 1. Pure: nothing is read or written here. Values can be pickled.
-2. The later call wins. Calls are recorded, and joined at the next read: setting a million chunks
-   one by one costs no more than setting them together.
-3. ``revision`` grows with every change, so that a result of one state is never used for another.
+2. Later calls override earlier ones. Calls are recorded and joined at the next read, so setting a
+   million chunks one by one costs no more than setting them together.
+3. ``revision`` is incremented by every change, so that results for an earlier state are not reused.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class ChunkChanges:
     Attributes
     ----------
     replaces_all
-        The chunks of the base do not count: they were moved, or the array is new.
+        True if the chunks of the base are ignored: they were shifted, or the array is new.
     clip
-        Chunks of the base count below these coordinates only: the chunk grid, once it was made
-        smaller. None for no limit.
+        The chunk grid after a reduction: chunks of the base outside of it are dropped. None for no
+        limit.
     receipts
-        Manifests stored by executors; the chunks of them that count are disjoint.
+        Manifests stored by executors, with disjoint sets of valid chunks.
     """
 
     def __init__(self, ndim: int) -> None:
@@ -59,7 +58,7 @@ class ChunkChanges:
         self._left = np.empty((0, ndim), dtype=np.uint32)
         self._refs = ChunkRefs.empty(ndim)
         self._deleted = np.empty((0, ndim), dtype=np.uint32)
-        # Newest last: set references, or deleted coordinates.
+        # Set references or deleted coordinates, the newest last.
         self._notes: list[ChunkRefs | NDArray[np.uint32]] = []
 
     # -- changing ---------------------------------------------------------------------------
@@ -71,7 +70,7 @@ class ChunkChanges:
             self.revision += 1
 
     def delete(self, coords: NDArray[np.uint32]) -> None:
-        """Delete chunks, whether they exist or not."""
+        """Delete chunks; missing ones are ignored."""
         if len(coords):
             self._notes.append(coords)
             self.revision += 1
@@ -110,15 +109,15 @@ class ChunkChanges:
         self.revision += 1
 
     def resize(self, num_chunks: Sequence[int], dropped: NDArray[np.uint32] | None = None) -> None:
-        """Drop every chunk outside of a chunk grid; it stays dropped when the grid grows again.
+        """Drop all chunks outside of a chunk grid, also for a grid that grows again later.
 
         Parameters
         ----------
         num_chunks
-            The chunk grid from now on, which is smaller than before on some axis, now or earlier.
+            The new chunk grid, smaller on some axis than the current or an earlier one.
         dropped
-            uint32, shape (n, ndim), sorted: where the base has chunks inside of this grid, but not
-            inside of the one before.
+            uint32, shape (n, ndim), sorted: chunks of the base inside of this grid, but outside of
+            the previous one.
         """
         self.clip = tuple(num_chunks)
         box = box_of_grid(num_chunks)
@@ -137,7 +136,7 @@ class ChunkChanges:
                 kept.append(receipt.only(coords[is_inside]))
         self.receipts = kept
         if dropped is not None:
-            # An array without elements has a first chunk, which may have been set meanwhile.
+            # An array without elements has a first chunk, which may be set already.
             comes_back = dropped[~self.touches(dropped)]
             self._deleted = joined_coords([self._deleted, comes_back], self.ndim)
         self.revision += 1
@@ -148,9 +147,9 @@ class ChunkChanges:
         Parameters
         ----------
         refs
-            All references from now on.
+            The new references.
         left
-            Coordinates that held chunks until now; those that were deleted are known here.
+            Coordinates of the previous chunks, except those that this object lists as deleted.
         """
         _, deleted = self.pending()
         self._left = joined_coords([self._left, left, deleted], self.ndim)
@@ -160,7 +159,7 @@ class ChunkChanges:
         self.revision += 1
 
     def yield_to_others(self, coords: NDArray[np.uint32]) -> None:
-        """Drop changes at some coordinates, where another writer's chunks are preferred."""
+        """Drop changes at coordinates for which another writer's chunks are preferred."""
         refs, deleted = self.pending()
         self._refs = refs.take(~_is_in(coords, refs.coords))
         self._deleted = deleted[~_is_in(coords, deleted)]
@@ -181,7 +180,7 @@ class ChunkChanges:
             kept.append(receipt)
         self.receipts = kept
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -206,14 +205,14 @@ class ChunkChanges:
         notes: list[ChunkRefs | NDArray[np.uint32]] = [self._refs, self._deleted, *self._notes]
         if len(notes) == 3 and isinstance(notes[2], ChunkRefs) and not len(self._deleted):
             return ChunkRefs.overlay(self._refs, notes[2]), self._deleted
-        # Newest first, since the first of equal coordinates is the one that stays.
+        # Newest first, since the first row of each coordinate is kept.
         notes.reverse()
         coords = [note.coords if isinstance(note, ChunkRefs) else note for note in notes]
         number = np.repeat(np.arange(len(notes)), [len(part) for part in coords])
         row = np.concatenate([np.arange(len(part)) for part in coords])
         stays = sorting_rows(np.concatenate(coords))
         number, row = number[stays], row[stays]
-        # Rows of one note stay together; within a note they are in order of coordinate already.
+        # The stable sort keeps the rows of each note in order of coordinate.
         by_note = np.argsort(number, kind="stable")
         edges = np.searchsorted(number[by_note], np.arange(len(notes) + 1))
         refs: list[ChunkRefs] = [ChunkRefs.empty(self.ndim)]
@@ -228,7 +227,7 @@ class ChunkChanges:
         return ChunkRefs.concat(refs), joined_coords(deleted, self.ndim)
 
     def touched(self) -> TouchedChunks:
-        """Return all coordinates that were set or deleted, for the log."""
+        """Return all set and deleted coordinates, for the transaction log."""
         refs, deleted = self.pending()
         return TouchedChunks.of(
             [receipt.coords for receipt in self.receipts],
@@ -236,7 +235,7 @@ class ChunkChanges:
         )
 
     def touches(self, coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Return for each coordinate, shape (m, ndim), whether it was set or deleted."""
+        """Return a mask of the coordinates, shape (m, ndim), that were set or deleted."""
         refs, deleted = self.pending()
         found = in_any([receipt.coords for receipt in self.receipts], coords)
         found |= refs.find(coords) >= 0
@@ -244,5 +243,5 @@ class ChunkChanges:
 
 
 def _is_in(known: NDArray[np.uint32], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Return for each coordinate, shape (m, ndim), whether it is among sorted ones."""
+    """Return a mask of the coordinates, shape (m, ndim), that are among sorted ones."""
     return CoordinateOrder(known).find(coords) >= 0

@@ -1,6 +1,6 @@
 """Detects conflicts between a session and commits of other writers, and rebases. Pure.
 
-The changes of other writers are in their transaction logs, paths in their newest snapshot. These
+Transaction logs list the changes of other writers, and their newest snapshot has the paths. These
 changes conflict:
 
 =====================  =========================================================================
@@ -19,13 +19,13 @@ move a node            the node deleted; a node at the target; a node created be
 anything               any move
 =====================  =========================================================================
 
-Our metadata may follow their chunks where the chunks stay. Our chunks may not follow their
-metadata: the new metadata may change what chunks mean, or how many there are. Only chunks that both
-wrote can be resolved, by taking ours or theirs; contents are never merged.
+Metadata of this session can be applied after chunks of other writers if the chunks keep their
+positions. The reverse is refused, since new metadata may change the meaning or the number of
+chunks. Only chunks that both wrote can be resolved, by taking one side; contents are never merged.
 
-Specification: "Conflict resolution" is left to clients. Everything that the reference refuses is
-refused here, and also what would lead to two nodes with one path, nodes without a group or lost
-chunks.
+Specification: "Conflict resolution" is left to clients. All conflicts of the reference
+implementation are refused here, and also changes that would lead to two nodes with one path, nodes
+without a group or lost chunks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHOWN_CHUNKS: Final = 5
 
 
 class ConflictKind(Enum):
-    """Kinds of conflict; the value is the text for users."""
+    """Kinds of conflict; the value is the description for users."""
 
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CELLS_WRITTEN_TWICE = "cells that both wrote"
@@ -72,7 +72,7 @@ class ConflictKind(Enum):
 
 
 RESOLVABLE: Final = (ConflictKind.CHUNKS_WRITTEN_TWICE, ConflictKind.CELLS_WRITTEN_TWICE)
-"""Conflicts that ``resolve`` settles."""
+"""Kinds of conflict that ``resolve`` can settle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Conflict:
     Parameters
     ----------
     path
-        The node, by its path here.
+        The path of the node in the session.
     node_id
         The node; None if the conflict is about a path.
     snapshot_id
@@ -98,7 +98,7 @@ class Conflict:
     coords
         uint32, shape (n, ndim): the chunks, if the conflict is about chunks.
     labels
-        Where the chunks or cells are, in words; None if only ``coords`` are known.
+        The labels of the chunks or cells, for messages; None if only ``coords`` are known.
     commit
         Message and time of the commit; None if not known.
     """
@@ -133,11 +133,11 @@ class ConflictDetector:
     changes
         Changes of the session.
     base
-        The snapshot that the session began with.
+        The base snapshot of the session.
     tip
         The newest snapshot of the branch.
     theirs
-        The commits from ``base`` (without it) to ``tip``, oldest first.
+        The commits after ``base`` up to ``tip``, oldest first.
     """
 
     changes: ChangeSet
@@ -149,7 +149,7 @@ class ConflictDetector:
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the conflicts, kind after kind."""
+        """Yield the conflicts, ordered by kind."""
         yield from self._their_moves()
         yield from self._chunks()
         yield from self._dropped_chunks()
@@ -177,7 +177,7 @@ class ConflictDetector:
                 continue
             has_writes = changes.replaces_all or changes.touched().count > 0
             if not has_writes:
-                # A resize alone; its conflicts are those of metadata.
+                # A resize only, which conflicts like metadata.
                 continue
             if not self.tip.nodes.has_id(node_id):
                 yield self._by(ConflictKind.CHUNKS_OF_DELETED_ARRAY, node_id, "deleted_arrays")
@@ -280,9 +280,9 @@ class ConflictDetector:
                 )
 
     def _path_of(self, node_id: NodeId) -> NodePath:
-        """Return the path of a node in the base or, if created here, in the session.
+        """Return the path of a node in the base or, if the session created it, in the session.
 
-        In a merge, both sides may have taken over a node that the base does not have.
+        In a merge, both sides may contain a node that the base does not have.
         """
         created = self.changes.created.get(node_id)
         path = self.base.nodes.path_of_id(node_id) if created is None else created.path
@@ -306,14 +306,14 @@ class ConflictDetector:
         return self._first("new_groups", "new_arrays", node_id=node_id)
 
     def _first(self, *lists: str, node_id: NodeId) -> SnapshotId | None:
-        """Return the first of their commits that names a node in one of these lists of its log."""
+        """Return the first commit of other writers whose log has a node in one of these lists."""
         for name in lists:
             for commit in self._naming(name, node_id):
                 return commit.snapshot_id
         return None
 
     def _naming(self, name: str, node_id: NodeId) -> Sequence[TheirCommit]:
-        """Return their commits that name a node in a list of their logs, oldest first."""
+        """Return the commits of other writers whose log has a node in a list, oldest first."""
         known = self._commits_naming.get(name)
         if known is None:
             # One pass over all logs for each list.
@@ -339,7 +339,7 @@ class ConflictDetector:
         )
 
     def _taken(self, kind: ConflictKind, path: NodePath, node_id: NodeId) -> Conflict:
-        """Return a conflict about a path that is taken, with the commit that took it."""
+        """Return a conflict about an existing path, with the commit that created it."""
         made_by = self._creator(node_id)
         return Conflict(kind=kind, path=path, node_id=node_id, snapshot_id=made_by)
 
@@ -355,10 +355,7 @@ class ConflictDetector:
 def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
     """Return the conflicts that remain when chunks written by both are resolved.
 
-    Parameters
-    ----------
-    resolve
-        ``"ours"`` or ``"theirs"`` settle chunks that both wrote; None settles nothing.
+    ``"ours"`` and ``"theirs"`` settle chunks that both wrote; None settles nothing.
     """
     if resolve is None:
         return list(conflicts)
@@ -368,10 +365,10 @@ def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflic
 def rebased(
     changes: ChangeSet, *, tip: Snapshot, conflicts: Sequence[Conflict], resolve: str | None
 ) -> None:
-    """Fit changes to a newer snapshot, after all conflicts were resolved.
+    """Apply changes to a newer snapshot, after all conflicts were resolved.
 
-    Nodes that other writers deleted as well are dropped from the changes, and with ``"theirs"``
-    the chunks that both wrote.
+    Nodes that other writers also deleted are dropped from the changes, and with ``"theirs"`` the
+    chunks that both wrote.
     """
     for node_id in [n for n in changes.deleted if not tip.nodes.has_id(n)]:
         del changes.deleted[node_id]

@@ -17,7 +17,7 @@ from icechunk_format.spec.snapshot.file import NodeSnapshot
 def grid_of(node: NodeSnapshot) -> NDArray[np.int64]:
     """Return the box of valid chunk coordinates, shape (ndim, 2).
 
-    An array without elements has room for its first chunk, as for existing writers.
+    The grid of an array without elements includes its first chunk, as in existing writers.
     """
     counts = () if node.array is None else node.array.num_chunks
     return box_of_grid(max(count, 1) for count in counts)
@@ -34,7 +34,7 @@ def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> Inva
 
 
 def check_regular(node: NodeSnapshot) -> None:
-    """Refuse an array whose chunks do not all have one shape."""
+    """Raise UnsupportedError unless the chunk grid of an array is regular."""
     try:
         name = json.loads(node.user_data)["chunk_grid"]["name"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -51,21 +51,21 @@ def check_regular(node: NodeSnapshot) -> None:
 
 
 def check_receipts(path: str, receipts: Sequence[ManifestReceipt], grid: NDArray[np.int64]) -> None:
-    """Refuse receipts that contradict themselves or do not fit into the grid."""
+    """Raise InvalidInputError for receipts that are inconsistent or exceed the grid."""
     for receipt in receipts:
         extents = np.array(receipt.extents, dtype=np.int64).reshape(len(receipt.extents), 2)
         if extents.shape != grid.shape or (extents != receipt.coords.bounds()).any():
             raise InvalidInputError(
-                f"manifest {receipt.manifest_id} has extents {receipt.extents}, which are not "
-                f"those of its chunks or have not the dimensions of array {path!r}",
+                f"manifest {receipt.manifest_id} has extents {receipt.extents}, which do not "
+                f"match its chunks or the dimensions of array {path!r}",
                 name=path,
             )
         if (extents[:, 1] > grid[:, 1]).any():
             raise outside(path, tuple((extents[:, 1] - 1).tolist()), grid)
         if receipt.num_chunk_refs != receipt.coords.count or not receipt.num_chunk_refs:
             raise InvalidInputError(
-                f"manifest {receipt.manifest_id} of array {path!r} is said to hold "
-                f"{receipt.num_chunk_refs} references of {receipt.coords.count} chunks; one for "
-                "each and at least one is needed",
+                f"the receipt of manifest {receipt.manifest_id} of array {path!r} records "
+                f"{receipt.num_chunk_refs} references for {receipt.coords.count} chunks; one "
+                "for each and at least one is needed",
                 name=path,
             )

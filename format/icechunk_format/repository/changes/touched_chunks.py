@@ -1,15 +1,15 @@
 """Lists the changed chunks of an array in order, a bounded number of them at a time.
 
-The transaction log of a commit lists every changed chunk, sorted. Tasks report the chunks that they
-wrote as boxes and bits (``CoordSet``), and coordinates of several tasks interleave where tasks
-divide the array along several axes. So the chunk grid is cut into regions, each so small that its
-coordinates can be generated and sorted at once.
+The transaction log of a commit lists every changed chunk, sorted. Tasks return the chunks that they
+wrote as boxes and bits (``CoordSet``), and coordinates of several tasks interleave if tasks divide
+the array along several axes. So the chunk grid is cut into regions, each small enough to generate
+and sort its coordinates in memory.
 
 Rules of this file
 ------------------
-1. Pure arithmetic: coordinates are generated only when a caller requests them.
-2. A region fixes the leading axes, limits the next one, and is open on the rest, so that regions
-   follow one another in the order of coordinates. No region holds more than ``_ROWS_AT_ONCE``
+1. Pure: coordinates are generated only when a caller requests them.
+2. A region has one index on the leading axes, a range on the next, and the full range on the rest,
+   so that regions are in the order of coordinates. No region has more than ``_ROWS_AT_ONCE``
    coordinates.
 """
 
@@ -27,7 +27,7 @@ from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 
 _ROWS_AT_ONCE: Final = 1 << 17
-# Indices are marked in a mask rather than sorted if there are at most so many for each row.
+# Indices are marked in a mask instead of sorted if there are at most this many per row.
 _SPARSE: Final = 16
 
 
@@ -35,10 +35,7 @@ _SPARSE: Final = 16
 class TouchedChunks:
     """Distinct chunk coordinates of one array; make it with ``of``.
 
-    Parameters
-    ----------
-    sources
-        Sets that share no coordinate.
+    The sets in ``sources`` share no coordinate.
     """
 
     sources: tuple[CoordSet, ...]
@@ -54,8 +51,8 @@ class TouchedChunks:
         sets
             Sets that share no coordinate with one another.
         points
-            uint32, shape (n, ndim), sorted and distinct: more coordinates, which may be in the
-            sets as well.
+            uint32, shape (n, ndim), sorted and distinct: further coordinates, which may also be in
+            the sets.
         """
         ndim = points.shape[1]
         points = points[~in_any(sets, points)]
@@ -71,7 +68,7 @@ class TouchedChunks:
         )
 
     def joined(self, points: NDArray[np.uint32]) -> TouchedChunks:
-        """Return these coordinates and more: uint32, shape (n, ndim), sorted and distinct."""
+        """Add coordinates: uint32, shape (n, ndim), sorted and distinct."""
         order = CoordinateOrder(points)
         is_known = np.zeros(len(points), dtype=np.bool_)
         for block in self.blocks():
@@ -86,7 +83,7 @@ class TouchedChunks:
         )
 
     def coords(self) -> NDArray[np.uint32]:
-        """Return every coordinate at once, sorted: uint32, shape (n, ndim)."""
+        """Return all coordinates, sorted: uint32, shape (n, ndim)."""
         return np.concatenate([np.empty((0, self.ndim), dtype=np.uint32), *self.blocks()])
 
     def blocks(self) -> Iterator[NDArray[np.uint32]]:
@@ -112,7 +109,7 @@ def _as_set(points: NDArray[np.uint32]) -> CoordSet:
 
 
 def in_any(sets: Sequence[CoordSet], coords: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Return for each coordinate, shape (n, ndim), whether it is in one of the sets."""
+    """Return a mask of the coordinates, shape (n, ndim), that are in one of the sets."""
     found = np.zeros(len(coords), dtype=np.bool_)
     if len(coords):
         box = bounds_of(coords)
@@ -128,7 +125,7 @@ def _regions(
     region: NDArray[np.int64],
     axis: int,
 ) -> Iterator[NDArray[np.int64]]:
-    """Cut a region along an axis into parts of few coordinates, in the order of coordinates.
+    """Cut a region along an axis into parts of bounded size, in the order of coordinates.
 
     Parameters
     ----------
@@ -160,7 +157,7 @@ def _regions(
             yield _limited(region, axis, at, end)
             at, done = end, done_there
             continue
-        # One index on this axis holds too much, so the next axis is cut there.
+        # One index on this axis has too many coordinates, so the next axis is cut there.
         is_here = (boxes[:, axis, 0] <= at) & (at < boxes[:, axis, 1])
         rows = [slice(*np.searchsorted(p[:, axis], [at, at + 1]).tolist()) for p in points]
         here = [p[r] for p, r in zip(points, rows, strict=True) if r.start < r.stop]
@@ -171,13 +168,10 @@ def _regions(
 def _filling(
     boxes: NDArray[np.int64], points: Sequence[NDArray[np.uint32]], axis: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return how coordinates are spread over an axis.
+    """Return the distribution of coordinates along an axis.
 
-    Returns
-    -------
-    tuple
-        Edges between which each index holds as many coordinates as the next, shape (m,); how many
-        are before each edge, shape (m,); and how many at each index after it, shape (m - 1,).
+    Returns edges of intervals with equal numbers of coordinates at each index, shape (m,); the
+    coordinates before each edge, shape (m,); and those per index in each interval, shape (m - 1,).
     """
     single = [np.empty(0, dtype=np.int64), *(p[:, axis].astype(np.int64) for p in points)]
     places, counts = np.unique(np.concatenate(single), return_counts=True)
@@ -199,7 +193,7 @@ def _limited(region: NDArray[np.int64], axis: int, start: int, stop: int) -> NDA
 
 
 def _in_order(parts: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
-    """Return distinct coordinates in order; there are few of them."""
+    """Return the distinct coordinates of one region in order."""
     coords = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if is_sorted(coords):
         return coords

@@ -5,7 +5,7 @@ Rules of this file
 1. Pure. Every change is checked against the current nodes and recorded in the change set, so the
    tree and the change set never disagree.
 2. After each call, every node but the root has a parent group, and no two nodes have one path.
-3. The time of a call grows with the changes and the answer, not with the size of the snapshot.
+3. The time of a call grows with the changes and the result, not with the size of the snapshot.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class WorkingTree:
         self._left_paths = {node.path for node in changes.deleted.values()}
         self._left_paths.update(move.from_path for move in changes.moved.values())
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------
 
     def node(self, path: NodePath | str) -> NodeSnapshot | None:
         """Return the node at a path; None if it does not exist.
 
-        The manifests of an array are those of the base: chunks that changed are not in them.
+        Manifests of arrays are those of the base, without changed chunks.
         """
         node_id = self._new_paths.get(NodePath(path))
         if node_id is not None:
@@ -56,7 +56,7 @@ class WorkingTree:
 
     def existing(self, path: NodePath | str) -> NodeSnapshot:
         """Return the node at a path."""
-        # An invalid path of another writer is found as stored, to be deleted or moved.
+        # Paths that other writers stored are found even if invalid, to be deleted or moved.
         found = self.node(path)
         if found is None:
             parse_node_path(path)
@@ -79,7 +79,7 @@ class WorkingTree:
         return self._now_of(self.base.nodes, self._new_paths.values())
 
     def changed_nodes(self) -> list[NodeSnapshot]:
-        """Return the nodes that are new, moved or changed in anything, sorted by path."""
+        """Return all new, moved and changed nodes, sorted by path."""
         changes = self.changes
         ids = {*changes.created, *changes.updated, *changes.moved, *changes.chunks}
         found = [self._by_id(i) for i in ids if i in changes.created or self.base.nodes.has_id(i)]
@@ -87,7 +87,7 @@ class WorkingTree:
         return found
 
     def with_changed(self, nodes: Sequence[NodeSnapshot]) -> Nodes:
-        """Return all nodes, with new values of those of ``changed_nodes``."""
+        """Return all nodes, with new values for those of ``changed_nodes``."""
         gone = self._left_paths.union(
             node.path for node in nodes if node.id not in self.changes.created
         )
@@ -99,7 +99,7 @@ class WorkingTree:
         return self._now_of(self.base.descendants(path), new)
 
     def _now_of(self, stored: Iterable[NodeSnapshot], new: Iterable[NodeId]) -> list[NodeSnapshot]:
-        """Return nodes of the base that did not leave their paths, and others by their ids."""
+        """Return the given nodes of the base that keep their paths, and nodes by id."""
         found = [self._now(node) for node in stored if node.path not in self._left_paths]
         found += map(self._by_id, new)
         found.sort(key=lambda node: node.path)
@@ -159,8 +159,8 @@ class WorkingTree:
         array
             The new shape; None keeps the old one.
         dropped
-            Where the base has chunks that were dropped in this session and are inside of this
-            shape; None for nowhere.
+            Chunks of the base that this session dropped and that are inside of the new shape; None
+            for none.
         """
         self._check_no_moves()
         node = self.existing(path)
@@ -200,12 +200,11 @@ class WorkingTree:
         changes.resize(now, dropped)
         stored = self.base.nodes.with_id(node.id)
         if stored is not None and stored.array is not None and stored.array.num_chunks == now:
-            # The grid is that of the base again, so chunks that other writers add beyond it are
-            # kept.
+            # The grid equals that of the base again, so chunks that other writers append are kept.
             changes.clip = None
 
     def delete(self, path: str) -> None:
-        """Remove a node with all that is below it."""
+        """Delete a node and its descendants."""
         self._check_no_moves()
         node = self.existing(path)
         for gone in (node, *self.descendants(node.path)):
@@ -219,7 +218,7 @@ class WorkingTree:
                 self._left_paths.add(gone.path)
 
     def move(self, source: str, target: str) -> None:
-        """Give a node, with all that is below it, another path."""
+        """Move a node and its descendants to another path."""
         if self.changes.has_edits:
             raise InvalidInputError(
                 "this session has changed nodes or chunks, and one commit either moves nodes or "
@@ -229,8 +228,8 @@ class WorkingTree:
         checked = parse_node_path(target)
         if node.path == ROOT or checked == node.path or is_below(checked, node.path):
             raise InvalidInputError(
-                f"{source!r} cannot move to {target!r}: the root does not move, and nothing moves "
-                "into itself",
+                f"{source!r} cannot move to {target!r}: the root cannot be moved, and a node "
+                "cannot be moved into itself",
                 found=(source, target),
             )
         if self.node(checked) is not None:
@@ -262,7 +261,7 @@ class WorkingTree:
             self._new_paths[to_path] = mover.id
 
     def chunks_of(self, node: NodeSnapshot) -> ChunkChanges:
-        """Return the chunk changes of an array, to add to them."""
+        """Return the chunk changes of an array, for adding further ones."""
         self._check_no_moves()
         changes = self.changes.chunks.get(node.id)
         if changes is None:
@@ -301,7 +300,7 @@ def changed_shape(
     num_chunks: Sequence[int] | None,
     dimension_names: Sequence[str | None] | Literal["keep"] | None,
 ) -> ArrayNode | None:
-    """Return the shape of a node after a change of its metadata; None for a group."""
+    """Return the shape of an array after a change of its metadata; None for a group."""
     if (shape is None) != (num_chunks is None):
         raise InvalidInputError("shape and num_chunks of an array change together; give both")
     if node.array is None:
@@ -322,7 +321,7 @@ def checked_shape(
     num_chunks: Sequence[int],
     dimension_names: Sequence[str | None] | None,
 ) -> ArrayNode:
-    """Check the facts about an array that a snapshot stores."""
+    """Check and return the properties of an array that a snapshot stores."""
     names = None if dimension_names is None else tuple(name or None for name in dimension_names)
     if len({len(shape), len(num_chunks), len(shape if names is None else names)}) != 1:
         raise InvalidInputError(

@@ -1,7 +1,7 @@
-"""Merges storage options for virtual chunks: those of the container, and over them the user's.
+"""Merges storage options for virtual chunks; the user's options override the container's.
 
-Containers are part of a repository, which is untrusted. A container can bring no credential, read
-no file and switch no check off. Its endpoint is used only if the user authorizes it, too (see
+Containers are part of a repository, which is untrusted. A container cannot provide credentials,
+read files or disable checks. Its endpoint is used only if the user also authorizes it (see
 ``virtual.py``).
 
 =====================  ==========================  ================================================
@@ -90,9 +90,9 @@ def container_storage_options(
 
 
 def check_virtual_options(options: Mapping[str, str], prefixes: Iterable[str]) -> None:
-    """Refuse an option for virtual chunks that no kind of storage has.
+    """Raise InvalidInputError for a virtual storage option that no kind of storage has.
 
-    If fsspec opens a prefix, its options are not known here, and none is refused.
+    If a prefix is opened by fsspec, its options are unknown, and none is refused.
     """
     if any(Location(prefix).address.kind == "other" for prefix in prefixes):
         return
@@ -112,13 +112,13 @@ def _stated(container: VirtualChunkContainer) -> dict[str, str]:
     if container.store_kind == "tigris":
         stated.setdefault("endpoint_url", TIGRIS_ENDPOINT)
     if "endpoint_url" not in stated and stated.get("force_path_style") == "false":
-        # The default of a container for AWS; the user's own endpoint may not have hosts of buckets.
+        # A container's default for AWS; the user's endpoint may not support buckets in host names.
         del stated["force_path_style"]
     return stated
 
 
 def _text(value: Any) -> str | None:
-    """Return a stored string or flag as the value of an option; None for other values."""
+    """Return a stored string or boolean as the value of an option; None for other values."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) and value else None

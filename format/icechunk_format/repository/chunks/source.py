@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. One call fetches many chunks, with one batch of requests for each storage.
-2. Ranges are within the payload of a chunk. An answer of another length is an error.
+2. Ranges are within the payload of a chunk. A response of another length raises an error.
 3. A ``ChunkSource`` holds no connection, is picklable, and shows no credential.
 
 Specification: "Chunk references", "Virtual chunks".
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from icechunk_format.spec.config.config import VirtualChunkContainer
 
 TO_END = int(np.iinfo(np.int64).max)
-"""The end of a range that reaches to the last byte of the payload."""
+"""Stands for the end of the payload in a range."""
 
 _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
 
@@ -56,7 +56,7 @@ _LARGEST_OFFSET = 2**63 - 1 - MAX_READ_LENGTH
 def checked_source(
     location: Location, access: VirtualAccess, containers: Iterable[VirtualChunkContainer] = ()
 ) -> ChunkSource:
-    """Check the options of a user and return a source; see ``Repository.chunk_source``."""
+    """Check the options and return a source; see ``Repository.chunk_source``."""
     parse_authorized(access.authorized)
     check_virtual_options(access.options, access.authorized)
     return ChunkSource(location=location, containers=tuple(containers), access=access)
@@ -64,7 +64,7 @@ def checked_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSource:
-    """Fetches the chunks of a repository; picklable, opened where it is used."""
+    """Fetches the chunks of a repository; picklable, opened in the process that uses it."""
 
     location: Location
     containers: tuple[VirtualChunkContainer, ...] = ()
@@ -72,12 +72,12 @@ class ChunkSource:
 
     @property
     def cache_scope(self) -> Hashable:
-        """Key for caches of the process: different for sources that may return other bytes."""
+        """Key for caches of the process; sources that may return different bytes differ in it."""
         return self.location, self.access, repr(self.containers), environment_mark()
 
     @property
     def has_unauthorized_containers(self) -> bool:
-        """True if virtual chunks of some container would be refused."""
+        """True if virtual chunks of any container would be refused."""
         return not all(
             is_authorized(container.url_prefix, self.access.authorized)
             for container in self.containers
@@ -93,11 +93,11 @@ class ChunkSource:
         refs
             Chunk references of one array.
         rows
-            int64, shape (k,): which of them. A row may come several times, for several ranges.
+            int64, shape (k,): the rows to fetch. A row may be repeated for several ranges.
         ranges
             int64, shape (k, 2): start and end (exclusive) in bytes within each payload. A
-            negative start counts from the end of the payload, and an end of ``TO_END`` is its
-            end: ``(-n, TO_END)`` are the last n bytes. None fetches whole payloads.
+            negative start counts from the end, and ``TO_END`` is the end: ``(-n, TO_END)`` are
+            the last n bytes. None fetches whole payloads.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class ChunkSource:
     def planned_reads(
         self, refs: ChunkRefs, rows: NDArray[np.int64], ranges: NDArray[np.int64] | None = None
     ) -> tuple[int, int]:
-        """Return how many requests ``fetch`` sends, and their bytes; nothing is sent.
+        """Return the number and total bytes of the requests that ``fetch`` would send.
 
         Arguments and errors are those of ``fetch``.
         """
@@ -257,7 +257,7 @@ def _read(location: Location, requests: list[ReadRequest]) -> list[bytes]:
         if "expected" not in error.facts:
             raise
         raise FormatError(
-            f"it is shorter than its reference says: {error.facts['expected']} bytes were "
+            f"it is shorter than its reference records: {error.facts['expected']} bytes were "
             f"expected, {error.facts['found']} came from {shown(storage.root_url)}",
             object_key=str(error.facts.get("key")),
             file_type="chunk",

@@ -3,16 +3,16 @@
 Algorithm
 ---------
 1. ``vcc://NAME/rest`` becomes the URL prefix of the container NAME followed by ``rest``. Any
-   other location belongs to the container with the longest URL prefix that it begins with, as it
-   is written or percent-decoded, if there is one.
-2. The URL is taken apart (``virtual_url``). One of the prefixes that the *user* gave must cover
-   it. Containers are part of the repository and authorize nothing.
+   other location belongs to the container with the longest URL prefix that it begins with, as
+   written or percent-decoded, if any.
+2. The URL is parsed (``virtual_url``). One of the prefixes that the *user* gave must cover it.
+   Containers are part of the repository and authorize nothing.
 3. The storage is the bucket or host, or for files the authorized folder itself. Its options are
-   those of the container (region, endpoint, anonymous access: never credentials), then the
-   user's on top.
+   those of the container (region, endpoint, anonymous access, never credentials), overridden by
+   the user's.
 
-A container may also name an endpoint, which would receive the credentials and decide on the bytes.
-The user must also authorize it, by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
+A container may also name an endpoint, which would receive credentials and provide the bytes. The
+user must authorize it too, by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
 Redirects of web servers to this machine or to a metadata service are not followed.
 
 Specification: "Virtual chunks", "Virtual chunk containers".
@@ -51,14 +51,14 @@ _NAMED = "vcc://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualObject:
-    """The object behind a virtual chunk: which storage, and which key in it."""
+    """The object of a virtual chunk: its storage, and its key there."""
 
     location: Location
     object_key: str
 
 
 def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
-    """Return the parts of URL prefixes that a user authorizes; ``s3://`` alone is refused."""
+    """Parse the URL prefixes that a user authorizes; ``s3://`` alone is refused."""
     authorized = {}
     for text in prefixes:
         try:
@@ -73,7 +73,7 @@ def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
 
 
 def is_authorized(url_prefix: str, prefixes: Iterable[str]) -> bool:
-    """Return True if one of the prefixes of a user covers all URLs below a prefix."""
+    """Return True if one of the authorized prefixes covers all URLs below ``url_prefix``."""
     try:
         parts = parse_url(url_prefix)
     except MalformedUrlError:
@@ -82,7 +82,7 @@ def is_authorized(url_prefix: str, prefixes: Iterable[str]) -> bool:
 
 
 class VirtualResolver:
-    """Resolves locations of virtual chunks, each distinct one once."""
+    """Resolves locations of virtual chunks, and caches the results."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class VirtualResolver:
         authorized: Iterable[str],
         options: Mapping[str, str],
     ) -> None:
-        # A container whose prefix does not end with "/" is ignored by every reader.
+        # All readers ignore containers whose prefix does not end with "/".
         usable = [c for c in containers if c.url_prefix.endswith("/")]
         self._by_length = sorted(usable, key=lambda c: len(c.url_prefix), reverse=True)
         self._by_name = {c.name: c for c in reversed(usable) if c.name is not None}
@@ -99,16 +99,16 @@ class VirtualResolver:
         self._resolved: dict[str, VirtualObject] = {}
 
     def resolve(self, location: str) -> VirtualObject:
-        """Return the object behind a location.
+        """Return the object at a location.
 
         Raises
         ------
         UnauthorizedVirtualChunkError
-            When no authorized prefix covers it, or it could leave its prefix.
+            No authorized prefix covers the location, or it could leave its prefix.
         NotFoundError
-            When it names a container that the repository does not have.
+            It names a container that the repository does not have.
         FormatError
-            When it is not a URL.
+            It is not a URL.
         """
         resolved = self._resolved.get(location)
         if resolved is None:
@@ -186,7 +186,7 @@ class VirtualResolver:
     ) -> VirtualObject:
         root_url, object_key = _root_url(parts), parts.path.lstrip("/")
         if parts.scheme == "file":
-            # The storage of a folder refuses to leave it, so the folder is as narrow as allowed.
+            # A storage cannot leave its folder, so the authorized folder is used as its root.
             folder = covering.path.rstrip("/")
             if folder == parts.path:
                 folder = folder.rpartition("/")[0]
@@ -208,7 +208,7 @@ class VirtualResolver:
         options, endpoint = container_storage_options(kind, container, self._options)
         if endpoint is not None and (parts.scheme, endpoint) != ("tigris", TIGRIS_ENDPOINT):
             self._check_endpoint(endpoint, location)
-        # Web servers redirect, and only this client lets the target be checked.
+        # Web servers redirect, and only the fsspec client can check the target.
         client: Literal["auto", "fsspec"] = "fsspec" if kind == "http" else "auto"
         return VirtualObject(
             location=Location(root_url, client=client, options=options), object_key=object_key
@@ -245,6 +245,6 @@ def _decoded(location: str) -> str:
 
 
 def _root_url(parts: UrlParts) -> str:
-    # Tigris speaks S3; its own scheme only stands for its endpoint.
+    # Tigris has the S3 API; its scheme only selects its endpoint.
     scheme = "s3" if parts.scheme == "tigris" else parts.scheme
     return f"{scheme}://{parts.authority}"

@@ -1,17 +1,17 @@
-"""Parses URLs of virtual chunks and of authorized prefixes, both by the same rules.
+"""Parses URLs of virtual chunks and of authorized prefixes by the same rules.
 
-A repository is untrusted, and its virtual references name bytes to fetch with the reader's network
-and credentials. The parts of a URL that are checked against authorized prefixes are those that are
-fetched: two ways to parse one URL would let a reference escape the check.
+A repository is untrusted, and its virtual references name bytes that are fetched with the reader's
+network and credentials. The parts of a URL that are checked against authorized prefixes are also
+those that are fetched, since parsing a URL in two ways would let a reference escape the check.
 
 Rules of this file
 ------------------
-1. The scheme is lower case; hosts of http are in ASCII, as they are connected to, without their
-   default port. Buckets are compared as they are.
-2. The path ends at ``?`` or ``#`` and is percent-decoded once, as the format asks. ``.`` and
-   ``..`` segments, plain or encoded, are refused, never resolved.
-3. A user name in front of the host is refused: the host of ``https://trusted.org@evil.org/`` is
-   evil.org. Azure's ``container@account`` is allowed, where ``@`` has another meaning.
+1. The scheme is lower case; hosts of http are in ASCII, as used for connections, without their
+   default port. Buckets are compared verbatim.
+2. The path ends at ``?`` or ``#`` and is percent-decoded once, as the format requires. ``.`` and
+   ``..`` segments, plain or encoded, are refused, not resolved.
+3. A user name before the host is refused: the host of ``https://trusted.org@evil.org/`` is
+   evil.org. Azure's ``container@account``, where ``@`` has another meaning, is allowed.
 4. A prefix covers whole path segments: ``s3://data/a`` covers ``s3://data/a/b``, not
    ``s3://data/abc``; ``s3://data`` does not cover ``s3://data-evil``.
 
@@ -34,12 +34,12 @@ _USER_IN_AUTHORITY: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
 class MalformedUrlError(IcechunkError):
-    """The string is not a URL that can be checked; the caller adds where it is from."""
+    """The string is not a URL that can be checked; the caller adds its origin to the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlParts:
-    """The parts of a URL that are compared and fetched.
+    """The parts of a URL, for authorizing and fetching.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class UrlParts:
     path: str
 
     def covers(self, other: UrlParts) -> bool:
-        """Return True if ``other`` is at or below this URL, as a prefix of segments."""
+        """Return True if ``other`` is at or below this URL, compared by path segments."""
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         if self.path in ("", "/"):
@@ -72,7 +72,7 @@ def parse_url(text: str) -> UrlParts:
     Raises
     ------
     MalformedUrlError
-        The string is not such a URL; the message does not repeat it.
+        The string is not a valid URL; the message does not repeat it.
     """
     match = _URL.match(text)
     if match is None:
@@ -109,7 +109,7 @@ def parse_url(text: str) -> UrlParts:
 
 
 def shown(location: str) -> str:
-    """Return a location for messages: without a query, which may hold a signature, and short."""
+    """Return a location for messages: shortened, and without a query, which may be a signature."""
     text = re.split(r"[?#]", location, maxsplit=1)[0]
     scheme, separator, rest = text.partition("://")
     if separator and "@" in rest.partition("/")[0] and scheme.lower() not in _USER_IN_AUTHORITY:

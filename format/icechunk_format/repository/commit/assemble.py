@@ -1,12 +1,12 @@
-"""Makes the manifests of a commit: rebuilds those that changed and keeps the rest.
+"""Makes the manifests of a commit: rebuilds changed ones and keeps the rest.
 
 Rules of this file
 ------------------
-1. What a session has written is used again: a commit that lost a race is planned again, and every
-   unchanged group of references keeps its files. Other writers'
-   changes to other arrays, or to other manifests of the same array, cost nothing here.
-2. Manifests are loaded together, as far as memory allows, since each load costs a round trip.
-3. Where extents of the base overlap, references that no reader finds are dropped.
+1. Files of a session are reused: after a lost race the commit is planned again, and every unchanged
+   group of references keeps its files. Changes of other writers to other arrays, or to other
+   manifests of the same array, cost nothing.
+2. Manifests are loaded in batches within a memory limit, since each load costs a round trip.
+3. If extents of the base overlap, references that no reader finds are dropped.
 
 Specification: "Chunk Manifest Files", ``ManifestFileInfoV2``.
 """
@@ -46,22 +46,14 @@ from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, Manifest
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
-# Limits of a batch to load: references by the counts in snapshots, and files.
+# Limits of a batch to load: references, by the counts in snapshots, and files.
 _REFS_AT_ONCE: Final = 2_000_000
 _FILES_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayManifests:
-    """The manifests of one array after a commit.
-
-    Parameters
-    ----------
-    refs
-        All of them.
-    files
-        Those that the base does not list.
-    """
+    """The manifests of one array after a commit; ``files`` are those absent from the base."""
 
     refs: ManifestRefs
     files: tuple[ManifestReceipt, ...]
@@ -79,7 +71,7 @@ class _Work:
     key: bytes
 
     def manifest_ids(self) -> list[ManifestId]:
-        """Return the manifests that have to be read: those of the base, then the receipts."""
+        """Return the manifests to read: those of the base, then those of receipts."""
         ids = [self.base.manifest_id(row) for row in self.group.base_rows.tolist()]
         return ids + [
             self.changes.receipts[row].manifest_id for row in self.group.receipt_rows.tolist()
@@ -110,8 +102,7 @@ class ManifestAssembler:
         arrays
             Arrays after the commit, with the manifests of the base, and their changes.
         joins_small
-            Whether small manifests of the base may be joined. Not after a lost race, which should
-            cost nothing here.
+            True to join small manifests of the base; False after a lost race, to reuse the files.
         """
         plans: list[tuple[NodeSnapshot, ManifestRefs, ChunkChanges, ArrayPlan]] = []
         works: list[list[_Work]] = []
@@ -148,7 +139,7 @@ class ManifestAssembler:
         cells: tuple[int, ...],
         group: RebuiltGroup,
     ) -> _Work:
-        # Everything that determines the files of the group.
+        # The digest covers everything that determines the files of the group.
         digest = hashlib.blake2b(digest_size=20)
         for part in (
             node.id.raw,
@@ -220,7 +211,7 @@ def _refs_of(manifest: Manifest, work: _Work) -> ChunkRefs:
 
 
 def _cost(work: _Work, listed: ManifestFiles) -> int:
-    """Return the references that a group has to read; a file counts as some, to bound files."""
+    """Return the cost of a group in references to read; each file adds some, to limit files."""
     receipts = [work.changes.receipts[row] for row in work.group.receipt_rows.tolist()]
     rows = work.group.base_rows
     refs = listed.counts_of(work.base.ids[rows]).sum()
@@ -257,10 +248,7 @@ def manifest_files_of(
 ) -> ManifestFiles:
     """Return all manifest files that arrays refer to.
 
-    Parameters
-    ----------
-    written
-        Files that the base does not list.
+    ``written`` are files that the base does not list.
     """
     new = files_of_receipts({receipt.manifest_id: receipt for receipt in written}.values())
     known = ManifestFiles.of(

@@ -2,15 +2,14 @@
 
 Order of writing
 ----------------
-1. Chunks were stored during the session, by it or by executors.
-2. Manifests of what changed, then the snapshot and its transaction log.
-3. ``repo`` (version 2) or the ref of the branch (version 1), on the condition that the branch is
-   still where the session began. This step makes the whole commit visible at once.
+1. Chunks are stored during the session, by it or by executors.
+2. Changed manifests are stored, then the snapshot and its transaction log.
+3. ``repo`` (version 2) or the ref of the branch (version 1) is replaced, on the condition that the
+   branch has not moved. This step makes the whole commit visible atomically.
 
-When the branch has moved, be it before step 2 or at step 3, the session is laid over the new tip
-(``conflicts``) and does step 2 for that; manifests that come out the same are not written again. A
-commit that fails deletes nothing: its objects are garbage, or belong to a commit that landed after
-all.
+If the branch has moved before step 2 or in step 3, the changes are rebased on the new tip
+(``conflicts``) and step 2 is repeated; unchanged manifests are not written again. A failed commit
+deletes nothing: its objects are garbage, or belong to a commit that landed after all.
 
 Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
 """
@@ -65,14 +64,14 @@ class CommitResult:
     snapshot_id
         The new snapshot.
     parent_id
-        The snapshot before it; after a rebase not the one that the session began with.
+        The parent of the new snapshot; after a rebase, not the base of the session.
     branch
         The branch that was moved.
     rebased
-        How often the session was first rebased over commits of other writers.
+        Number of rebases over commits of other writers before this commit.
     files_written, bytes_written
-        What was stored, by kind: ``chunks``, ``manifests``, ``snapshots``, ``transactions``.
-        Manifests and chunks that executors stored are not counted.
+        Number and bytes of stored files by kind: ``chunks``, ``manifests``, ``snapshots``,
+        ``transactions``. Files that executors stored are not counted.
     """
 
     snapshot_id: SnapshotId
@@ -85,14 +84,14 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVersion:
-    """A snapshot whose files are stored, while nothing refers to it yet."""
+    """A snapshot with stored files that no ref points to yet."""
 
     info: SnapshotInfo
     snapshot: Snapshot
     written: Written
 
     def landed(self, branch: str, *, rebased: int = 0) -> CommitResult:
-        """Return the commit, once a branch points to the snapshot."""
+        """Return the result of the commit after a branch was moved to the snapshot."""
         return CommitResult(
             snapshot_id=self.info.id,
             parent_id=self.info.parent_id,
@@ -111,7 +110,7 @@ class Written:
     bytes: dict[str, int] = field(default_factory=dict)
 
     def add(self, kind: str, files: int, size: int) -> None:
-        """Count files of a kind, of ``size`` bytes together."""
+        """Count files of a kind with ``size`` bytes in total."""
         self.files[kind] = self.files.get(kind, 0) + files
         self.bytes[kind] = self.bytes.get(kind, 0) + size
 
@@ -138,24 +137,24 @@ def store_snapshot(
     clock_is_known: bool = False,
     beside: Iterable[tuple[str, bytes]] = (),
 ) -> StoredVersion:
-    """Store snapshot and transaction log, after the manifests.
+    """Store a snapshot and its transaction log, after its manifests.
 
     Parameters
     ----------
     snapshot_id, log
         The id of the new version, and its log.
     base
-        The snapshot that precedes the new one in time.
+        The snapshot that the changes are based on, which must be older.
     nodes, files
         All nodes of the new version, and its list of manifest files.
     parent_id
         The parent of the new version: the base, or the parent of the base for an amendment.
     pruned_ancestor_tx_logs
-        For an amendment: the parts that it keeps from the snapshot that it replaces.
+        For an amendment: those of the snapshot that it replaces.
     clock_is_known
-        Whether this machine's clock was compared with the storage's a moment ago.
+        True if this machine's clock was just compared with the storage's.
     beside
-        Keys and bytes of other objects to store in the same step.
+        Keys and bytes of further objects to store concurrently.
     """
     now = now_in_microseconds()
     flushed_at = max(now, base.flushed_at + 1)
@@ -190,7 +189,7 @@ def store_snapshot(
 def planned_log(
     changes: ChangeSet, snapshot_id: SnapshotId, *, before: TransactionLog | None, spec_version: int
 ) -> EncodedLog:
-    """Return the log of changes; of an amendment, joined to the log ``before`` that it replaces."""
+    """Return the log of changes; for an amendment, combined with the log ``before`` it replaces."""
     log, touched = changes.transaction_log(snapshot_id), changes.touched()
     if before is not None:
         touched = joined_chunks(before, log, touched)
@@ -223,9 +222,9 @@ def store_nodes(
 
 
 def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> None:
-    """Refuse if the clocks of this machine and of the storage differ too much.
+    """Raise an error if the clocks of this machine and of the storage differ too much.
 
-    A snapshot from the future would keep other writers from committing until that time.
+    A snapshot from the future would prevent other writers from committing until that time.
     """
     key = snapshot_key(snapshot_id)
     found = storage.head(key)
@@ -246,7 +245,7 @@ def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> 
 def commit_metadata(
     given: Mapping[str, Any] | None, *, spec_version: int, rebased: int = 0, **notes: Any
 ) -> MetadataItems:
-    """Return the metadata of a snapshot: those of the user, and ``notes`` of libraries."""
+    """Return the metadata of a snapshot: the user's, and ``notes`` of this library."""
     values = checked_values(given)
     if rebased:
         notes["rebase_attempts"] = rebased
@@ -263,19 +262,19 @@ def commit_metadata(
 
 
 def pause_after_lost_race(attempt: int, took_s: float) -> None:
-    """Wait a random time, so that writers do not collide again and again.
+    """Wait a random time, so that writers do not collide repeatedly.
 
-    One of the racing writers wins each time, so pauses only save the work of the others. Growing
-    pauses would leave the storage idle towards the end. With four attempts as the longest pause,
-    about a third of the writers is at work.
+    One of the racing writers wins each time, so pauses only save work of the others, and growing
+    pauses would leave the storage idle. If the longest pause is four attempts, about a third of
+    the writers is active.
 
     Parameters
     ----------
     attempt
-        How often the race was lost.
+        Number of lost races.
     took_s
-        Seconds of the attempt that lost; estimates the time of other writers.
+        Seconds of the lost attempt, as an estimate for other writers.
     """
-    # One attempt is not significant: it may have been slow for other reasons.
+    # A single slow attempt is not significant, so the first pauses are limited.
     longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)
     time.sleep(random.uniform(0, longest))

@@ -1,22 +1,21 @@
-"""Decides which manifests of an array a commit keeps, takes over or rebuilds. Pure.
+"""Plans which manifests of an array a commit keeps, adopts from executors, or rebuilds. Pure.
 
-Sources are the manifests of the base and those that executors stored. A commit makes a list of
-manifests whose extents do not overlap, because readers take the first one whose extents hold a
-coordinate and look no further.
+Sources are the manifests of the base and those that executors stored. The extents of the resulting
+manifests do not overlap, because readers use only the first one whose extents contain a coordinate.
 
 Algorithm
 ---------
-1. A base manifest is dropped if it is clipped away, or if new references fill its extents; it is
-   not even read.
-2. References that were set or deleted inside the extents of a source make it dirty: it has to be
-   rebuilt with them. So do a clip that cuts it, and extents that overlap another source.
+1. A base manifest is dropped without reading it if it is outside of ``clip``, or if new references
+   fill its extents.
+2. A source is rebuilt if references inside its extents were set or deleted, if ``clip`` cuts it, or
+   if its extents overlap another source.
 3. The other references form fresh groups: one for each cell of the manifest splitting, and for each
    side of the box around all sources, so that appended chunks do not overlap it.
-4. Fresh groups and dirty sources are joined with whatever their boxes overlap, until nothing
-   overlaps. Everything else is kept, or taken over from executors, by id.
-5. Appending leaves small manifests behind. If a cell has many, the newest are joined as well,
-   unless that overlaps others: reading should not slow down with the number of commits. Their
-   number is bounded, so that the cost of a commit still depends on its changes only.
+4. Fresh groups and rebuilt sources are joined with all sources that their boxes overlap, until
+   nothing overlaps. All other sources are kept, or adopted from executors, by id.
+5. Appending creates small manifests. If a cell has many, the newest are also joined, unless that
+   overlaps others, so that reads do not slow down with the number of commits. Their number is
+   bounded, so that the cost of a commit still depends on its changes only.
 
 Specification: "Chunk Manifest Files", ``ManifestRef``.
 """
@@ -43,10 +42,10 @@ from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 
 SMALL_MANIFEST: Final = 1_000
-"""Manifests of fewer references are small: rebuilding one costs little."""
+"""Manifests with fewer references are small, so that rebuilding them costs little."""
 
 MAX_SMALL_MANIFESTS: Final = 16
-"""If a cell has so many small manifests, that many of them are joined."""
+"""If a cell has this many small manifests, as many of them are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +55,9 @@ class RebuiltGroup:
     Parameters
     ----------
     base_rows
-        int64: manifests of the base whose references go in.
+        int64: manifests of the base whose references are included.
     receipt_rows
-        int64: executors' manifests whose references go in.
+        int64: executors' manifests whose references are included.
     pending_rows
         int64, ascending: rows of the references that were set.
     """
@@ -70,16 +69,16 @@ class RebuiltGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayPlan:
-    """The manifests of one array that a commit keeps, takes over and rebuilds.
+    """The manifests of one array that a commit keeps, adopts and rebuilds.
 
     Parameters
     ----------
     kept_rows
-        int64: manifests of the base that stay.
+        int64: manifests of the base that are kept.
     taken_rows
-        int64: executors' manifests that are used as they are.
+        int64: executors' manifests that are used unchanged.
     groups
-        What has to be written.
+        The manifests to write.
     """
 
     kept_rows: NDArray[np.int64]
@@ -95,15 +94,15 @@ class ManifestPlanner:
     Parameters
     ----------
     base
-        Its manifests before.
+        The manifests of the array in the base.
     changes
-        What was done to its chunks.
+        The changes of its chunks.
     cells
         Chunks per manifest along each axis, by the splitting rules of the repository.
     counts
         int64, shape (len(base),): references in each manifest of the base.
     joins_small
-        Whether small manifests may be joined, step 5.
+        True to join small manifests, step 5.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class ManifestPlanner:
         self.boxes = np.concatenate([base.extents, receipts])
         self.is_alive = np.ones(len(self.boxes), dtype=np.bool_)
         self.is_dirty = np.zeros(len(self.boxes), dtype=np.bool_)
-        # Which source each pending reference falls into; -1 for none.
+        # The source whose extents contain each pending reference; -1 for none.
         self.owner = np.full(len(self.refs), -1, dtype=np.int64)
 
     def plan(self) -> ArrayPlan:
@@ -153,7 +152,7 @@ class ManifestPlanner:
         base = slice(0, self.num_base)
         if self.changes.replaces_all:
             self.is_alive[base] = False
-        # A manifest without room for a chunk holds none.
+        # A manifest with empty extents has no chunks.
         self.is_alive[base] &= (self.boxes[base, :, 0] < self.boxes[base, :, 1]).all(axis=1)
         if self.changes.clip is not None:
             limit = np.array(self.changes.clip, dtype=np.int64)
@@ -172,7 +171,8 @@ class ManifestPlanner:
         for block in overlapping_pairs(self.boxes[alive]):
             pairs = np.sort(alive[block], axis=1)
             lower, upper = pairs[:, 0], pairs[:, 1]
-            # Base manifests come first, so the upper one of a pair is a receipt or both are base.
+            # Receipts are numbered after the base, so if the upper of a pair is not one, neither
+            # is.
             with_receipt = upper >= self.num_base
             lower, upper = lower[with_receipt], upper[with_receipt]
             inner, outer = self.boxes[lower], self.boxes[upper]
@@ -200,7 +200,7 @@ class ManifestPlanner:
                     self.owner[rows] = source
 
     def _fresh_groups(self) -> list[NDArray[np.int64]]:
-        """Return rows of pending references that no source owns, by side and cell."""
+        """Return rows of pending references outside of all sources, grouped by side and cell."""
         rows = np.flatnonzero(self.owner < 0)
         if not len(rows):
             return []
@@ -222,7 +222,7 @@ class ManifestPlanner:
         fixed = np.concatenate([~self.is_dirty[numbers], np.zeros(len(fresh), dtype=np.bool_)])
         groups = joined_groups(boxes, fixed)
         taken = [box_around(boxes[group]) for group in groups]
-        # Small manifests come from appends, so only appends join them.
+        # Appends create small manifests, so only appends join them.
         for pool in self._small_pools(groups, numbers) if fresh and self.joins_small else ():
             groups += self._joinable(pool, boxes, taken)
         return [self._group(group, numbers, fresh) for group in groups]
@@ -257,7 +257,7 @@ class ManifestPlanner:
         first = extents[:, :, 0] // self.cells
         in_one = (first == (extents[:, :, 1] - 1) // self.cells).all(axis=1)
         parts = grouped_rows(first[in_one])
-        # New manifests are put behind the old ones, so the last of a list is the newest.
+        # New manifests are listed after old ones, so the last is the newest.
         return [
             free[in_one][part[-MAX_SMALL_MANIFESTS:]]
             for part in parts
@@ -267,7 +267,7 @@ class ManifestPlanner:
     def _joinable(
         self, pool: NDArray[np.int64], boxes: NDArray[np.uint32], taken: list[NDArray[np.uint32]]
     ) -> list[NDArray[np.int64]]:
-        """Return the parts of a pool that can be joined without overlapping anything else.
+        """Return the parts of a pool that can be joined without overlapping other manifests.
 
         ``taken`` holds the boxes of rebuilt manifests; those of the parts are added to it.
         """

@@ -1,13 +1,13 @@
 """Reads the chunk references of an array in boxes of bounded size.
 
 Maintenance reads all references of an array, which may not fit into memory. So the chunk grid is
-cut into boxes of about as many references as one file may hold, estimated from the extents and
-counts that snapshots list, and each box is read by itself.
+cut into boxes of about as many references as one file may contain, estimated from the extents and
+counts in snapshots, and each box is read separately.
 
 Rules of this file
 ------------------
-1. A reference counts only if readers find it: inside the extents of its manifest, and of
-   overlapping manifests in the first one.
+1. Only references that readers find are returned: inside the extents of their manifest and outside
+   those of earlier manifests.
 2. Cells of a grid are not enumerated: a grid may have more cells than references.
 3. Memory: the references of one box, and the decoded manifests of ``_REFS_AT_ONCE`` references.
 
@@ -48,7 +48,7 @@ class ListedManifests:
     extents
         uint32, shape (n, ndim, 2).
     counts, sizes
-        int64, shape (n,): references in each file, and its bytes; 0 where unknown.
+        int64, shape (n,): references in each file, and its bytes; 0 if unknown.
     """
 
     ids: NDArray[np.uint8]
@@ -79,12 +79,12 @@ class ListedManifests:
         )
 
     def meeting(self, box: NDArray[np.int64]) -> ListedManifests:
-        """Return those whose extents share a chunk with a box, shape (ndim, 2)."""
+        """Return the manifests whose extents overlap a box, shape (ndim, 2)."""
         return self.take(meeting(self.extents, box))
 
 
 def manifest_keys(refs: ManifestRefs) -> NDArray[np.void]:
-    """Return for each manifest of an array a value that identifies its id and extents."""
+    """Return a key for each manifest of an array, made of its id and extents."""
     n = len(refs)
     extents = np.ascontiguousarray(refs.extents, dtype="<u4").reshape(n, 2 * refs.ndim)
     rows = np.concatenate([refs.ids, extents.view(np.uint8).reshape(n, 8 * refs.ndim)], axis=1)
@@ -97,10 +97,7 @@ def references_in(
 ) -> ChunkRefs:
     """Return the references of an array in a box.
 
-    Parameters
-    ----------
-    manifests
-        At least all of its manifests that meet the box.
+    ``manifests`` include all manifests of the array that overlap the box.
     """
     wanted = manifests.meeting(box)
     overlaps = any(True for _ in overlapping_pairs(wanted.extents))
@@ -121,14 +118,14 @@ def references_in(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoxOfReferences:
-    """A part of a chunk grid that is read at once.
+    """A part of a chunk grid that is read in one step.
 
     Parameters
     ----------
     box
         int64, shape (ndim, 2): start and end (exclusive) per axis.
     rows
-        int64, ascending: the manifests that reach into it.
+        int64, ascending: the manifests that overlap it.
     references
         Estimated number of references in it.
     """
@@ -141,10 +138,10 @@ class BoxOfReferences:
 def cut_into_boxes(
     extents: NDArray[np.uint32], counts: NDArray[np.int64], cells: tuple[int, ...], max_refs: int
 ) -> Iterator[BoxOfReferences]:
-    """Cut the box around manifests until each part holds about ``max_refs`` references.
+    """Cut the box around manifests until each part has about ``max_refs`` references.
 
-    Boxes are halved by weight, along borders of cells if possible; inside of a cell preferably
-    where no manifest is cut.
+    Boxes are halved by weight, along borders of cells if possible; within a cell, preferably
+    between manifests.
 
     Parameters
     ----------
@@ -182,7 +179,7 @@ def cut_into_boxes(
 def _cut(
     boxes: NDArray[np.int64], weights: NDArray[np.float64], cells: NDArray[np.int64]
 ) -> tuple[int, int] | None:
-    """Return an axis and a coordinate at which boxes are halved by weight; None for one chunk."""
+    """Return the axis and coordinate that halve boxes by weight; None for a single chunk."""
     if not len(cells):
         return None
     low, high = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
@@ -205,7 +202,7 @@ def _cut(
 
 
 def _median(ranges: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Return the coordinate below which about half of the weight of ranges, shape (n, 2), is."""
+    """Return the weighted median coordinate of ranges, shape (n, 2)."""
     if len(ranges) == 1:
         return float(ranges[0].mean())
     centres = ranges.mean(axis=1)
@@ -215,7 +212,7 @@ def _median(ranges: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
 
 
 def _gaps(ranges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the coordinates, ascending, at which ranges can be parted without cutting one."""
+    """Return the coordinates, ascending, that separate ranges without cutting any."""
     ordered = ranges[np.argsort(ranges[:, 0], kind="stable")]
     reached = np.maximum.accumulate(ordered[:, 1])[:-1]
     starts = ordered[1:, 0]

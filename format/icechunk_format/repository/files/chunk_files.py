@@ -1,7 +1,7 @@
 """Stores encoded chunks: small ones in their reference, others as separate objects.
 
-Objects have random names, which readers cannot find before a commit refers to them, so a repeated
-or failed task leaves only garbage.
+Objects have random names and are invisible until a commit refers to them, so repeated or failed
+tasks leave only garbage.
 
 Specification: "Chunk Files", ``inline_chunk_threshold_bytes``.
 """
@@ -40,7 +40,7 @@ def store_chunks(
     payloads
         n encoded chunks, none empty.
     inline_threshold
-        Chunks of up to so many bytes become part of their reference.
+        Chunks of up to this many bytes are stored in their reference.
     """
     at = checked_coords(coords)
     if len(at) != len(payloads):
@@ -59,7 +59,7 @@ def store_chunks(
     inline_rows, own_rows = np.flatnonzero(is_inline), np.flatnonzero(~is_inline)
     raw = secrets.token_bytes(CHUNK_ID_SIZE * len(own_rows))
     ids = np.frombuffer(raw, dtype=np.uint8).reshape(-1, CHUNK_ID_SIZE)
-    # Checked before anything is stored: repeated coordinates are refused here.
+    # Raises for repeated coordinates before anything is stored.
     kinds = [ChunkRefs.empty(at.shape[1])]
     if len(own_rows):
         kinds.append(native_refs(at[own_rows], ids, sizes[own_rows]))
@@ -73,7 +73,7 @@ def store_chunks(
 
 
 def put_in_batches(storage: Storage, objects: Iterable[tuple[str, bytes]], max_bytes: int) -> None:
-    """Store objects concurrently, those of about ``max_bytes`` at a time."""
+    """Store objects concurrently, in batches of about ``max_bytes``."""
     sized = ((item, len(item[1])) for item in objects)
     for batch in sized_batches(sized, _OBJECTS_PER_BATCH, max_bytes):
         storage.put_many(batch)

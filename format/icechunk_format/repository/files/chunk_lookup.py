@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. The first ``ManifestRef`` whose extents contain a chunk decides; a chunk that is not in that
-   manifest is missing, even if a later manifest lists it. Extents must not overlap; damaged
-   repositories are read as all readers read them.
-2. Only manifests that may hold a wanted chunk are opened, all of them together.
-3. References stay columns: a chunk is a row number, never a Python object.
+1. Only the first ``ManifestRef`` whose extents contain a chunk is used: a chunk that is absent from
+   that manifest is missing, even if a later manifest lists it. The format forbids overlapping
+   extents; this rule gives the same result as other readers for damaged repositories.
+2. Only manifests that may contain a wanted chunk are read, all of them together.
+3. References are columns: a chunk is a row number, not a Python object.
 
 Specification: "Snapshot file", ``ManifestRef``; "Chunk manifest files".
 """
@@ -37,7 +37,7 @@ def visible_rows(
 ) -> NDArray[np.int64]:
     """Return the rows of one manifest's references that readers find in a box, ascending.
 
-    Readers find a chunk inside the extents of its manifest, unless it is also inside those of an
+    A chunk is found inside the extents of its manifest, unless it is also inside those of an
     earlier manifest of the array.
 
     Parameters
@@ -47,7 +47,7 @@ def visible_rows(
     extents, box
         Shape (ndim, 2).
     earlier
-        Extents of the manifests before this one in the array's list, shape (n, ndim, 2).
+        Extents of the preceding manifests in the array's list, shape (n, ndim, 2).
     """
     low, high = np.maximum(extents[:, 0], box[:, 0]), np.minimum(extents[:, 1], box[:, 1])
     rows = refs.select_box(low.tolist(), high.tolist())
@@ -57,7 +57,7 @@ def visible_rows(
 
 
 def refs_of_array(manifest: Manifest, node_id: NodeId, path: str, ndim: int) -> ChunkRefs | None:
-    """Return the references of one array in a manifest, if it has any."""
+    """Return the references of one array in a manifest, or None if it has none."""
     entry = manifest.array(node_id)
     if entry is None or entry.refs.ndim == ndim:
         return None if entry is None else entry.refs
@@ -103,10 +103,7 @@ class ChunkLookup:
     def find(self, coords: NDArray[np.uint32]) -> FoundChunks:
         """Find chunks by their coordinates.
 
-        Parameters
-        ----------
-        coords
-            ``uint32 (m, ndim)``, no row twice.
+        ``coords`` are ``uint32 (m, ndim)``, rows distinct.
         """
         owners = self._owners(coords)
         wanted = np.unique(owners)
@@ -128,10 +125,7 @@ class ChunkLookup:
     ) -> list[tuple[ChunkRefs, NDArray[np.int64]]]:
         """Return the references with coordinates in ``[lower, upper)``, manifest by manifest.
 
-        Returns
-        -------
-        list
-            Pairs of references and ascending row numbers; empty ones are left out.
+        Returns pairs of references and ascending row numbers, without empty ones.
         """
         box = np.stack([np.asarray(lower, np.int64), np.asarray(upper, np.int64)], axis=-1)
         _, wanted = clip(self._extents, box)
@@ -143,20 +137,13 @@ class ChunkLookup:
     ) -> list[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
         """Return the references in some manifests of the array that readers find.
 
-        Parameters
-        ----------
-        start, stop
-            Indices in the array's list of manifests.
-
-        Returns
-        -------
-        list
-            For each manifest with references: its id, the references, ascending row numbers.
+        ``start`` and ``stop`` are indices in the array's list of manifests. For each manifest with
+        references, its id, the references and ascending row numbers are returned.
         """
         extents = self._extents[start:stop]
         if not len(extents):
             return []
-        # Only manifests that meet the box around the wanted ones can overlap them.
+        # Only manifests that overlap the box around the wanted ones can hide their references.
         around = box_around(extents)
         before = clip(self._extents[:start], around)[0]
         wanted = np.arange(start, stop, dtype=np.int64)
@@ -177,7 +164,7 @@ class ChunkLookup:
                     yield int(wanted[at]), refs, rows
 
     def _owners(self, coords: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return the number of the manifest that decides on each chunk, or -1."""
+        """Return the index of the first manifest whose extents contain each chunk, or -1."""
         points = coords.astype(np.int64)
         if not len(points) or not len(self._extents):
             return np.full(len(points), -1, dtype=np.int64)
@@ -193,7 +180,7 @@ class ChunkLookup:
         return owners
 
     def _tables(self, wanted: NDArray[np.int64]) -> list[ChunkRefs | None]:
-        """Load manifests and return this array's references in each, if any."""
+        """Load manifests; return this array's references in each, None if it has none."""
         raw = self._manifests.ids[wanted]
         sizes = self._manifest_files.sizes_of(raw).tolist()
         manifests = load_manifests(self._storage, ManifestId.many(raw.tobytes()), sizes)
@@ -212,5 +199,5 @@ def _joined(
         return FoundChunks(refs=refs, rows=rows, positions=positions)
     refs = ChunkRefs.concat([table.take(np.sort(rows)) for table, rows, _ in found])
     positions = np.sort(np.concatenate([part for _, _, part in found]))
-    # Joined references are sorted again, so their rows are looked up again.
+    # Joining sorts the references, so their rows are looked up again.
     return FoundChunks(refs=refs, rows=refs.find(coords[positions]), positions=positions)

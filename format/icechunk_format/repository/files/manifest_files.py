@@ -1,15 +1,14 @@
 """Writes chunk references into manifest files, on executors or for a commit on the driver.
 
-An executor writes the references of its chunks itself and hands a ``ManifestReceipt`` to the
-driver, which uses the file as it is. So the driver's work does not grow with the number of chunks
-of a commit.
+An executor writes the references of its chunks to a file and returns a ``ManifestReceipt`` to the
+driver, which uses the file unchanged. So the driver's work does not grow with the number of chunks.
 
 Rules of this file
 ------------------
-1. A file holds the references of one array, at most ``max_refs`` of them, and stays far below the
-   2 GiB that readers accept. More are cut along the leading axis that varies, so that the boxes
+1. A file contains at most ``max_refs`` references of one array, and stays far below the 2 GiB that
+   readers accept. More references are split along the leading axis that varies, so that the boxes
    around the parts do not overlap.
-2. Files are stored in batches of bounded size; nothing is stored for no references.
+2. Files are stored in batches of bounded size; no file is stored without references.
 3. Sizes are those of the stored objects, and extents are tight.
 
 Specification: "Chunk Manifest Files", ``ManifestFileInfo``.
@@ -37,7 +36,7 @@ from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.storage.protocol import Storage
 
 MAX_REFS_PER_MANIFEST: Final = 1_000_000
-# Readers refuse 2 GiB before compression; the size of a row is only an estimate here.
+# Readers refuse 2 GiB before compression; sizes of rows are estimates.
 _MAX_BYTES_PER_MANIFEST: Final = 2**30
 _BYTES_PER_REF: Final = 80
 _BYTES_PER_BATCH: Final = 64 * 2**20
@@ -45,14 +44,14 @@ _BYTES_PER_BATCH: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestReceipt:
-    """A stored manifest file that no commit refers to yet; small and picklable.
+    """A stored manifest file that no commit refers to yet, as a small picklable value.
 
     Parameters
     ----------
     extents
         Start and end (exclusive) per axis of ``coords``, tight.
     coords
-        The chunks in it that count: all of them, until a session drops or hides some.
+        The chunks in it that are used: all of them, unless a session drops or hides some.
     """
 
     manifest_id: ManifestId
@@ -63,23 +62,23 @@ class ManifestReceipt:
 
     @property
     def is_whole(self) -> bool:
-        """True if every reference in the file counts."""
+        """True if every reference in the file is used."""
         return self.coords.count == self.num_chunk_refs
 
     def only(self, coords: NDArray[np.uint32]) -> ManifestReceipt:
-        """Return the receipt of the same file of which only these chunks count."""
+        """Return a receipt of the same file in which only these chunks are used."""
         left = CoordSet.of(coords)
         extents = tuple((low, high) for low, high in left.bounds().tolist())
         return replace(self, coords=left, extents=extents)
 
     def pick(self, refs: ChunkRefs) -> ChunkRefs:
-        """Return those references of the file that count."""
+        """Select the references of the file that are used."""
         return refs if self.is_whole else refs.take(self.coords.contains(refs.coords))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFormat:
-    """Settings for writing manifest files; small, for executors."""
+    """Settings for writing manifest files, as a small value for executors."""
 
     spec_version: int
     config: RepositoryConfig = field(default_factory=RepositoryConfig)
@@ -103,8 +102,8 @@ def store_manifests(
     Parameters
     ----------
     parts
-        Node id of an array and references of it, in parts, each of which gets a file or more. Parts
-        are drawn one by one, so that they need not be in memory together.
+        Node id of an array, and parts of its references; each part becomes one or more files.
+        Parts are consumed one by one, so they need not be in memory together.
 
     Returns
     -------
@@ -153,9 +152,9 @@ def limited(refs: ChunkRefs, max_refs: int) -> Iterator[ChunkRefs]:
 def _cuts(
     coords: NDArray[np.uint32], total: NDArray[np.float64], axis: int, start: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Cut sorted rows between values of an axis; rows of one value too many, along the next.
+    """Cut sorted rows between values of an axis; too many rows of one value along the next axis.
 
-    ``total`` is the weight before each row, and after the last; a part weighs at most 1.
+    ``total`` is the cumulative weight before each row and after the last; a part weighs at most 1.
     """
     n = len(coords)
     if total[n] - total[0] <= 1 or axis == coords.shape[1]:
@@ -165,7 +164,7 @@ def _cuts(
     at = 0
     while at < len(edges) - 1:
         begin = int(edges[at])
-        # The last edge up to which the rows still fit; 1e-9 forgives the rounding of the sums.
+        # The last edge up to which the rows fit; 1e-9 tolerates rounding of the sums.
         fits = int(np.searchsorted(total[edges], total[begin] + 1 + 1e-9, side="right")) - 1
         stop = max(fits, at + 1)
         end = int(edges[stop])

@@ -1,20 +1,21 @@
 """Fetches and decodes snapshots, manifests and transaction logs, each once per process.
 
-Tasks of a scan need the same few manifests, so one cache per process holds decoded files for all
+Tasks of a scan need the same few manifests, so a cache per process keeps decoded files for all
 threads.
 
 Rules of this file
 ------------------
-1. The cache is bounded in bytes, not in entries: a manifest is a hundred bytes or a gigabyte.
-2. Two threads that need one file fetch it once; the second waits for the first.
+1. The cache is bounded in bytes, not in entries, since a manifest has a hundred bytes or a
+   gigabyte.
+2. If two threads need the same file, one fetches it and the other waits.
 3. Only files that never change are kept. Snapshots of spec version 1 are read each time, since
-   expiration overwrites them in place; and so is the initial snapshot, whose id a repository that
-   was deleted and created again shares with the earlier one.
-4. A file must hold the id of its key. Otherwise one object was copied over another.
-5. Files are kept for one location with its options: two servers may hold other files under one
-   URL, and another caller's credentials may not reach them.
-6. A forked process starts with an empty cache: a lock that another thread of the parent held would
-   stay locked.
+   expiration overwrites them in place, and so is the initial snapshot, whose id is the same in a
+   repository that was deleted and created again.
+4. The id in a file must match its key, or one object was copied over another.
+5. Files are cached by location and options: two servers may have different files under one URL, and
+   another caller's credentials may not allow access.
+6. A forked process starts with an empty cache, since a lock held by another thread of the parent
+   would never be released.
 
 Specification: "Snapshots", "Chunk manifest files", "Transaction logs".
 """
@@ -46,7 +47,7 @@ from icechunk_format.storage.protocol import ReadRequest, Storage
 CACHE_BYTES_VARIABLE = "ICECHUNK_SPARK_METADATA_CACHE_BYTES"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
 
-# Bytes of one Python object of each kind beside its arrays, measured to within a factor of two.
+# Bytes of one Python object of each kind without its arrays, measured to within a factor of two.
 _NODE_COST = 1_000
 _NODE_ID_COST = 120
 _FILE_COST = 1_000
@@ -56,16 +57,16 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[V]):
-    """A loaded value, and the bytes that keeping it costs; None forbids keeping it."""
+    """A loaded value and its cost in bytes; None if it must not be cached."""
 
     value: V
     cost: int | None
 
 
 class ObjectCache:
-    """Least-recently-used values within a budget of bytes, each loaded by one thread only.
+    """Cache of values within a budget of bytes, each loaded by one thread only.
 
-    A value larger than the budget is returned and not kept.
+    The least recently used values are dropped first. A value larger than the budget is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -81,13 +82,13 @@ class ObjectCache:
         return self._used
 
     def resize(self, max_bytes: int) -> None:
-        """Change the budget and drop what no longer fits."""
+        """Change the budget, and drop values that no longer fit."""
         with self._lock:
             self._max_bytes = max_bytes
             self._shrink()
 
     def clear(self) -> None:
-        """Drop every kept value. Loads under way finish and are kept."""
+        """Drop all values; loads in progress finish and are kept."""
         with self._lock:
             self._kept.clear()
             self._used = 0
@@ -102,8 +103,8 @@ class ObjectCache:
         keys
             One hashable for each value; repeated keys are loaded once.
         load
-            Called outside the lock with the positions (in ``keys``) of the values to load; it
-            returns them in that order. What it raises reaches the caller.
+            Called outside the lock with the positions (in ``keys``) of the values to load; returns
+            them in that order. Its exceptions propagate to the caller.
         """
         values: dict[Hashable, V] = {}
         hits = 0
@@ -124,12 +125,12 @@ class ObjectCache:
                     else:
                         self._loading[key] = mine[key] = Future()
                         positions.append(position)
-            # Own loads come first, so two threads never wait for one another forever.
+            # This thread's loads are done first, so that two threads never deadlock.
             if positions:
                 values.update(self._load_own(keys, positions, mine, load))
             for key, under_way in theirs.items():
-                # A failed load of another thread is repeated here: a cancelled task or a timeout
-                # concerns that thread only.
+                # A failed load of another thread is repeated here, since a cancelled task or a
+                # timeout concerns that thread only.
                 if under_way.exception() is None:
                     values[key] = under_way.result()
         count(hits=hits)
@@ -161,7 +162,7 @@ class ObjectCache:
         return {key: item.value for key, item in loaded.items()}
 
     def keep(self, key: Hashable, item: Loaded[Any]) -> None:
-        """Keep a value if it may be kept and fits the budget."""
+        """Keep a value if that is allowed and fits the budget."""
         with self._lock:
             if item.cost is not None and item.cost <= self._max_bytes and key not in self._kept:
                 self._kept[key] = item
@@ -203,7 +204,7 @@ def metadata_cache() -> ObjectCache:
 class _Kind:
     """A kind of metadata file.
 
-    ``decode`` takes the bytes, the key, and the size that a snapshot lists, if known.
+    ``decode`` takes the bytes, the key, and the size recorded in a snapshot, if known.
     """
 
     name: str
@@ -243,7 +244,7 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
 
 
 def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
-    """Raise FormatError if a file holds another id than its key."""
+    """Raise FormatError if the id in a file does not match its key."""
     if found != wanted:
         raise FormatError(
             f"the file holds the id {found}, its key {wanted}; another file was copied over it",
@@ -269,8 +270,8 @@ def _kept_snapshot(snapshot: Snapshot) -> Loaded[Snapshot]:
 
 
 def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
-    """Keep a snapshot that was just stored, so that the next load need not decode it."""
-    # Version 2 does not store the parent, so it would not be read either.
+    """Cache a snapshot that was just stored, so that the next load need not decode it."""
+    # Version 2 does not store the parent, so a snapshot read from its file has none.
     kept = _kept_snapshot(replace(snapshot, parent_id=None))
     metadata_cache().keep((storage.cache_scope, snapshot_key(snapshot.id)), kept)
 
@@ -278,13 +279,10 @@ def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
 def load_manifests(
     storage: Storage, manifest_ids: Sequence[ManifestId], size_hints: Sequence[int | None]
 ) -> list[Manifest]:
-    """Fetch and decode several manifest files at once, in the order of ``manifest_ids``.
+    """Fetch and decode several manifest files, in the order of ``manifest_ids``.
 
-    Parameters
-    ----------
-    size_hints
-        The sizes in bytes that the snapshot lists, None or 0 if unknown; for messages about damaged
-        files.
+    ``size_hints`` are the sizes in bytes that the snapshot lists, None or 0 if unknown, for
+    messages about damaged files.
     """
     return _load(storage, [(_MANIFEST, *one) for one in zip(manifest_ids, size_hints, strict=True)])
 
@@ -295,9 +293,9 @@ def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> Transacti
     Raises
     ------
     NotFoundError
-        It does not exist, as for the root snapshot of spec version 1.
+        The log does not exist, as for the root snapshot of spec version 1.
     FormatError
-        When the file is damaged or belongs to another id.
+        The file is damaged or belongs to another id.
     """
     [log] = _load(storage, [(_LOG, snapshot_id, None)])
     return log  # type: ignore[no-any-return]
@@ -311,9 +309,9 @@ def _decode_log(data: bytes, object_key: str, _: int | None) -> Loaded[Transacti
 def load_newer_versions(
     storage: Storage, log_ids: Sequence[SnapshotId], tip: SnapshotId
 ) -> tuple[list[TransactionLog], Snapshot]:
-    """Fetch the logs of some snapshots and the newest snapshot, all at the same time.
+    """Fetch the logs of some snapshots and the newest snapshot, all concurrently.
 
-    A writer that lost a race needs both before it can try again.
+    After a lost race, a writer needs both before it can retry.
     """
     *logs, snapshot = _load(
         storage, [*((_LOG, log_id, None) for log_id in log_ids), (_SNAPSHOT, tip, None)]

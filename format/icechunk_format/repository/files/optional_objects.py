@@ -1,6 +1,6 @@
-"""Fetches objects that need not exist, such as refs and ``config.yaml`` of spec version 1.
+"""Fetches objects that may not exist, such as refs and ``config.yaml`` of spec version 1.
 
-A missing object is None; a missing bucket is an error.
+Functions return None for a missing object, and raise for a missing bucket.
 """
 
 from __future__ import annotations

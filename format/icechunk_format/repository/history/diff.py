@@ -1,14 +1,14 @@
-"""Lists the changes between two snapshots, by node path, from transaction logs alone.
+"""Lists the changes between two snapshots, by node path, from transaction logs only.
 
 Neither manifests nor chunks are read: each snapshot has a log of the nodes and chunks that it
-changed, and the logs between two snapshots add up.
+changed, and the logs between two snapshots are combined.
 
 Algorithm
 ---------
 1. Walk from the newer snapshot to the older one, which must be an ancestor.
-2. Add up the logs, with those of ancestors that expired in between.
-3. Node ids become paths by the newer snapshot, or by the older one for deleted nodes. A node that
-   was created and deleted again in between is left out.
+2. Combine the logs, including those of ancestors that expired in between.
+3. Convert node ids to paths in the newer snapshot, or in the older one for deleted nodes. Nodes
+   that were created and deleted in between are omitted.
 
 Specification: "Transaction logs"; ``pruned_ancestor_tx_logs`` is of spec 2.1.
 """
@@ -52,15 +52,15 @@ class Changes:
     deleted_groups, deleted_arrays
         Paths of deleted nodes in the older snapshot, sorted.
     updated_groups, updated_arrays
-        Paths of nodes whose metadata were changed, sorted; also new and deleted ones, if another
-        commit changed them.
+        Paths of nodes with changed metadata, sorted; also new and deleted ones, if another commit
+        changed them.
     updated_chunks
         Path of an array to the chunks that were written or deleted: uint32, shape (n, ndim), sorted
-        and without repeats. Of an array that was deleted and created again, those of the new one.
+        and distinct. If an array was deleted and created again, those of the new one.
     moved_nodes
-        Moves in the order in which they happened.
+        Moves in the order of the commits.
     missing_logs
-        Ids of snapshots without log, whose changes are missing here.
+        Ids of snapshots without a log, whose changes are not included.
     """
 
     new_groups: tuple[NodePath, ...] = ()
@@ -112,10 +112,10 @@ def add_up(
     """Return the changes that ``logs`` (oldest first) made to ``older``, leading to ``newer``."""
     was_at = {node.id: node.path for node in older.nodes}
     is_at = {node.id: node.path for node in newer.nodes}
-    # A node that both snapshots have is listed by its newer path.
+    # A node in both snapshots is listed under its newer path.
     path_of = was_at | is_at
     relocated = {node_id for log in logs for node_id in log.relocated_nodes}
-    # A relocated node is not new if the older snapshot has it, nor deleted if the newer has it.
+    # A relocated node is not new if the older snapshot has it, nor deleted if the newer one does.
     unchanged = {"new": relocated & was_at.keys(), "deleted": relocated & is_at.keys()}
 
     def paths(name: str) -> tuple[NodePath, ...]:
@@ -138,7 +138,7 @@ def _moves(
     was_at: Mapping[NodeId, NodePath],
     is_at: Mapping[NodeId, NodePath],
 ) -> Iterator[Move]:
-    """Yield all moves; paths of relocated nodes, which logs lack, are derived."""
+    """Yield all moves; those of relocated nodes are derived, since logs do not record them."""
     path_of = dict(was_at)
     for number, log in enumerate(logs):
         for move in log.moved_nodes:
@@ -161,8 +161,8 @@ def _updated_chunks(
         for node_id, coords in log.updated_chunks.items():
             if node_id in path_of:
                 parts.setdefault(node_id, []).append(coords)
-    # If an array was deleted and another one took its path, only the chunks of the newer one
-    # count: they may even differ in dimensions.
+    # If another array has the path of a deleted one, only chunks of the newer array are listed;
+    # the two may differ in dimensions.
     current = {node.id for node in newer.nodes}
     found: dict[NodePath, NDArray[np.uint32]] = {}
     for node_id in sorted(parts, key=lambda node_id: node_id in current):

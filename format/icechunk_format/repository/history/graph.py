@@ -1,6 +1,6 @@
 """The graph of branches and tags: every snapshot that they reach, children before parents.
 
-A snapshot has one parent, so the graph is a forest, which a list in this order describes.
+A snapshot has one parent, so the graph is a forest, represented by a list in this order.
 
 Specification: "Repo Info File", ``SnapshotInfo``; version 1: "Refs".
 """
@@ -50,7 +50,7 @@ def newest_first(
 ) -> list[SnapshotInfo]:
     """Return tips and their ancestors: children before parents, then the newest first.
 
-    A parent that is not among ``snapshots`` ends its line.
+    A history ends at a parent that is not among ``snapshots``.
     """
     reached: dict[SnapshotId, SnapshotInfo] = {}
     children: dict[SnapshotId, int] = {}

@@ -12,11 +12,11 @@ parent of a snapshot    an index in ``repo``             written in the snapshot
 Rules of this file
 ------------------
 1. In version 2 a snapshot that ``repo`` does not list does not exist, even if its file does.
-2. In version 1 snapshot files may be rewritten (expiry changes a parent), so nothing of them is
+2. In version 1 snapshot files may be rewritten (expiration changes a parent), so they are not
    cached.
 3. Some clients of version 1 percent-encode names of refs within keys (``ü`` is ``%C3%BC``), others
-   do not. Both spellings are found, and users see the plain name, in listings and look-ups alike.
-4. Ancestry is newest first; a loop in it is a ``FormatError``.
+   do not. Both spellings are found, and listings and look-ups use the plain name.
+4. Ancestry is newest first; a cycle raises ``FormatError``.
 
 Specification: "Repo info file"; version 1: "Refs" and "Snapshots".
 """
@@ -44,15 +44,14 @@ from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
-# Characters that those clients do not escape, beside letters and digits of ASCII.
+# Characters that those clients do not encode, in addition to ASCII letters and digits.
 _NEVER_ENCODED = " !$&'()+,-./:;=@_"
-# A ref that is deleted between the listing and the read makes the batch fail; the next listing
-# does not have it.
+# The batch fails if a ref is deleted between listing and reading; the next listing omits it.
 _LISTING_TRIES = 5
 
 
 class RepoInfoHistory:
-    """History of spec version 2: everything is in the decoded ``repo`` object."""
+    """History of spec version 2, from the decoded ``repo`` object."""
 
     def __init__(self, repo_info: RepoInfo) -> None:
         self._repo_info = repo_info
@@ -95,7 +94,7 @@ class RepoInfoHistory:
 
 
 class RefFilesHistory:
-    """History of spec version 1: ref files, and parents written in snapshot files."""
+    """History of spec version 1, from ref files and the parents in snapshot files."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -175,7 +174,7 @@ class RefFilesHistory:
     def ref_files(self) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
         """Return the key of every ref by (kind, name), and of every tombstone by the tag's name.
 
-        Deleted tags are among the refs: their files stay.
+        Deleted tags are included in the refs, since their files are kept.
         """
         keys: dict[tuple[str, str], str] = {}
         deleted: dict[str, str] = {}
@@ -187,7 +186,7 @@ class RefFilesHistory:
             if parsed.is_tombstone:
                 deleted[name] = found.key
             elif parsed.name == name or (parsed.kind, name) not in keys:
-                # Of two spellings of one name, the plain one wins.
+                # If both spellings of a name exist, the plain one is used.
                 keys[parsed.kind, name] = found.key
         return keys, deleted
 
@@ -217,7 +216,7 @@ History: TypeAlias = RepoInfoHistory | RefFilesHistory
 
 
 def reached_from(history: History, tips: Iterable[SnapshotId]) -> dict[SnapshotId, SnapshotInfo]:
-    """Return the histories of several snapshots; where two meet, the rest is read once."""
+    """Return the histories of several snapshots; common ancestors are read once."""
     found: dict[SnapshotId, SnapshotInfo] = {}
     for tip in tips:
         for info in history.ancestry(tip) if tip not in found else ():
@@ -233,7 +232,7 @@ def versions_after(
     """Return the snapshots of ``ancestry`` (newest first) after one of them, None if it is missing.
 
     An expired ancestor is found in the list of expired transaction logs of a later snapshot, which
-    is returned with the logs after it alone. Version 1 does not record what expired.
+    is returned with only the logs after that ancestor. Version 1 does not record expired snapshots.
     """
     newer: list[SnapshotInfo] = []
     for info in ancestry:
@@ -248,7 +247,7 @@ def versions_after(
 
 
 def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
-    """Return the entry that ``repo`` would have for a snapshot of spec version 1."""
+    """Return the entry of a snapshot of spec version 1, as ``repo`` would list it."""
     return SnapshotInfo(
         id=snapshot.id,
         parent_id=snapshot.parent_id,
@@ -259,7 +258,7 @@ def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
 
 
 def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
-    """Return the key of a ref of spec version 1: of the one that exists, else of a new one."""
+    """Return the key of a ref of spec version 1, existing or new."""
     make_key = branch_ref_key if kind == "branch" else tag_ref_key
     spellings = _spellings(name)
     if name and spellings == (name,):
@@ -269,8 +268,8 @@ def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
             return make_key(spelling)
     v1_refs.check_ref_name(name)
     raise InvalidInputError(
-        f"{name!r} cannot name a new {kind} of a repository of spec version 1, because clients do "
-        "not agree on how it is spelled in keys; use letters and digits of ASCII, '-', '_' "
+        f"{name!r} cannot be the name of a new {kind} in spec version 1, because clients encode it "
+        "differently in keys; use ASCII letters and digits, '-', '_' "
         "and '.'",
         kind=kind,
         name=name,
@@ -296,6 +295,6 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 
 def _name_of(spelling: str) -> str:
-    """Return the name of which a spelling is the encoding, or the spelling itself."""
+    """Decode a spelling, or return it if it is not the encoding of a name."""
     name = unquote(spelling)
     return name if _encoded(name) == spelling and "/" not in name else spelling

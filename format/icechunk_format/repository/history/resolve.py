@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. ``branch``, ``tag`` and ``snapshot`` exclude one another; none of them means branch ``main``.
+1. ``branch``, ``tag`` and ``snapshot`` exclude one another; the default is branch ``main``.
 2. ``as_of`` walks the history of a branch; it is refused with a tag or a snapshot.
 3. Errors about missing names list the existing ones, nearest spelling first.
 """
@@ -163,7 +163,7 @@ def _as_of(
         if info.flushed_at <= instant:
             return info.id
         earliest = info.flushed_at
-    # Imported here: display modules load when they are used.
+    # Imported here, since display modules are loaded on use.
     from icechunk_format.display.plain_text import to_timestamp
 
     begins = "" if earliest is None else to_timestamp(earliest).isoformat()
@@ -178,7 +178,7 @@ def _as_of(
 
 
 def microseconds(instant: datetime, *, argument: str) -> int:
-    """Return a timestamp with a time zone as whole microseconds since 1970."""
+    """Convert a timestamp with a time zone to whole microseconds since 1970."""
     if instant.tzinfo is None:
         raise InvalidInputError(
             f"{argument} {instant.isoformat()} has no time zone; give one, as in "
@@ -203,7 +203,7 @@ def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -
             if match is not None:
                 return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
             instant = datetime.fromisoformat(stripped)
-            # Also refuses timestamps without an equivalent in UTC.
+            # Also raises for timestamps that UTC cannot represent.
             return (
                 instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
             )
@@ -217,7 +217,7 @@ def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -
 
 
 def _listed(list_existing: Callable[[], Iterable[object]]) -> list[str]:
-    """Return existing names; none if they cannot be listed."""
+    """Return existing names; an empty list if they cannot be listed."""
     try:
         return [str(name) for name in list_existing()]
     except (StorageError, UnsupportedError):

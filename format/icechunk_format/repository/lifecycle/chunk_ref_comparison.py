@@ -1,7 +1,7 @@
 """Compares the chunk references of two snapshots, column by column.
 
-Two references are the same if their kind, object, range, inline bytes, location and the known state
-of the object (entity tag, time) are the same. Compression of locations does not count.
+Two references are equal if their kind, object, range, inline bytes, location and recorded state of
+the object (entity tag, time) are equal. Compression of locations is ignored.
 
 Spec: "ChunkRef".
 """
@@ -24,7 +24,7 @@ _BYTES_AT_ONCE: Final = 1 << 25
 
 
 def changed_coords(old: ChunkRefs, new: ChunkRefs) -> NDArray[np.uint32]:
-    """Return where two lists of references of one array differ: uint32, shape (n, ndim), sorted."""
+    """Return the coordinates at which references of one array differ: uint32 (n, ndim), sorted."""
     rows = new.find(old.coords)
     in_both = rows >= 0
     is_kept = np.zeros(len(new), dtype=np.bool_)
@@ -36,7 +36,7 @@ def changed_coords(old: ChunkRefs, new: ChunkRefs) -> NDArray[np.uint32]:
 
 
 def same_references(left: ChunkRefs, right: ChunkRefs) -> NDArray[np.bool_]:
-    """Return row by row whether two lists of equal length are equal, apart from coordinates."""
+    """Return a mask of the rows in which two lists are equal, apart from coordinates."""
     same: NDArray[np.bool_] = left.kind == right.kind
     for name in ("offset", "length", "last_modified"):
         same &= getattr(left, name) == getattr(right, name)
@@ -57,7 +57,7 @@ _Ranges = tuple["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]"]
 
 
 def _same_bytes(left: _Ranges, right: _Ranges) -> NDArray[np.bool_]:
-    """Return row by row whether two ranges hold the same bytes."""
+    """Return a mask of the rows in which two ranges have the same bytes."""
     same: NDArray[np.bool_] = left[2] == right[2]
     rows = np.flatnonzero(same & (left[2] > 0))
     for length, group in length_groups(left[2][rows]):

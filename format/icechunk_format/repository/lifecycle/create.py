@@ -1,8 +1,8 @@
-"""Creates a repository: an empty first snapshot, and the object that names it.
+"""Creates a repository: an empty first snapshot, and the object that refers to it.
 
-Order of writing: the snapshot and its transaction log, then ``repo`` (version 2) or the ref of
-``main`` (version 1), created only if it does not exist. Of several creators one wins, and the
-others leave at most two files of garbage.
+The snapshot and its transaction log are written first, then ``repo`` (version 2) or the ref of
+``main`` (version 1) is created if absent. If several processes create a repository, one succeeds,
+and the others leave at most two files of garbage.
 
 Specification: "Initialize New Repository".
 """
@@ -51,17 +51,17 @@ def create_repository(
     Parameters
     ----------
     check_clean_root
-        Whether to check that the location is empty. A write that creates its repository has called
-        ``check_new_root`` before its tasks stored chunks.
+        True to check that the location is empty. A write that creates its repository calls
+        ``check_new_root`` instead, before its tasks store chunks.
 
     Raises
     ------
     AlreadyExistsError
-        The location is not empty, or another creator was faster.
+        The location is not empty, or another process created a repository first.
     InvalidInputError
         The spec version is neither 1 nor 2.
     CommitOutcomeUnknownError
-        The storage did not answer, also not afterwards.
+        The storage did not respond, neither to the write nor to a later read.
     StorageError
         The storage failed; nothing was created.
     """
@@ -80,7 +80,7 @@ def create_repository(
     root = root_snapshot(now, spec_version=spec_version)
     files = [(snapshot_key(root.id), snapshot.encode(root))]
     if spec_version == SPEC_V1:
-        # Random spaces and tabs after the JSON distinguish the objects of concurrent creators.
+        # Random spaces and tabs after the JSON distinguish concurrent creators.
         mark = bytes(secrets.choice(b" \t") for _ in range(_MARK_SIZE))
         key, data = MAIN_REF, v1_refs.encode_ref_json(root.id) + mark
     else:
@@ -98,9 +98,9 @@ def create_repository(
 
 
 def root_snapshot(flushed_at: int, *, spec_version: int = SPEC_V2) -> Snapshot:
-    """Return the empty snapshot that a history begins with."""
+    """Return the empty first snapshot of a history."""
     return Snapshot(
-        # The id that the reference takes for the root if it finds none.
+        # The id that the reference assumes for the root if it finds none.
         id=INITIAL_SNAPSHOT_ID,
         spec_version=spec_version,
         flushed_at=flushed_at,
@@ -112,7 +112,7 @@ def root_snapshot(flushed_at: int, *, spec_version: int = SPEC_V2) -> Snapshot:
 
 
 def create_object(storage: Storage, key: str, data: bytes) -> None:
-    """Create the object that makes a repository; its bytes must be like no other creator's."""
+    """Create the object that makes a repository; its bytes must be unique to this creator."""
     if not create_once(storage, key, data):
         raise _already_exists(storage)
 
@@ -123,8 +123,8 @@ def _check_empty(storage: Storage) -> None:
     found = [info.key for info in islice(storage.list(""), 3)]
     if found:
         raise AlreadyExistsError(
-            f"{storage.root_url} is not empty: {', '.join(found)} {'are' if found[1:] else 'is'} "
-            "there; a new repository needs an empty location",
+            f"{storage.root_url} is not empty (it contains {', '.join(found)}); "
+            "a new repository needs an empty location",
             found=tuple(found),
         )
 
@@ -134,8 +134,8 @@ def check_new_root(
 ) -> None:
     """Check that a write whose commit creates the repository can begin.
 
-    Chunks, manifests and staged objects may exist: they are garbage of a write that failed before
-    its commit. So are the two files of each snapshot that it stores before it.
+    Chunks, manifests, staged objects and the two files of each snapshot in ``versions`` may exist:
+    they are garbage of a write that failed before its commit.
     """
     if has_repository(storage):
         raise _already_exists(storage)
@@ -143,8 +143,8 @@ def check_new_root(
     for info in storage.list(""):
         if not info.key.startswith((CHUNKS, MANIFESTS, STAGING)) and info.key not in own:
             raise AlreadyExistsError(
-                f"{storage.root_url} is not empty: {info.key} is there, which no failed first "
-                "write leaves behind; a new repository needs an empty location",
+                f"{storage.root_url} is not empty (it contains {info.key}, which is not left by a "
+                "failed first write); a new repository needs an empty location",
                 found=(info.key,),
             )
 

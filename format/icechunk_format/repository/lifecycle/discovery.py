@@ -1,8 +1,8 @@
 """Finds the repository at a location, or describes the location's contents.
 
-If ``repo`` exists, the spec version is 2, even beside files of version 1 (an interrupted upgrade).
-Else, if ``refs/branch.main/ref.json`` exists, it is 1. A failed search makes a few more requests to
-describe what is there instead.
+If ``repo`` exists, the spec version is 2, even if files of version 1 exist (an interrupted
+upgrade). Otherwise, if ``refs/branch.main/ref.json`` exists, it is 1. A failed search makes a few
+more requests to describe the contents of the location.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def has_repository(storage: Storage) -> bool:
 
 
 def exists_at(location: Location) -> bool:
-    """Return True if a repository is at a location, whose bucket may be missing."""
+    """Return True if a repository is at a location; False also if its bucket does not exist."""
     try:
         return has_repository(open_storage(location))
     except NotFoundError:
@@ -38,7 +38,7 @@ def exists_at(location: Location) -> bool:
 
 
 def no_repository(location: Location) -> NotFoundError:
-    """Return the error for a location without a repository, with what it contains."""
+    """Return the error for a location without a repository, which describes its contents."""
     url = str(location)
     try:
         found, advice = _found_instead(location)
@@ -90,23 +90,23 @@ def _found_instead(location: Location) -> tuple[str, str | None]:
         return f"a repository is below it, in {inner!r}", f"open {url}/{inner}"
     if any(found.key.startswith(f"{REFS}branch.") for found in storage.list(REFS)):
         return (
-            "files of a repository of version 1 are there, but branch 'main' is not, which an "
-            "upgrade to version 2 takes away: one was interrupted or lost its 'repo' object, or a "
+            "the location has files of a repository of version 1, but not branch 'main', which an "
+            "upgrade to version 2 deletes: one was interrupted or lost its 'repo' object, or a "
             "copy of the repository is incomplete",
             f"{location} is half upgraded: put {REPO!r} back from a copy, or {MAIN_REF} with the "
             "snapshot of main, then finish with Repository.upgrade() or 'icechunk-spark upgrade'",
         )
     if any(key.startswith((SNAPSHOTS, REFS)) for key in keys):
         return (
-            "files of a repository are there, but not the one that every reading starts with: it "
-            "was deleted, or a copy of the repository is incomplete",
+            "the location has files of a repository, but not the one that every read starts with: "
+            "it was deleted, or a copy of the repository is incomplete",
             None,
         )
     return f"the location holds other files, such as {sorted(keys)[0]!r}", None
 
 
 def _draft(storage: Storage) -> str | None:
-    """Return the file that identifies a draft, which the package ``drafts`` reads."""
+    """Describe the file that identifies a draft (see the package ``drafts``), or return None."""
     for found in storage.list("r/"):
         if _DRAFT_BRANCH.fullmatch(found.key):
             return f"with branch files such as {found.key!r}"

@@ -6,13 +6,13 @@ garbage, which ``maintenance.collect_garbage`` deletes.
 Rules of this file
 ------------------
 1. A snapshot is *expired* if it is older than the cutoff and is not the root of a history. An
-   expired snapshot is *released* if no ref protects it: tips of tags stay unless expired tags are
-   to be deleted, tips of branches likewise, and the tip of ``main`` always stays.
-2. A kept snapshot whose parent is released gets the root of its history as its parent, and not
-   the nearest kept ancestor. The kept snapshot lists the transaction logs of all snapshots in
-   between, kept ones included, so that differences across the gap stay complete.
-3. The change is a pure function of the state, and is computed again whenever other writers changed
-   ``repo`` first. An expiration without expired snapshots is also logged, as existing libraries do.
+   expired snapshot is *released* if no ref protects it: tips of tags and branches are kept unless
+   expired refs are to be deleted, and the tip of ``main`` is always kept.
+2. If the parent of a kept snapshot is released, its new parent is the root of the history, not the
+   nearest kept ancestor. It lists the transaction logs of all snapshots in between, including kept
+   ones, so that differences across the gap stay complete.
+3. The change is a pure function of the state, and is computed again if other writers changed
+   ``repo`` first. An expiration without expired snapshots is also logged, as in existing libraries.
 
 Specification: "Repo Info File"; ``pruned_ancestor_tx_logs`` is from spec 2.1.
 """
@@ -51,11 +51,11 @@ class ExpireResult:
     released_snapshots
         Ids of snapshots that were removed from history, sorted.
     edited_snapshots
-        Ids of snapshots that got another parent, sorted.
+        Ids of snapshots with a new parent, sorted.
     deleted_branches, deleted_tags
         Names of deleted refs, whose tips had expired, sorted.
     dry_run
-        Whether nothing was changed.
+        True if nothing was changed.
     """
 
     released_snapshots: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def expire(
     older_than
         Microseconds since 1970-01-01T00:00:00Z; earlier commits are expired.
     delete_expired_branches, delete_expired_tags
-        Whether refs with expired tips are deleted; never ``main``.
+        True to delete refs with expired tips, except ``main``.
     """
     expired = {
         snapshot.id
@@ -163,13 +163,13 @@ def expire(
 class _Lines:
     """Transaction logs between the root of a history and its snapshots, oldest first.
 
-    After an expiry that keeps tags these are as many as the square of the tags. Those of a snapshot
-    and of its ancestors are parts of one array.
+    An expiration that keeps n tags can list on the order of n² logs, so the lists of a snapshot and
+    of its ancestors are slices of one array.
     """
 
     def __init__(self, info: RepoInfo) -> None:
         self._info = info
-        # By snapshot: its root, and the logs after it up to this snapshot, an array and its end.
+        # Snapshot to its root, an array, and the end of its logs in the array.
         self._ends: dict[SnapshotId, tuple[SnapshotId, NDArray[np.uint8], int]] = {}
 
     def on_root(self, snapshot: SnapshotInfo) -> SnapshotInfo:
@@ -185,7 +185,7 @@ class _Lines:
         return replace(snapshot, parent_id=root, pruned_ancestor_tx_logs=SnapshotIds(raw))
 
     def _add(self, snapshot: SnapshotInfo) -> None:
-        """Add the ancestors of a snapshot that are not known yet."""
+        """Add a snapshot and those of its ancestors that are missing."""
         found: list[SnapshotInfo] = []
         root, logs, end = snapshot.id, np.empty((0, SnapshotId.SIZE), dtype=np.uint8), 0
         for ancestor in islice(self._info.walk(snapshot.id), 1, None):
@@ -207,10 +207,10 @@ class _Lines:
 def with_nearest(
     info: RepoInfo, snapshot: SnapshotInfo, is_parent: Callable[[SnapshotInfo], bool]
 ) -> SnapshotInfo:
-    """Return a snapshot with the nearest ancestor that may be its parent.
+    """Return a snapshot whose parent is the nearest ancestor for which ``is_parent`` is True.
 
-    It lists the transaction logs of the ancestors in between, oldest first, each behind the logs
-    that it had inherited itself. Without such an ancestor the snapshot becomes a root.
+    It lists the transaction logs of the ancestors in between, oldest first, each after the logs
+    that this ancestor lists. Without such an ancestor the snapshot becomes a root.
     """
     over: list[SnapshotId] = []
     new_parent: SnapshotId | None = None
@@ -218,7 +218,7 @@ def with_nearest(
         if is_parent(ancestor):
             new_parent = ancestor.id
             break
-        # Gathered newest first, and turned around below.
+        # Collected newest first, and reversed below.
         over.append(ancestor.id)
         over.extend(reversed(ancestor.pruned_ancestor_tx_logs))
     return replace(

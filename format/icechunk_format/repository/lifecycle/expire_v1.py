@@ -1,9 +1,9 @@
-"""Removes old snapshots from history in spec version 1, where snapshot files name their parents.
+"""Removes old snapshots from history in spec version 1, where snapshot files record their parents.
 
-Refs are handled one by one, tags before branches, each kind by name. The oldest snapshot of a ref's
-history that is not expired gets the root as its parent: its file is overwritten in place, since
-version 1 has no other way. Readers see the old file or the new one, and the next expiration
-finishes an interrupted one. Version 1 does not store which transaction logs are in the gap.
+Refs are processed one by one, tags before branches, each kind by name. The root becomes the parent
+of the oldest snapshot in a ref's history that is not expired: its file is overwritten in place,
+since version 1 has no other way. Readers see the old file or the new one, and the next expiration
+completes an interrupted one. Version 1 does not record the transaction logs in the gap.
 
 A snapshot is released if no remaining ref reaches it afterwards. The reference also reports
 snapshots that it keeps, such as an expired tip of ``main``.
@@ -45,7 +45,7 @@ def expire_snapshots_v1(
     """
     cutoff = microseconds(older_than, argument="older_than")
     history, refs = RefFilesHistory(storage), RefFilesChanges(storage)
-    # Changes for earlier refs, which count for later ones; also in a dry run.
+    # Parents changed for earlier refs, which apply to later ones, also in a dry run.
     parents: dict[SnapshotId, SnapshotId] = {}
     seen: dict[SnapshotId, SnapshotId | None] = {}
     tags, branches = history.tags(), history.branches()
@@ -60,7 +60,7 @@ def expire_snapshots_v1(
         edited = kept[-1] if kept else tip
         position = [snapshot_id for snapshot_id, _ in line].index(edited)
         if position + 2 >= len(line):
-            continue  # it is the root, or has it as parent already
+            continue  # it is the root, or its parent is
         parents[edited] = root
         if not dry_run:
             found = load_snapshot(storage, edited)
@@ -104,7 +104,7 @@ def _reached(
 def _ancestry(
     history: RefFilesHistory, tip: SnapshotId, parents: Mapping[SnapshotId, SnapshotId]
 ) -> Iterator[SnapshotInfo]:
-    """Yield a snapshot and its ancestors, with the parents that were given to some meanwhile."""
+    """Yield a snapshot and its ancestors, following changed parents."""
     following: SnapshotId | None = tip
     while following is not None:
         start, following = following, None

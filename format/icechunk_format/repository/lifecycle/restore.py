@@ -1,19 +1,20 @@
 """Restores an earlier snapshot by committing it again; later snapshots stay in history.
 
-The new snapshot has the nodes and the manifests of the old one, ids included, so no chunk and no
-manifest is written. Its transaction log lists the chunks that the branch loses and regains, so that
-differences are complete and other writers detect conflicts.
+The new snapshot has the nodes and manifests of the old one, with their ids, so no chunk and no
+manifest is written. Its transaction log lists the chunks that differ from the tip, so that diffs
+are complete and other writers detect conflicts.
 
 Rules of this file
 ------------------
-1. The log is net: nodes by their ids, chunks by their references. Manifests that both snapshots
-   have are not read; of the others, two boxes of about a million references are in memory.
+1. The log is net, comparing nodes by id and chunks by reference. Manifests in both snapshots are
+   not read; of the others, two boxes of about a million references are in memory.
 2. Chunks outside of the restored grid are not logged, as for an array that was made smaller.
-3. If nodes move and others change, the log lists the moved nodes as deleted and created, with one
-   id: ``relocated_nodes``. Existing libraries ignore other changes in a log with moves, and such a
-   commit cannot be amended.
-4. The branch has to be where the log begins. If it moved, nothing is committed.
-5. The old snapshot is protected from a garbage collection at the same time: ``using_tip``.
+3. If nodes move and others change, the log lists the moved nodes as deleted and created with the
+   same id (``relocated_nodes``). Existing libraries ignore other changes in a log with moves, and
+   such a commit cannot be amended.
+4. The branch must be at the snapshot that the log is relative to. If it moved, nothing is
+   committed.
+5. The old snapshot is protected from a concurrent garbage collection: see ``using_tip``.
 
 Specification: "Snapshot Files", "Transaction Log Files".
 """
@@ -76,7 +77,7 @@ def restore_snapshot(
     Parameters
     ----------
     seen
-        The snapshot that the branch is at.
+        The expected tip of the branch.
 
     Raises
     ------
@@ -122,13 +123,13 @@ def restore_snapshot(
     return version.landed(branch)
 
 
-# -- what differs ----------------------------------------------------------------------------
+# -- differences ----------------------------------------------------------------------------
 
 
 def difference(
     storage: Storage, current: Snapshot, restored: Snapshot, *, snapshot_id: SnapshotId
 ) -> TransactionLog:
-    """Return the log of a commit that replaces nodes of ``current`` by those of ``restored``."""
+    """Return the log of replacing the nodes of ``current`` by those of ``restored``."""
     before, after = current.nodes, restored.nodes
     (before_ids, before_rows), (after_ids, after_rows) = before.rows_by_id(), after.rows_by_id()
     gone = before_rows[~np.isin(before_ids, after_ids)]

@@ -3,15 +3,15 @@
 Steps
 -----
 1. Read branches, tags, ``config.yaml`` and every snapshot that they reach.
-2. Create ``repo``, only if it does not exist. With it the upgrade is done: readers of version 2
-   use it, whatever is beside it. Until then all readers read version 1.
-3. Read the files of version 1 again. Changes of a version 1 writer between the steps 1 and 2, or
+2. Create ``repo`` if absent. From then on the repository has version 2, even if files of version 1
+   exist; until then all readers use version 1.
+3. Read the files of version 1 again. Changes by writers of version 1 between steps 1 and 2, or
    after a crash, are merged into ``repo``, on the condition that it has not changed.
-4. Delete the file of branch ``main``, so that libraries of version 1 fail rather than commit to
-   refs that are not read; then all other ref files, then ``config.yaml``.
+4. Delete the file of branch ``main``, so that libraries of version 1 fail instead of committing to
+   unused refs; then all other ref files, then ``config.yaml``.
 
-If ``repo`` exists, the upgrade begins with step 3. So running it again finishes an interrupted one,
-also of another library, and is otherwise without effect.
+If ``repo`` exists, the upgrade begins with step 3. So running it again completes an interrupted
+upgrade, also of another library, and otherwise has no effect.
 
 Rules of this file
 ------------------
@@ -76,11 +76,11 @@ class UpgradeReport:
     Parameters
     ----------
     dry_run
-        Nothing was written.
+        True if nothing was written.
     was_needed
-        There was work; False for a repository of version 2 without files of version 1.
+        False for a repository of version 2 without files of version 1.
     was_half_done
-        An earlier upgrade was interrupted, and this one finished it.
+        True if this upgrade completed an interrupted one.
     snapshots, branches, tags, deleted_tags
         Their numbers in version 2.
     files_deleted
@@ -99,7 +99,7 @@ class UpgradeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """The mutable files of version 1: their content, and their keys in the order of deletion."""
+    """The content of the mutable files of version 1, and their keys in the order of deletion."""
 
     refs: RefsOfVersion1
     keys: tuple[str, ...]
@@ -110,10 +110,10 @@ def upgrade_repository(
 ) -> UpgradeReport:
     """Upgrade a repository from spec version 1 to 2, or finish an interrupted upgrade.
 
-    History, branches, tags, deleted tags, configuration and ids of snapshots stay. Data are neither
-    read nor written: the cost is one small read per snapshot. Let no writer run meanwhile;
-    libraries of version 1 cannot open the repository afterwards. ``dry_run`` only reports what
-    would be done. ``progress`` counts the snapshots that were read.
+    History, branches, tags, deleted tags, configuration and ids of snapshots are kept. Data are
+    neither read nor written: the cost is one small read per snapshot. Stop all writers first;
+    libraries of version 1 cannot open the repository afterwards. ``dry_run`` only returns the
+    report. ``progress`` counts the snapshots that were read.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def upgrade_repository(
         info = _upgraded(storage, files.refs, progress)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
-        # If another upgrade was faster, its object serves as well.
+        # If another upgrade created the object first, that object is used.
         create_once(storage, REPO, repo_info.encode(info))
         # The stored state determines the files to delete, not the state that was sent.
         state = _current(storage, repo_file)
@@ -155,7 +155,7 @@ def upgrade_repository(
         merged = _merged(storage, state, files)
         if merged is None or dry_run:
             break
-        # The next attempt re-reads `repo` and learns whose write won.
+        # The next attempt re-reads ``repo``, whether this write landed or not.
         _replace(storage, merged, state.version)
         state = _current(storage, repo_file)
     else:
@@ -214,7 +214,7 @@ def _read_files(storage: Storage) -> _Files:
 
 
 class _PrefetchedHistory(RefFilesHistory):
-    """History of version 1 whose snapshot files are read many at a time, not in a chain."""
+    """History of version 1 that reads snapshot files in batches instead of one by one."""
 
     def __init__(self, storage: Storage, progress: ProgressOption) -> None:
         super().__init__(storage)
@@ -235,7 +235,7 @@ class _PrefetchedHistory(RefFilesHistory):
         try:
             info = snapshot_summary(snapshot.decode(data, object_key=key))
         except FormatError:
-            # A damaged file matters only if a branch or tag reaches it, and is then read again.
+            # A damaged file raises only if a branch or tag reaches it, when it is read again.
             return
         if snapshot_key(info.id) == key:
             self._found[info.id] = info
@@ -285,9 +285,9 @@ def _refs_of(refs: RefsOfVersion1) -> Iterator[tuple[tuple[str, str], SnapshotId
 
 
 def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
-    """Return the refs of both: existing files are newer than the refs that were made of them."""
+    """Combine the refs of both; existing files are newer than the refs in ``repo``."""
     if MAIN in files.refs.branches:
-        # Main is deleted first, so no file was deleted yet.
+        # Main is deleted first, so no file has been deleted yet.
         return files.refs
     deleted: dict[str, SnapshotId | None] = dict.fromkeys(info.deleted_tags)
     for update in info.latest_updates:
@@ -321,7 +321,7 @@ def _tree(config: bytes | None) -> object:
 
 
 def _replace(storage: Storage, info: RepoInfo, version: ObjectVersion) -> None:
-    """Replace ``repo``, unless another upgrade has; a lost answer is ignored."""
+    """Replace ``repo`` unless another upgrade did; a lost response is ignored."""
     try:
         storage.put(REPO, repo_info.encode(info), condition=ReplaceIfUnchanged(version=version))
     except StorageError as error:
@@ -333,7 +333,7 @@ def _current(storage: Storage, repo_file: RepoFile) -> RepoState:
     state = repo_file.fetch()
     if state is None:
         raise ConflictError(
-            f"{REPO!r} of {storage.root_url} was deleted while the repository was upgraded; see "
+            f"{REPO!r} of {storage.root_url} was deleted during the upgrade; make sure "
             "that no other upgrade runs, then try again",
             location=storage.root_url,
         )

@@ -1,12 +1,12 @@
 """Computes the ``repo`` object that an upgrade gives a repository of spec version 1. Pure.
 
-Version 1 has no log of operations, so the upgrade derives one, as existing libraries do: the
-creation, each commit at its time, each branch and tag right after its snapshot, and the upgrade.
+Version 1 has no operations log, so the upgrade derives one, as in existing libraries: the creation,
+each commit at its time, each branch and tag directly after its snapshot, and the upgrade.
 
 Rules of this file
 ------------------
 1. Only snapshots that a branch or a tag reaches become part of the new history. Other snapshot
-   files stay in the storage until they are collected.
+   files are kept until garbage collection.
 2. A commit belongs to the first branch that reaches it, beginning with ``main``; commits that only
    tags reach have no entry, since their branch is not known.
 3. No entry has a backup, because there is no older ``repo`` object.
@@ -50,7 +50,7 @@ class RefsOfVersion1:
     Parameters
     ----------
     deleted_tags
-        Name to the snapshot that the tag pointed to, None where unknown.
+        Name to the snapshot that the tag pointed to, None if unknown.
     config
         The configuration as a FlexBuffer; None for the defaults.
     """
@@ -75,12 +75,12 @@ def upgraded_state(
     snapshots
         Every snapshot that a branch or tag reaches, with its ancestors.
     now
-        Microseconds since 1970-01-01T00:00:00Z; None leaves the entry of the upgrade out, for
+        Microseconds since 1970-01-01T00:00:00Z; None omits the entry of the upgrade, for
         repositories that never had version 1.
     """
     if MAIN not in refs.branches:
         raise FormatError(
-            "branch 'main' is not there, which every repository has; create that file with the "
+            "branch 'main' does not exist, which every repository has; create that file with the "
             "snapshot that main should have, then upgrade again",
             object_key=branch_ref_key(MAIN),
             file_type="ref",
@@ -100,7 +100,7 @@ def upgraded_state(
         entries.append((now, RepoMigratedUpdate(from_version=SPEC_V1, to_version=SPEC_V2)))
     log: list[Update] = []
     for time, details in entries:
-        # Times of a log grow, and readers of it rely on that.
+        # Readers rely on increasing times in a log.
         later = max(time, log[-1].updated_at + 1) if log else time
         log.append(Update(details=details, updated_at=later))
     return replace(
@@ -114,7 +114,7 @@ def upgraded_state(
 def _entries(
     info: RepoInfo, refs: RefsOfVersion1, created_at: int
 ) -> Iterator[tuple[int, UpdateDetails]]:
-    """Yield log entries with their times; entries of one time in their order."""
+    """Yield log entries with their times; entries with equal times are in order."""
     yield created_at, RepoInitializedUpdate()
     seen: set[SnapshotId] = set()
     names = [MAIN, *sorted(name for name in refs.branches if name != MAIN)]

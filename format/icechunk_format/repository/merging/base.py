@@ -1,8 +1,8 @@
 """Finds the newest snapshot that two histories contain.
 
-A history contains a snapshot that is an ancestor, that was one until it expired (listed in
-``pruned_ancestor_tx_logs``), or that an ancestor merged: merges record the tip of their source as
-``merged_snapshot`` in the metadata that belong to Icechunk libraries.
+A history contains its ancestors, former ancestors that expired (``pruned_ancestor_tx_logs``), and
+snapshots that an ancestor merged: merges record the tip of their source as ``merged_snapshot`` in
+the metadata reserved for Icechunk libraries.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def merge_base(
     Raises
     ------
     ConflictError
-        It has expired and its file no longer exists, or the histories have no common snapshot.
+        The snapshot has expired and its file no longer exists, or the histories share none.
     """
     ours, theirs = _contained(history, source), _contained(history, target)
     shared = [i for i in ours if i in theirs]
-    # Listed snapshots by time, then expired ones, the newest first.
+    # Listed snapshots, newest first, then expired ones.
     listed = [info for i in shared if (info := ours[i] or theirs[i]) is not None]
     expired = [i for i in shared if ours[i] is None and theirs[i] is None]
     newest = max(listed, key=lambda info: info.flushed_at, default=None)
@@ -49,7 +49,7 @@ def merge_base(
 
 
 def base_gone(storage: Storage, source: SnapshotId, target: SnapshotId) -> ConflictError:
-    """Return the error for two snapshots whose common snapshot cannot be read."""
+    """Return the error for two snapshots whose newest common snapshot cannot be read."""
     return ConflictError(
         f"snapshots {source} and {target} of {storage.root_url} cannot be merged: their newest "
         "common snapshot has expired and was collected, so the changes of each side are unknown. "
@@ -60,7 +60,7 @@ def base_gone(storage: Storage, source: SnapshotId, target: SnapshotId) -> Confl
 
 
 def with_merged(metadata: Mapping[str, Any] | None, **notes: object) -> dict[str, Any]:
-    """Return commit metadata with notes added to those of Icechunk libraries."""
+    """Add notes to the commit metadata reserved for Icechunk libraries."""
     values = dict(metadata or {})
     reserved = values.get(RESERVED_METADATA, {})
     if isinstance(reserved, Mapping):

@@ -1,15 +1,15 @@
 """Merges the changes of a branch since the common ancestor, or of one snapshot, into a branch.
 
-The changes of the source become one commit on the tip of the target, as if a session that began at
-the common ancestor had made them: conflicts are those of a rebase, except that chunks of an array
-may change on one side while the other appends to it or edits its attributes. If the target moves
-while the merge is committed, the commit is rebased like any other, or made again.
+The changes of the source become one commit on the tip of the target, like those of a session that
+began at the common ancestor. Conflicts are those of a rebase, except that one side may change
+chunks of an array while the other appends to it or edits its attributes. If the target moves while
+the merge is committed, the commit is rebased, or the merge is repeated.
 
 Rules of this file
 ------------------
-1. No chunk is read or copied (see ``three_way``), except those of arrays that grew on both sides:
-   the layer above merges them by their labels (see ``sides``).
-2. The commit records the tip of the source, so that the next merge starts there.
+1. No chunk is read or copied (see ``three_way``), except in arrays that grew on both sides, which
+   the layer above merges by their labels (see ``sides``).
+2. The commit records the tip of the source, which the next merge starts from.
 3. The source is protected from a concurrent garbage collection; see ``using_tip``.
 
 Specification: merging is left to clients.
@@ -52,7 +52,7 @@ from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.protocol import Storage
 
-# Repetitions while other writers commit.
+# Attempts while other writers commit.
 _TRIES: Final = 100
 
 
@@ -67,12 +67,11 @@ class MergeResult:
     source
         The snapshot whose changes were merged.
     base
-        The common ancestor, since which changes are merged.
+        The common ancestor.
     changes
         The changes of the source since the base.
     conflicts
-        Objects that both sides changed; empty after a merge, except for chunks that ``resolve``
-        settled.
+        Conflicting changes of both sides; after a merge, only those that ``resolve`` settled.
     commit
         The new commit; None if there were no changes, and for a dry run.
     """
@@ -95,8 +94,8 @@ class Merge:
         The source for messages, such as ``branch 'dev'``.
     base
         None for the newest common snapshot.
-    notes
-        Metadata of the commit, in addition to those of the user.
+    records
+        Name in the metadata of the commit that records the source.
     """
 
     storage: Storage
@@ -132,7 +131,7 @@ class Merge:
         try:
             log = difference(storage, base, source, snapshot_id=new_snapshot_id())
         except NotFoundError as error:
-            # The base had expired, and its manifests were collected.
+            # The base has expired, and its manifests were garbage-collected.
             raise base_gone(storage, self.source, self.target) from error
         changes, taken = changes_onto(storage, base, source, target, log)
         theirs = self._theirs(base, target)
@@ -158,7 +157,7 @@ class Merge:
         found = [*taken, *detected]
         remaining = conflict_rules.resolved(found, resolve)
         for group in groups:
-            # Nothing is stored for a merge that is refused anyway.
+            # Nothing is stored for a merge that will be refused.
             lost = group.conflicts(resolve, dry_run=dry_run or bool(remaining))
             remaining += conflict_rules.resolved(lost, resolve)
             found += lost
@@ -194,7 +193,7 @@ class Merge:
 
     def _named(self, conflict: Conflict) -> Conflict:
         """Return a conflict with the message, the author and the time of its commit."""
-        # Loaded for conflicts only.
+        # Imported for conflicts only.
         from icechunk_format.display.plain_text import to_timestamp
 
         known = conflict.snapshot_id and self.history.snapshot_info(conflict.snapshot_id)
@@ -220,12 +219,12 @@ class Merge:
 
 
 def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
-    """Run a merge; make it again if the branch moves while labels of both sides are joined."""
+    """Run a merge; repeat it if the branch moves while labels of both sides are joined."""
     for _ in range(_TRIES):
         try:
             return made().run(**arguments)
         except ConflictError as error:
-            # Of a commit that lost a race, not of a merge with conflicts.
+            # Only the error of a commit that lost a race has this fact, not a merge conflict.
             if error.facts.get("found") is None:
                 raise
             lost = error
@@ -235,13 +234,13 @@ def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
 def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
     """Return True if the target's change of a node is compatible with those of the source.
 
-    An append makes an array longer without moving chunks, and most attributes only describe it.
-    Chunks that both sides wrote are a separate conflict.
+    An append extends an array without moving chunks, and most attributes only describe it. Chunks
+    that both sides wrote are a separate conflict.
     """
     node_id = conflict.node_id
     if conflict.kind is ConflictKind.METADATA_UPDATED_TWICE and node_id is not None:
         was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
-        # Changed and changed back, as after a restore.
+        # The metadata were changed and restored.
         return was is not None and now is not None and metadata_of(was) == metadata_of(now)
     if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or node_id is None:
         return False
@@ -256,7 +255,7 @@ def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: 
 
 
 def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId:
-    """Return the parent of a snapshot whose changes are picked."""
+    """Return the parent of a snapshot, for picking its changes."""
     info = history.snapshot_info(snapshot_id)
     parent = None if info is None else info.parent_id
     if info is None or parent is None:

@@ -1,7 +1,7 @@
 """``Sides``: the two sides of a merge, for the layer that reads arrays.
 
-A repository knows chunks and documents; labels are known one layer up. ``array_merges`` loads that
-layer by name, so that this one does not import it.
+This layer handles chunks and metadata documents; labels are read one layer up. ``array_merges``
+loads that layer by name, so that this one does not import it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODULE: Final = "icechunk_format.workflows.merging.groups"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The common snapshot, both tips, and what each side has changed.
+    """The common snapshot, both tips, and the changes of each side.
 
     Parameters
     ----------
@@ -56,20 +56,20 @@ class Sides:
 
 
 class GroupMerge:
-    """Arrays of a group that both sides have grown; this base class is a group that is refused."""
+    """Arrays of a group that grew on both sides; this base class refuses to merge them."""
 
     def __init__(self, refusal: Conflict) -> None:
         self.refusal = refusal
 
     def take_from(self, changes: ChangeSet) -> None:
-        """Remove the changes of these arrays; those that the source created remain."""
+        """Remove the changes of these arrays, except arrays that the source created."""
 
     def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
         """Merge the chunks and store them unless ``dry_run``; return conflicts, settled or not."""
         return [self.refusal]
 
     def apply(self, session: WriteSession) -> None:
-        """Change a session as merged."""
+        """Apply the merged arrays to a session."""
 
 
 def array_merges() -> Any:

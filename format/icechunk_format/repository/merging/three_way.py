@@ -1,4 +1,4 @@
-"""Returns the changes of one snapshot against a base as changes of another snapshot.
+"""Converts the changes of one snapshot relative to a base to changes of another snapshot.
 
 Rules of this file
 ------------------
@@ -46,12 +46,9 @@ _FILES_AT_ONCE = 256
 def changes_onto(
     storage: Storage, base: Snapshot, source: Snapshot, target: Snapshot, log: TransactionLog
 ) -> tuple[ChangeSet, list[Conflict]]:
-    """Return the changes of ``source`` that ``target`` lacks, and nodes that both changed.
+    """Return the changes of ``source`` that ``target`` lacks, and conflicts about nodes.
 
-    Parameters
-    ----------
-    log
-        The difference of ``source`` from ``base``.
+    ``log`` is the difference of ``source`` from ``base``.
     """
     changes, taken = ChangeSet(), []
     relocated = log.relocated_nodes
@@ -99,7 +96,7 @@ def changes_onto(
 def chunks_changed(
     storage: Storage, base: Snapshot, source: Snapshot, log: TransactionLog, node_id: NodeId
 ) -> ChunkChanges:
-    """Return the chunks of an array that the source changed, whether or not another has them."""
+    """Return all chunks of an array that the source changed."""
     node = _existing(source, node_id)
     assert node.array is not None  # Only arrays have chunks.
     found = ChunkChanges(len(node.array.shape))

@@ -1,8 +1,8 @@
-"""Commits the changes of a session, and rebases them when the branch has moved.
+"""Commits the changes of a session, and rebases them if the branch has moved.
 
 Rules of this file
 ------------------
-1. A failed commit keeps the changes in the session, so that it can be tried again.
+1. A failed commit keeps the changes in the session, so that it can be repeated.
 2. A rebase writes nothing; if it fails, the session is unchanged.
 
 Specification: "Consistency and Optimistic Concurrency".
@@ -48,7 +48,7 @@ from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000
-"""Rebases before a commit gives up. After every lost race another writer's commit landed."""
+"""Rebases before a commit gives up; in each lost race, another writer's commit landed."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionState:
-    """The branch of a session, its changes, and its stored objects."""
+    """The branch, changes and stored objects of a session."""
 
     storage: Storage
     tip: BranchTip
@@ -71,7 +71,7 @@ class SessionState:
     ended: str | None = None
 
     def check_open(self) -> None:
-        """Refuse changes to a session that was committed."""
+        """Raise ReadOnlyError if the session was committed."""
         if self.ended is not None:
             raise ReadOnlyError(
                 f"this session has been {self.ended}; open another session to change more"
@@ -92,7 +92,7 @@ def commit(
     """Commit the changes to the branch; see ``WriteSession.commit``."""
     _check_commit(state, on_conflict, resolve, allow_empty)
     if on_conflict == "rebase":
-        # Before anything is stored: commits of other writers until now cost no files.
+        # Rebasing before anything is stored costs no files.
         rebase(state, resolve=resolve, when_moved=when_moved)
     attempt = 0
     while True:
@@ -114,8 +114,8 @@ def commit(
         if attempt > rebase_tries:
             raise ConflictError(
                 f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by other "
-                f"writers {attempt} times while this commit was tried; nothing was committed. Let "
-                "fewer writers commit at once, or try again",
+                f"writers {attempt} times during this commit; nothing was committed. Let "
+                "fewer writers commit concurrently, or try again",
                 branch=state.tip.branch,
                 attempts=attempt,
             )
@@ -167,7 +167,7 @@ def flush(
     metadata: Mapping[str, Any] | None = None,
     allow_empty: bool = False,
 ) -> SnapshotId:
-    """Store the changes as a snapshot that no branch has; see ``WriteSession.flush``."""
+    """Store the changes as a detached snapshot; see ``WriteSession.flush``."""
     _check_commit(state, "fail", None, allow_empty)
     version = _store(state, message, metadata, parent_id=state.tree.base.id)
     state.tip.add_detached(version.info)
@@ -238,11 +238,11 @@ def _store(
     """Store manifests, snapshot and transaction log, before anything refers to them."""
     spec_version, tree = state.format.spec_version, state.tree
     snapshot_id = new_snapshot_id()
-    # Metadata other than JSON, and too many chunks for one log, are refused before anything is
+    # Raises for metadata that are not JSON, and too many chunks for one log, before anything is
     # stored.
     items = commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased)
     log = planned_log(tree.changes, snapshot_id, before=before, spec_version=spec_version)
-    # After a lost race small manifests are not joined: the stored ones are used again.
+    # After a lost race small manifests are not joined, so that stored ones are reused.
     nodes, files = store_nodes(state.assembler, tree, joins_small=attempt == 0)
     return store_snapshot(
         state.storage,
@@ -296,7 +296,7 @@ def _versions_of(state: SessionState, since: CommitsSince) -> tuple[list[TheirCo
 
 
 def check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
-    """Refuse an argument that is none of the allowed values."""
+    """Raise InvalidInputError if an argument is not one of the allowed values."""
     if found not in allowed:
         raise InvalidInputError(
             f"{name} is {found!r}; {', '.join(map(repr, allowed))} are allowed",

@@ -1,6 +1,6 @@
-"""Edits nodes without bytes: attributes are set and removed in their ``zarr.json``.
+"""Sets and removes attributes in the ``zarr.json`` of nodes.
 
-The rest of a document stays as it is, and so do the order and the values of other attributes.
+The rest of a document is kept, with the order and the values of other attributes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _checked(value: Any, name: str) -> Any:
             return value
         case float():
             raise InvalidInputError(
-                f"attribute {name!r} is {value}, which JSON does not have; write it as a text",
+                f"attribute {name!r} is {value}, which JSON does not have; write it as a string",
                 name=name,
             )
         case list() | tuple():
@@ -70,7 +70,7 @@ def _checked(value: Any, name: str) -> Any:
         case Mapping() if all(isinstance(key, str) for key in value):
             return {key: _checked(item, name) for key, item in value.items()}
     raise InvalidInputError(
-        f"attribute {name!r} is a {type(value).__name__}; give a JSON value: a text, number,"
+        f"attribute {name!r} is a {type(value).__name__}; give a JSON value: a string, number,"
         " boolean, None, list or mapping",
         name=name,
         found=type(value).__name__,

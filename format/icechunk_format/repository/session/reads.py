@@ -1,6 +1,6 @@
-"""Reads the chunk references of an array in a session: stored ones, and pending changes over them.
+"""Reads the chunk references of an array in a session: stored ones, overlaid by pending changes.
 
-Only manifests whose extents meet the box are read. ``chunk_changes`` describes the layers.
+Only manifests whose extents overlap the box are read. ``chunk_changes`` describes the layers.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ def current_refs(
 ) -> ChunkRefs:
     """Return the references of an array in the box [lo, hi), with pending changes.
 
-    Parameters
-    ----------
-    node
-        The array, with the manifests of the base.
+    ``node`` is the array with the manifests of the base.
     """
     ndim = 0 if node.array is None else len(node.array.shape)
     if not len(lo) == len(hi) == ndim:
@@ -71,14 +68,14 @@ def dropped_coords(
     listed: ManifestFiles,
     num_chunks: Sequence[int],
 ) -> NDArray[np.uint32]:
-    """Return the chunks of the base that a resize dropped and a larger grid would contain again."""
+    """Return the chunks of the base that a resize dropped and a larger grid would include again."""
     ndim = len(num_chunks)
     clip = num_chunks if changes is None or changes.clip is None else changes.clip
     found = []
     if len(clip) == ndim:
         inner = [min(pair) for pair in zip(clip, num_chunks, strict=True)]
         for axis in range(ndim):
-            # Coordinates beyond the clip on this axis, but not on any axis before it.
+            # Coordinates beyond the clip on this axis, but not on preceding axes.
             lo = [0] * axis + [clip[axis]] + [0] * (ndim - axis - 1)
             hi = [*inner[:axis], *num_chunks[axis:]]
             if lo[axis] < hi[axis]:
@@ -87,7 +84,7 @@ def dropped_coords(
 
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:
-    """Return references at shifted coordinates, without those that leave the chunk grid."""
+    """Shift references, and drop those that leave the chunk grid."""
     places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
     stays = inside_box(places, grid)
     return refs.take(stays).moved(places[stays])

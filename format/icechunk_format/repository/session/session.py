@@ -1,22 +1,20 @@
-"""``WriteSession``: changes to one branch that become one commit, or nothing.
+"""``WriteSession``: changes to one branch that become one atomic commit.
 
 Rules of this file
 ------------------
-1. A session reads its branch as of its beginning, with its own changes. Other readers see the
-   changes only after the commit.
-2. One session makes one commit: afterwards it can be read, but not changed.
-3. A session cannot be pickled. Executors get a location, node ids and ``session.format``, and send
-   receipts back.
-4. Metadata documents are opaque bytes here, except in ``shift`` and ``set_attributes``. Callers
-   give shape, chunk counts and dimension names that agree with the document, because snapshots
-   store them too.
-5. A call that raises has changed nothing in the session.
-6. Chunks are stored at once, references when the session is committed.
+1. A session reads the branch as of its start, with its own changes. Other readers see the changes
+   only after the commit.
+2. A session makes one commit; afterwards it can be read, but not changed.
+3. A session cannot be pickled. Executors receive a location, node ids and ``session.format``, and
+   return receipts.
+4. Metadata documents are opaque bytes, except in ``shift`` and ``set_attributes``. Callers provide
+   shape, chunk counts and dimension names that agree with the document, because snapshots also
+   store them.
+5. A call that raises does not change the session.
+6. Chunks are stored immediately, references on commit.
 
-The module is long because it is the public class alone: each method checks, and calls the room.
-
-Specification: "Snapshot Files", "Chunk Manifest Files", "Chunk Files"; the reference calls this a
-writable session.
+The module is long because it is one public class; its methods check arguments and delegate.
+Specification: "Snapshot Files", "Chunk Manifest Files", "Chunk Files" (a writable session).
 """
 
 from __future__ import annotations
@@ -70,11 +68,16 @@ _GROUP: Final = b'{"zarr_format": 3, "node_type": "group"}'
 
 
 class WriteSession:
-    """Changes to one branch; get it from ``Repository.writable_session``.
+    """Changes to one branch that become one commit; made by ``Repository.writable_session``.
 
     Methods raise ``NotFoundError`` if a node or its parent does not exist, ``ReadOnlyError`` after
     a commit, ``FormatError`` and ``StorageError`` if files cannot be read or written. Executors
     need ``format`` to write manifests.
+
+    Examples
+    --------
+    >>> session.delete("/notes")  # doctest: +SKIP
+    >>> session.commit("Delete the notes")  # doctest: +SKIP
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class WriteSession:
             "that they send back to add_manifests"
         )
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------
 
     @property
     def branch(self) -> str:
@@ -115,7 +118,7 @@ class WriteSession:
 
     @property
     def snapshot_id(self) -> SnapshotId:
-        """The snapshot that the session is based on; after a commit, the new one."""
+        """The base snapshot of the session; after a commit, the new snapshot."""
         return self._state.tree.base.id
 
     @property
@@ -125,7 +128,7 @@ class WriteSession:
 
     @property
     def changes(self) -> ChangeSet:
-        """The changes so far; do not edit them."""
+        """The changes of the session; must not be modified."""
         return self._state.tree.changes
 
     def nodes(self) -> list[NodeSnapshot]:
@@ -155,9 +158,9 @@ class WriteSession:
     # -- nodes ------------------------------------------------------------------------------
 
     def create_group(self, path: str, user_data: bytes | Mapping[str, Any]) -> NodeId:
-        """Create a group with a ``zarr.json``, or with attributes by name; returns its id.
+        """Create a group with a ``zarr.json``, or with attributes by name, and return its id.
 
-        Raises ``AlreadyExistsError`` if the path is taken.
+        Raises ``AlreadyExistsError`` if a node exists at the path.
         """
         self._state.check_open()
         if not isinstance(user_data, bytes):
@@ -176,7 +179,7 @@ class WriteSession:
         dimension_names: Sequence[str | None] | None = None,
         node_id: NodeId | None = None,
     ) -> NodeId:
-        """Create an array without chunks; returns its id.
+        """Create an array without chunks, and return its id.
 
         Parameters
         ----------
@@ -187,14 +190,14 @@ class WriteSession:
         num_chunks
             Chunks per dimension of the (outer) chunk grid.
         dimension_names
-            One name or None per dimension; None when the document names none.
+            One name or None per dimension; None if the document has no names.
         node_id
-            Its id, if executors have already written manifests for it; None draws a new one.
+            Id of the array, if executors have already written its manifests; None for a new id.
 
         Raises
         ------
         AlreadyExistsError
-            A node is at the path.
+            A node exists at the path.
         InvalidInputError
             The numbers of dimensions differ.
         """
@@ -216,7 +219,7 @@ class WriteSession:
     ) -> None:
         """Replace the metadata document of a node; with a shape, resize the array.
 
-        Chunks outside of a smaller chunk grid are dropped, and stay so if it grows again.
+        Chunks outside of a smaller chunk grid are dropped, and do not return if it grows again.
 
         Raises ``InvalidInputError`` if only one of ``shape`` and ``num_chunks`` is given, a group
         is given a shape, or the number of dimensions differs.
@@ -246,19 +249,19 @@ class WriteSession:
         return edited is not None
 
     def delete(self, path: str) -> None:
-        """Delete a node, and a group with all that is in it."""
+        """Delete a node and its descendants."""
         self._state.check_open()
         self._state.tree.delete(path)
 
     def move(self, source: str, target: str) -> None:
-        """Give a node another path, a group with all that is in it. Costs no data.
+        """Move a node and its descendants to another path, without copying data.
 
         Raises
         ------
         UnsupportedError
             The repository has spec version 1.
         ReadOnlyError
-            The repository has switched moves off.
+            A feature flag of the repository forbids moves.
         NotFoundError, AlreadyExistsError, InvalidInputError
             As for ``WorkingTree.move``; one commit either moves nodes or changes them.
         """
@@ -274,7 +277,7 @@ class WriteSession:
         self.set_chunks(path, at, [payload])
 
     def set_chunks(self, path: str, coords: ArrayLike, payloads: Sequence[bytes]) -> None:
-        """Store encoded chunks, concurrently; small ones within their references.
+        """Store encoded chunks concurrently; small ones are stored in their references.
 
         Parameters
         ----------
@@ -298,7 +301,7 @@ class WriteSession:
         changes.set_refs(refs)
 
     def set_refs(self, path: str, refs: ChunkRefs) -> None:
-        """Set references to chunks that are stored already, here or elsewhere.
+        """Set references to chunks that are already stored, in the repository or elsewhere.
 
         Raises ``InvalidInputError`` if a chunk is outside of the grid, or one in the repository has
         no bytes.
@@ -312,10 +315,10 @@ class WriteSession:
         changes.set_refs(refs)
 
     def add_manifests(self, path: str, receipts: Sequence[ManifestReceipt]) -> None:
-        """Use manifests that executors have stored for an array, by their receipts.
+        """Add manifests that executors have stored for an array, given by their receipts.
 
-        Their chunks replace others at the same coordinates. Only files that overlap others are
-        read and rewritten by the commit.
+        Their chunks replace others at the same coordinates. The commit reads and rewrites only
+        manifests that overlap others.
 
         Parameters
         ----------
@@ -332,10 +335,7 @@ class WriteSession:
     def delete_chunks(self, path: str, coords: ArrayLike) -> None:
         """Delete chunks, which then read as the fill value; missing ones are ignored.
 
-        Raises
-        ------
-        InvalidInputError
-            A chunk is outside of the grid.
+        Raises ``InvalidInputError`` if a chunk is outside of the grid.
         """
         changes, at = self._changes_at(path, coords)
         changes.delete(at)
@@ -346,10 +346,8 @@ class WriteSession:
         Chunks that leave the grid are dropped; the others read as the fill value. All references
         of the array are read.
 
-        Raises
-        ------
-        InvalidInputError
-            The offset has another number of dimensions, or the chunk grid is not regular.
+        Raises ``InvalidInputError`` if the offset has another number of dimensions, or the chunk
+        grid is not regular.
         """
         self._state.check_open()
         node = self._state.tree.existing_array(path)
@@ -365,13 +363,13 @@ class WriteSession:
         changes.replace_all(shifted(refs, offset, grid), left=refs.coords)
 
     def discard(self) -> None:
-        """Discard all changes. Chunks that were stored are garbage."""
+        """Discard all changes; stored chunks become garbage."""
         self._state.check_open()
         self._state.tree = WorkingTree(self._state.tree.base, ChangeSet())
         self._state.assembler = ManifestAssembler(self._state.storage, self.format)
 
     def take_over(self, changes: ChangeSet) -> None:
-        """Use changes that were computed against the snapshot of this session, which has none."""
+        """Adopt changes relative to the base of this session, which must not have changes."""
         self._state.check_open()
         if self.has_changes:
             raise InvalidInputError("this session has changes; use a new session for further ones")
@@ -397,14 +395,14 @@ class WriteSession:
         metadata
             JSON values by name, stored in the snapshot.
         on_conflict
-            When the branch has moved: ``"rebase"`` rebases the changes if they do not conflict,
+            If the branch has moved: ``"rebase"`` rebases the changes if they do not conflict,
             ``"fail"`` raises.
         resolve
-            Chunks that both wrote: ``"ours"`` or ``"theirs"`` wins; None is a conflict.
+            For chunks that both wrote: ``"ours"`` or ``"theirs"`` is used; None raises.
         rebase_tries
-            How often the race may be lost.
+            Largest number of lost races.
         allow_empty
-            Whether a commit without changes is allowed.
+            True to allow a commit without changes.
         when_moved
             Called with the new tip and the commits of other writers before the changes are
             rebased; its exceptions end the commit and leave the session unchanged.
@@ -412,8 +410,8 @@ class WriteSession:
         Raises
         ------
         ConflictError
-            Another writer changed the same, or the branch was deleted or reset; nothing was
-            committed, and the session still has its changes.
+            Another writer made conflicting changes, or the branch was deleted or reset; nothing
+            was committed, and the session keeps its changes.
         InvalidInputError
             There is nothing to commit.
         CommitOutcomeUnknownError
@@ -435,9 +433,9 @@ class WriteSession:
     def amend(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
     ) -> CommitResult:
-        """Replace the newest snapshot of the branch by one that has the changes as well.
+        """Replace the newest snapshot of the branch by one that includes the changes.
 
-        The new snapshot has the parent of the replaced one, which can be read by its id until
+        The parent of the new snapshot is that of the replaced one, which can be read by id until
         garbage collection.
 
         Raises
@@ -445,8 +443,8 @@ class WriteSession:
         UnsupportedError
             The repository has spec version 1.
         InvalidInputError
-            There is nothing to commit, the first snapshot would be amended, or only one of both
-            moves nodes.
+            There is nothing to commit, the snapshot is the first one, or only one of the two
+            commits moves nodes.
         ConflictError
             The branch has moved; an amendment is never rebased.
         CommitOutcomeUnknownError
@@ -457,14 +455,15 @@ class WriteSession:
     def flush(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
     ) -> SnapshotId:
-        """Store the changes as a snapshot that no branch has, and return its id.
+        """Store the changes as a detached snapshot, on no branch, and return its id.
 
-        Garbage collection keeps it while it is young, or referred to. Errors are as for ``commit``.
+        Garbage collection keeps it while it is recent, or if a ref reaches it. Errors are those of
+        ``commit``.
         """
         return committing.flush(self._state, message, metadata=metadata, allow_empty=allow_empty)
 
     def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
-        """Rebase the changes over the newest snapshot of the branch; return how many were passed.
+        """Rebase the changes on the tip of the branch; return the number of new commits there.
 
         Nothing is written. Parameters are those of ``commit``.
 

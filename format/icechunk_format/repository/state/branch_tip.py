@@ -9,9 +9,9 @@ amend, move nodes    yes                                 no
 a detached version   listed in ``repo``                  nothing more than its files
 ===================  ==================================  =========================================
 
-``commits_since`` begins with the state that ``writable_tip`` was given, and the first ``advance``
-reuses it. If that state is stale, the conditional write fails and the state is read again. The copy
-of the state that ``advance`` needs can be stored together with the snapshot (``copy_to_store``).
+``commits_since`` first uses the state given to ``writable_tip``, and the first ``advance`` reuses
+it. If that state is stale, the conditional write fails and the state is read again. The backup that
+``advance`` needs can be stored together with the snapshot (``copy_to_store``).
 
 Specification: "Repo Info File"; version 1: "Refs".
 """
@@ -57,10 +57,10 @@ class CommitsSince:
     Parameters
     ----------
     commits
-        The snapshots after the given one up to the tip, oldest first; expired ones are listed in
-        the next one.
+        The snapshots after the given one up to the tip, oldest first; each lists expired ones
+        before it.
     is_ancestor
-        Whether the given snapshot is, or was until it expired, in the history of the branch.
+        True if the given snapshot is in the history of the branch, or was until it expired.
     """
 
     tip: SnapshotId
@@ -78,7 +78,7 @@ class RepoBranchTip:
         self._seen: Seen | None = None
 
     def check_moves(self) -> None:
-        """Refuse if the repository has switched moves off."""
+        """Raise ReadOnlyError if a feature flag forbids moves."""
         check_flag(self._info(), FeatureFlag.MOVE_NODE, "moving nodes")
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
@@ -97,7 +97,7 @@ class RepoBranchTip:
         return _since(tip, snapshot_id, info.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
-        """Return key and bytes of the copy that must be stored before ``advance``."""
+        """Return key and bytes of the backup that must be stored before ``advance``."""
         if self._seen is None:
             return ()
         name = new_backup_name(now_in_microseconds())
@@ -135,7 +135,7 @@ class RepoBranchTip:
         )
 
     def add_detached(self, snapshot: SnapshotInfo) -> None:
-        """List a snapshot that no branch has."""
+        """Add a snapshot that is on no branch."""
         self._update(snapshot, lambda info: add_detached(info, snapshot))
 
     def _update(
@@ -145,7 +145,7 @@ class RepoBranchTip:
         *,
         seen: Seen | None = None,
     ) -> TipMoved | None:
-        # Ids are random: a state that lists this one follows this write.
+        # Ids are random, so a state that lists this one is later than this write.
         return update_repo(
             self._storage, change, landed=lambda info: snapshot.id in info.snapshots, seen=seen
         ).declined
@@ -162,7 +162,7 @@ class RefBranchTip:
         self.branch = branch
 
     def check_moves(self) -> None:
-        """Refuse: transaction logs of version 1 have no moves."""
+        """Raise UnsupportedError, since transaction logs of version 1 have no moves."""
         raise self._unsupported("nodes cannot be moved")
 
     def commits_since(self, snapshot_id: SnapshotId) -> CommitsSince | None:
@@ -177,11 +177,11 @@ class RefBranchTip:
         return None if tip == snapshot_id else _since(tip, snapshot_id, history.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
-        """Return nothing: version 1 keeps no copies of refs."""
+        """Return an empty tuple, since version 1 has no backups of refs."""
         return ()
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
-        """Refuse: existing readers of version 1 expect branches to grow only."""
+        """Raise UnsupportedError, since readers of version 1 expect branches only to grow."""
         raise self._unsupported(f"snapshot {snapshot_id} cannot be amended")
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
@@ -198,7 +198,7 @@ class RefBranchTip:
         return TipMoved(branch=self.branch, tip=tip)
 
     def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
-        """Return True if other writers committed on top of a snapshot whose answer was lost.
+        """Return True if other writers committed on top of a snapshot of unknown outcome.
 
         Raises
         ------
@@ -217,11 +217,11 @@ class RefBranchTip:
         raise outcome_unknown(self._storage, key) from problem
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
-        """Refuse; see ``amendable``."""
+        """Raise UnsupportedError; see ``amendable``."""
         raise self._unsupported(f"snapshot {amended} cannot be amended")
 
     def add_detached(self, snapshot: SnapshotInfo) -> None:
-        """Do nothing: in version 1 a snapshot exists when its file does."""
+        """Do nothing, since in version 1 a snapshot exists if its file does."""
 
     def _unsupported(self, what: str) -> UnsupportedError:
         return UnsupportedError(
@@ -238,7 +238,7 @@ BranchTip: TypeAlias = RepoBranchTip | RefBranchTip
 def writable_tip(
     storage: Storage, branch: str, *, status: RepoStatus | None, state: RepoState | None = None
 ) -> BranchTip:
-    """Return a branch for moving it, unless the repository is read-only.
+    """Return the tip of a branch, or raise ReadOnlyError if the repository is read-only.
 
     ``status`` is None in spec version 1. A ``state`` that was just read saves the first read.
     """

@@ -2,14 +2,14 @@
 
 Rules of this file
 ------------------
-1. Version 2 checks and changes in one step (``transitions`` through ``publish``). A ref on an
-   unreachable snapshot comes with a marker (``revival``), so that a collection at the same time
-   finds the ref even if the ref has moved on.
-2. Version 1 has one object for each ref. Refs and tombstones of tags are created on the condition
-   that they do not exist, and branches are moved on the condition that they did not change. Other
-   writers may act between a check and its change, so only facts that never change back are checked:
-   a tombstone, an existing file. A snapshot's file has to exist after its ref was written, or the
-   ref is taken back: a collection deletes such files first, and then looks at the refs.
+1. Version 2 checks and changes in one step (``transitions`` through ``publish``). A ref to an
+   unreachable snapshot is added with a marker (``revival``), which a concurrent garbage collection
+   finds even if the ref has moved on.
+2. Version 1 has one object for each ref. Refs and tombstones of tags are created if absent, and
+   branches are moved on the condition that they have not changed. Other writers may act between a
+   check and its change, so only irreversible facts are checked: a tombstone, an existing file. If a
+   snapshot's file does not exist after its ref was written, the ref is reverted: a garbage
+   collection deletes such files before it reads the refs.
 3. ``main`` is never deleted, tags never move.
 
 Specification: "Repo Info File"; version 1: "Refs".
@@ -71,7 +71,7 @@ class RepoInfoChanges:
         update_repo(self._storage, lambda info: repo_changes.delete_branch(info, name))
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
-        """Move a branch; if ``expected`` is given, only from there."""
+        """Move a branch; with ``expected``, only if it is at that snapshot."""
         moved = self._point_to(
             to, lambda info: repo_changes.reset_branch(info, name, to, expected=expected)
         )
@@ -105,7 +105,7 @@ class RepoInfoChanges:
     def _point_to(
         self, snapshot_id: SnapshotId, change: Callable[[RepoInfo], Transition | TipMoved]
     ) -> TipMoved | None:
-        """Change a ref to a snapshot, which may have been garbage."""
+        """Apply a change that points a ref to a snapshot, which may be garbage."""
         marker: Marker | None = None
 
         def marked(info: RepoInfo) -> Transition | TipMoved | SnapshotInfo:
@@ -119,7 +119,7 @@ class RepoInfoChanges:
             found = answer.declined
             if not isinstance(found, SnapshotInfo):
                 return found
-            # Files are stored only if they are needed, and before ``repo`` names them.
+            # Files are stored only if needed, and before ``repo`` refers to them.
             marker = marker_on(snapshot_id, found.flushed_at)
             self._storage.put_many(marker.files)
 
@@ -148,7 +148,7 @@ class RefFilesChanges:
         try:
             failures = self._storage.delete_many([key])
         except StorageError as error:
-            # The branch may be deleted although the storage did not answer.
+            # The branch may be deleted although the storage did not respond.
             try:
                 if fetch_if_there(self._storage, key) is None:
                     return
@@ -163,7 +163,7 @@ class RefFilesChanges:
             )
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId | None) -> None:
-        """Move a branch; if ``expected`` is given, only from there."""
+        """Move a branch; with ``expected``, only if it is at that snapshot."""
         key = None
         for _ in attempts():
             tip = self._existing_tip(name)
@@ -192,20 +192,20 @@ class RefFilesChanges:
         if existed or not create_once(self._storage, key, data):
             where = f"in {self._storage.root_url}, and tags never move"
             raise taken("tag", name, f"exists already {where}")
-        # Deleted without a tombstone, so the name can be used again.
+        # A reverted tag is deleted without a tombstone, so its name can be used again.
         self._check_kept(key, snapshot_id)
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
         if self._history.tag_target(name) is None:
             existing_ref(self._history.tags(), name, "tag")
-        # Losing against another deletion is as good as winning.
+        # If another deletion was first, the result is the same.
         create_once(self._storage, f"{ref_key(self._storage, 'tag', name)}.deleted", b"")
 
     def _check_kept(
         self, key: str, snapshot_id: SnapshotId, take_back: Callable[[], object] | None = None
     ) -> None:
-        """Take a written ref back, or delete it, if a collection has removed its snapshot."""
+        """Revert or delete a written ref if garbage collection has removed its snapshot."""
         if exists_after(self._storage, snapshot_key(snapshot_id), written=key):
             return
         failures = []
@@ -250,7 +250,7 @@ def _check_stands_on(
     to_branch: str,
     goal: SnapshotId,
 ) -> None:
-    """Refuse a fast-forward that would lose snapshots of the branch."""
+    """Raise ConflictError if a fast-forward would lose snapshots of the branch."""
     if versions_after(tip, ancestry) is None:
         raise ConflictError(
             f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "

@@ -1,7 +1,7 @@
 """Reads and changes the settings in ``repo``, or in ``config.yaml`` of spec version 1.
 
-Changes are applied to the stored configuration, not to one that was read earlier, so two writers
-that change different settings do not undo one another.
+Changes are applied to the stored configuration, not to one that was read earlier, so concurrent
+changes of different settings are all kept.
 
 Specification: "Repo Info File"; version 1: ``config.yaml``.
 """
@@ -88,7 +88,7 @@ def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConf
         old = b"" if fetched is None else fetched.data
         before = decode_yaml_config(old)
         tree = changed_tree(before.raw, changes)
-        # Also after a lost answer: the new configuration is stored.
+        # The new configuration is stored, also after a lost response.
         if tree == before.raw:
             return parse_config(tree, object_key=CONFIG_YAML)
         data = encode_yaml_config(old, tree)

@@ -21,7 +21,7 @@ def tip_moved(storage: Storage, moved: TipMoved, expected: SnapshotId) -> Confli
     where = "was deleted" if moved.tip is None else f"is at snapshot {moved.tip} now"
     return ConflictError(
         f"branch {moved.branch!r} of {storage.root_url} {where}, but snapshot {expected} was "
-        "expected; nothing was changed. Rebase the session, or look at the branch and try again",
+        "expected; nothing was changed. Rebase the session, or check the branch and try again",
         branch=moved.branch,
         expected=str(expected),
         found=None if moved.tip is None else str(moved.tip),
@@ -31,9 +31,9 @@ def tip_moved(storage: Storage, moved: TipMoved, expected: SnapshotId) -> Confli
 def snapshot_removed(
     storage: Storage, snapshot_id: SnapshotId, outcome: str = "nothing was changed"
 ) -> NotFoundError:
-    """Return the error for a snapshot that garbage collection removed while it was used."""
+    """Return the error for a snapshot that garbage collection removed during its use."""
     return NotFoundError(
-        f"snapshot {snapshot_id} of {storage.root_url} was removed by a collection meanwhile; "
+        f"snapshot {snapshot_id} of {storage.root_url} was removed by garbage collection; "
         f"{outcome}, and its data may be gone",
         kind="snapshot",
         name=str(snapshot_id),
@@ -43,7 +43,7 @@ def snapshot_removed(
 def history_left(
     storage: Storage, branch: str, expected: SnapshotId, tip: SnapshotId
 ) -> ConflictError:
-    """Return the error for a session whose snapshot is not an ancestor of its branch any more."""
+    """Return the error for a session whose base is no longer an ancestor of its branch."""
     return ConflictError(
         f"snapshot {expected}, at which this session began, is not in the history of branch "
         f"{branch!r} of {storage.root_url} any more: the branch was reset or amended, or, in spec "
@@ -71,7 +71,7 @@ def log_missing(
 def merge_conflicts(
     storage: Storage, source: str, into: str, found: Sequence[Conflict]
 ) -> ConflictError:
-    """Return the error for a merge whose sides changed the same."""
+    """Return the error for a merge with conflicting changes."""
     can_resolve = all(c.kind in RESOLVABLE for c in found)
     advice = (
         f"decide with resolve='ours' (what {source} has) or 'theirs' (what branch {into!r} has)"

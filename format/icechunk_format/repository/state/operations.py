@@ -1,9 +1,9 @@
 """Reads the operations log, newest entry first, through the backups of the ``repo`` object.
 
-The ``repo`` object holds the newest entries and names the backup that continues the log. Users may
-delete backups: a missing backup ends the log.
+The ``repo`` object has the newest entries and the name of the backup that continues the log. Users
+may delete backups: a missing backup ends the log.
 
-An entry names the backup in which it is the newest, except inside that backup, where the name is
+An entry names the backup in which it is the newest. This name is absent in the backup itself and is
 added here.
 
 Specification: "Updates to the repo info file".

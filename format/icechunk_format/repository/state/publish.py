@@ -2,17 +2,17 @@
 
 Steps of an update
 ------------------
-1. Read ``repo`` and its version. Refuse when the repository is read-only.
-2. Apply the change, a pure function of the state. It may decline: then nothing is written.
-3. Put the bytes that were read into ``overwritten/``, under a name with 96 random bits. A commit
+1. Read ``repo`` and its version. Raise an error if the repository is read-only.
+2. Apply the change, a pure function of the state. If it declines, nothing is written.
+3. Store the bytes that were read below ``overwritten/``, under a name with 96 random bits. A commit
    that has read ``repo`` stores this copy together with its snapshot, which saves a round trip.
-4. Replace ``repo`` on the condition that it is unchanged. Lost: begin again.
+4. Replace ``repo`` on the condition that it is unchanged. If it has changed, start over.
 
-Why the outcome is always known, or reported as unknown
--------------------------------------------------------
+Determining the outcome
+-----------------------
 The log of the new state names the copy of step 3. So a state whose log names one of this writer's
-copies is its state, or a later one. Step 4 may get no answer, or the answer that the condition
-failed; if the client retried after a lost response, that failure may mean that the first attempt
+copies is the state that it wrote, or a later one. Step 4 may get no response, or a failed
+condition; if the client retried after a lost response, the failure may mean that the first attempt
 succeeded. Then the object is read again, with three possible results:
 
 - The log names the copy: the write landed.
@@ -56,7 +56,7 @@ from icechunk_format.storage.protocol import Condition, CreateOnly, ReplaceIfUnc
 DeclinedT = TypeVar("DeclinedT")
 
 MAX_ATTEMPTS: Final = 100
-#: Runs of a whole job that begins again when other writers commit first.
+#: Attempts of a job that starts over if other writers commit first.
 MOST_RUNS: Final = 10
 _IMMEDIATE_ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.05
@@ -66,15 +66,14 @@ _READS_AFTER_LOST_ANSWER: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefAnswer:
-    """The tip of a branch of version 1 that was found on an attempt to move it.
+    """The tip of a branch of version 1 after an attempt to move it.
 
     Parameters
     ----------
     tip
-        The snapshot that it is at; None if it does not exist.
+        The current snapshot of the branch; None if it does not exist.
     tried
-        Whether a write was sent whose outcome is not known. A later snapshot on top of it proves
-        that it landed.
+        True if a write of unknown outcome was sent; a snapshot on top of it proves that it landed.
     """
 
     tip: SnapshotId | None
@@ -83,7 +82,7 @@ class RefAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published(Generic[DeclinedT]):
-    """The state after an update: the one that was written, or a later one.
+    """The state after an update: the written state, or a later one.
 
     If the change did not apply to the current state, nothing was written: ``declined`` is the
     result of the change, and ``info`` the state.
@@ -97,10 +96,7 @@ class Published(Generic[DeclinedT]):
 class Seen:
     """The ``repo`` object as it was just read.
 
-    Parameters
-    ----------
-    copy
-        Name below ``overwritten/`` under which its bytes are stored, if they are.
+    ``copy`` is the name below ``overwritten/`` of the stored copy of its bytes, or None.
     """
 
     state: RepoState
@@ -113,7 +109,7 @@ def now_in_microseconds() -> int:
 
 
 def new_backup_name(now: int, *, of: str = REPO) -> str:
-    """Return a name below ``overwritten/`` that no other writer has; ``now`` in microseconds."""
+    """Return a unique name below ``overwritten/``; ``now`` is in microseconds."""
     return backup_name(now // 1000, secrets.token_bytes(12), of=of)
 
 
@@ -125,20 +121,20 @@ def update_repo(
     even_if_read_only: bool = False,
     seen: Seen | None = None,
 ) -> Published[DeclinedT]:
-    """Apply a change to the ``repo`` object, however many other writers do so at the same time.
+    """Apply a change to the ``repo`` object, retrying if other writers change it concurrently.
 
     Parameters
     ----------
     change
         Pure function of the state; called again for each state that is read.
     landed
-        Returns True for a state that includes the change, by a random id of the change. Needed for
-        logs of few entries.
+        Returns True for a state that includes the change, identified by a random id; needed if
+        the log keeps few entries.
     even_if_read_only
-        For changes of the status.
+        True for changes of the status.
     seen
-        A state to begin with; if it is old, the conditional write fails, and the next attempt reads
-        the object.
+        The state to try first; if it is outdated, the conditional write fails, and the next
+        attempt reads the object.
 
     Raises
     ------
@@ -147,12 +143,12 @@ def update_repo(
     ConflictError
         Other writers won every attempt; nothing was changed.
     CommitOutcomeUnknownError
-        The storage did not answer, also not afterwards: the change may have landed.
+        The storage did not respond, neither then nor to a later read: the change may have landed.
     NotFoundError, FormatError, StorageError
         The repository cannot be read.
     """
     copies: set[str] = set()
-    # Time of the state that a write of unknown outcome was to replace.
+    # Time of the state that a write of unknown outcome would have replaced.
     doubted: int | None = None
     try:
         for _ in attempts():
@@ -165,7 +161,7 @@ def update_repo(
                 return Published(info=info)
             if doubted is not None:
                 if _time_of(info) < doubted:
-                    # The storage returned an old state, which proves nothing.
+                    # The storage returned an outdated state, which proves nothing.
                     continue
                 if _time_of(info) > doubted:
                     if landed is None and not _reaches_back(info, doubted):
@@ -183,7 +179,7 @@ def update_repo(
                 answer, now=now, backup_name=copy, entries_per_file=_entries_per_file(answer.info)
             )
             data = repo_info.encode(new)
-            # Only the state that was read can be replaced, so its bytes are the copy.
+            # Only the state that was read can be replaced, so its bytes are stored as the copy.
             if not is_copied:
                 storage.put(overwritten_key(copy), state.data)
             copies.add(copy)
@@ -213,18 +209,18 @@ def update_branch_ref(
     Parameters
     ----------
     expected
-        The snapshot that the branch has to be at; None if it must not exist.
+        The snapshot that the branch must be at; None if the branch must not exist.
 
     Returns
     -------
     RefAnswer
-        Its tip is ``new`` if the branch was moved, else the snapshot that another writer moved it
-        to, or None if it does not exist.
+        The tip is ``new`` if the branch was moved, else the snapshot that it is at, or None if it
+        does not exist.
 
     Raises
     ------
     CommitOutcomeUnknownError
-        The storage did not answer, also not afterwards.
+        The storage did not respond, neither to the write nor to a later read.
     """
     condition: Condition
     tried = False
@@ -254,15 +250,15 @@ def update_branch_ref(
 
 
 def create_once(storage: Storage, key: str, data: bytes) -> bool:
-    """Create if absent. Return True if the object holds these bytes, False if it holds others.
+    """Create an object if absent; return True if it has these bytes, False if it has others.
 
-    If the outcome is unknown, the object is read: its bytes tell whose request landed. If it does
-    not exist, creating it again is harmless, since only one of both requests can succeed.
+    If the outcome is unknown, the object is read: its bytes show which request landed. If it does
+    not exist, creating it again is harmless, since only one of the requests can succeed.
 
     Raises
     ------
     CommitOutcomeUnknownError
-        The storage did not answer, also not afterwards.
+        The storage did not respond, neither to the write nor to a later read.
     """
     for _ in attempts():
         if put_if(storage, key, data, CreateOnly()):
@@ -277,19 +273,19 @@ def create_once(storage: Storage, key: str, data: bytes) -> bool:
 
 
 def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
-    """Return True if a state names a copy of this writer, so that its write came before."""
+    """Return True if a state names a copy of this writer, so its write landed earlier."""
     named = {update.backup_path for update in info.latest_updates}
     named.add(info.repo_before_updates)
     return not copies.isdisjoint(named)
 
 
 def _time_of(info: RepoInfo) -> int:
-    """Return the time of a state; every state is younger than the one before it."""
+    """Return the time of a state; times of successive states increase."""
     return max((update.updated_at for update in info.latest_updates), default=0)
 
 
 def _reaches_back(info: RepoInfo, instant: int) -> bool:
-    """Return True if the log in a state has every update since a time."""
+    """Return True if the log in a state includes every update since a time."""
     if info.repo_before_updates is None:
         return True
     return any(update.updated_at <= instant for update in info.latest_updates)
@@ -306,15 +302,15 @@ def _entries_per_file(info: RepoInfo) -> int:
 
 
 def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool:
-    """Write under a condition. Return True if it landed, False if only the object can tell.
+    """Write conditionally; return True if the write landed, False if the object must be read.
 
-    The write was lost, perhaps to an earlier attempt of the same client; or its answer was lost,
-    and the storage answers again.
+    False means that the condition failed, perhaps after an earlier attempt of the same client, or
+    that the response was lost and the storage responds again.
 
     Raises
     ------
     CommitOutcomeUnknownError
-        The answer was lost, and the storage does not answer any more.
+        The response was lost, and the storage no longer responds.
     """
     try:
         return storage.put(key, data, condition=condition) is not None
@@ -326,12 +322,12 @@ def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> boo
 
 
 def exists_after(storage: Storage, key: str, *, written: str) -> bool:
-    """Return True if an object exists after another one, or itself, was written.
+    """Return True if an object exists, after a write of it or of another object.
 
     Raises
     ------
     CommitOutcomeUnknownError
-        The storage does not answer, so the outcome of the write is unknown.
+        The storage does not respond, so the outcome of the write is unknown.
     """
     for reading in range(_READS_AFTER_LOST_ANSWER):
         try:
@@ -345,20 +341,20 @@ def exists_after(storage: Storage, key: str, *, written: str) -> bool:
 def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
     """Return the error for a write whose outcome is unknown."""
     return CommitOutcomeUnknownError(
-        f"the storage did not answer when {key!r} of {storage.root_url} was written, and does not "
-        "answer now. The change may have landed or not: look at the repository before doing it "
-        "again, and delete nothing",
+        f"the storage did not respond when {key!r} of {storage.root_url} was written, and does "
+        "not respond now. The change may have landed or not: check the repository before repeating "
+        "it, and delete nothing",
         key=key,
     )
 
 
 def attempts() -> Iterator[int]:
-    """Yield the numbers of attempts at a change that races with other writers, with pauses."""
+    """Yield the numbers of attempts at a change, with pauses after lost races."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         if attempt > 1:
             steps = max(0, attempt - _IMMEDIATE_ATTEMPTS)
             longest = min(_FIRST_PAUSE * 1.5**steps, _LONGEST_PAUSE)
-            # Random over the whole span: writers with equal pauses would collide again.
+            # Uniform over the whole span, since writers with equal pauses would collide again.
             time.sleep(random.uniform(0, longest))
         yield attempt
 

@@ -1,8 +1,8 @@
 """Reads the ``repo`` object, and decodes each state of it once per process.
 
-Every read of a repository of spec version 2 starts with this object. The object may be large (one
-entry for each snapshot), and other writers replace it. So a state is kept with its object version,
-and a HEAD request checks whether it is still current.
+Every read of a repository of spec version 2 starts with this object. It may be large (one entry for
+each snapshot), and other writers replace it. So a state is cached with its object version, and a
+HEAD request checks whether it is current.
 
 Specification: "Repo info file".
 """
@@ -34,7 +34,7 @@ from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepoState:
-    """A ``repo`` object as stored and decoded, and the version that it must have to be replaced."""
+    """A ``repo`` object as stored and decoded, and its version, the condition for replacing it."""
 
     info: RepoInfo
     data: bytes
@@ -42,26 +42,26 @@ class RepoState:
 
     @classmethod
     def of(cls, fetched: Fetched) -> RepoState:
-        """Decode an object that was read; errors are those of ``decode_state``."""
+        """Decode a fetched object; errors are those of ``decode_state``."""
         return cls(info=decode_state(fetched.data), data=fetched.data, version=fetched.version)
 
 
-# The last states of this process, by their bytes; the cache counts them rather than their bytes.
+# The last states of this process, keyed by their bytes; the limit is a number of states.
 _STATES_KEPT: Final = 2
 _STATES: Final = PerProcess(lambda: ObjectCache(_STATES_KEPT))
 
 
 def decode_state(data: bytes) -> RepoInfo:
-    """Decode the ``repo`` object, once for all readers and writers of one state."""
+    """Decode the ``repo`` object; recent states are cached for all readers and writers."""
     found = _STATES.get().get_many([data], lambda _: [Loaded(repo_info.decode(data), cost=1)])
     return found[0]
 
 
 def remember_state(data: bytes, info: RepoInfo) -> None:
-    """Keep a state that was just written, so that the next read need not decode it.
+    """Cache a state that was just written, so that the next read need not decode it.
 
-    ``data`` must be ``info`` encoded. States whose decoding cuts or translates fields, and those
-    with many snapshots that are not columns, are not kept.
+    ``data`` must be ``info`` encoded. States that decode to other fields, and those with many
+    snapshots that are not columns, are not cached.
     """
     held = info.snapshots
     if isinstance(held, SnapshotList):
@@ -125,7 +125,7 @@ class RepoFile:
         self._state: RepoState | None = None
 
     def fetch(self) -> RepoState | None:
-        """Read the object, even if its state is known; None if it does not exist."""
+        """Read the object, even if its state is cached; None if it does not exist."""
         fetched = fetch_if_there(self._storage, REPO)
         self._state = None
         if fetched is not None:
@@ -133,7 +133,7 @@ class RepoFile:
         return self._state
 
     def current(self) -> RepoState | None:
-        """Return the current state; the object is read only if it changed since the last time."""
+        """Return the current state; the object is read only if it changed since the last call."""
         known = self.known()
         if known is not None and known.version.etag is not None:
             found = self._storage.head(REPO)
@@ -144,7 +144,7 @@ class RepoFile:
     def existing(self, *, is_read: bool) -> RepoState:
         """Return the current state of a repository that was opened before.
 
-        With ``is_read`` the object is read even if its state may be known.
+        With ``is_read`` the object is read even if its state is cached.
         """
         state = self.fetch() if is_read else self.current()
         if state is None:

@@ -1,11 +1,11 @@
-"""Protects an unreachable snapshot that is used again from a running garbage collection.
+"""Protects an unreachable snapshot that becomes used again from a running garbage collection.
 
-A collection reads ``repo``, marks reachable snapshots, removes the others from ``repo`` and deletes
-their files. A collection of any library starts again if it finds a new snapshot in ``repo`` on top
-of one that it drops. So the update of ``repo`` that uses an unreachable snapshot again also adds a
-*marker*: a snapshot without nodes on top of it, which no ref reaches. Either the collection drops
-the snapshot first, and the update is refused; or it finds the marker and begins again. A ref alone
-would protect the snapshot only as long as the ref stays. A later collection drops the marker.
+A garbage collection reads ``repo``, marks reachable snapshots, removes the others from ``repo`` and
+deletes their files. A collection of any library starts over if it finds a new snapshot in ``repo``
+on top of one that it would drop. So the update of ``repo`` that uses an unreachable snapshot also
+adds a *marker*: a snapshot without nodes on top of it, which no ref reaches. Either the collection
+drops the snapshot first, and the update is refused, or it finds the marker and starts over. A ref
+would protect the snapshot only while it exists. A later collection drops the marker.
 
 Specification: "Repo Info File". Version 1 has no such update, and no protection.
 """
@@ -29,12 +29,9 @@ from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """A snapshot on top of an unreachable one that is used again.
+    """A snapshot that marks its unreachable parent as used again.
 
-    Parameters
-    ----------
-    files
-        Keys and bytes of the marker's files; store them before ``repo`` names the marker.
+    ``files`` are keys and bytes to be stored before ``repo`` lists the marker.
     """
 
     info: SnapshotInfo
@@ -60,7 +57,7 @@ def marker_on(
     snapshot_id
         The snapshot that is used again; the parent of the marker.
     manifest_files
-        Manifests that stay, with their chunks, as long as the marker.
+        Manifests to keep, with their chunks, as long as the marker exists.
     message
         Message of the marker; None for "Snapshot ... is used again".
     """

@@ -2,11 +2,11 @@
 
 Rules of this file
 ------------------
-1. A change is a pure function: ``RepoInfo`` in, new ``RepoInfo`` and log entry out, or an error.
-   ``publish.update_repo`` alone runs changes, each as often as other writers win the race.
+1. A change is a pure function from ``RepoInfo`` to a new ``RepoInfo`` and a log entry, or raises.
+   Only ``publish.update_repo`` runs changes, and repeats them after lost races.
 2. A change keeps all other fields: configuration bytes, feature flags, pruned lists, deleted
    tags, status.
-3. Names of deleted tags stay taken, tags never move, ``main`` is never deleted.
+3. Names of deleted tags cannot be reused, tags are never moved, ``main`` is never deleted.
 
 Specification: "Repo Info File", "Updates to the repo info file", "References".
 """
@@ -53,12 +53,12 @@ MAIN: Final = "main"
 TAG_DELETED: Final = "was deleted, and the name of a deleted tag cannot be used again"
 
 MAX_CLOCK_SKEW: Final = 600_000_000
-"""Microseconds that the newest log entry may be ahead of this machine's clock; writers tolerate as
-much between their clock and the storage's."""
+"""Microseconds that the newest log entry may be ahead of this machine's clock; also the tolerance
+between the clocks of a writer and of the storage."""
 
 
 class FeatureFlag(IntEnum):
-    """Operations that a repository can switch off; all are on by default."""
+    """Operations that a repository can disable; all are enabled by default."""
 
     MOVE_NODE = 3
     CREATE_TAG = 4
@@ -75,12 +75,9 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TipMoved:
-    """A branch that is not at the expected snapshot, so that a commit cannot be added.
+    """A branch that is not at the expected snapshot, so no commit was added.
 
-    Parameters
-    ----------
-    tip
-        Its current snapshot; None if it was deleted.
+    ``tip`` is its current snapshot; None if it was deleted.
     """
 
     branch: str
@@ -98,12 +95,12 @@ def record(
     Parameters
     ----------
     transition
-        The new state; its log is still that of the state before.
+        The new state, still with the previous log.
     backup_name
-        Name below ``overwritten/`` of the copy of the state before. The newest entry until now gets
-        it: an entry names the copy in which it is the newest.
+        Name below ``overwritten/`` of the backup of the previous state. It is added to the
+        previously newest entry, since an entry names the backup in which it is the newest.
     entries_per_file
-        The log is cut at the first entry after so many that a backup continues.
+        After this many entries, the log is cut at the next entry that has a backup.
     """
     info = transition.info
     older = list(info.latest_updates)
@@ -117,7 +114,7 @@ def record(
                 newest_entry=older[0].updated_at,
                 now=now,
             )
-        # Clocks differ a little between machines, but the order of the log is that of the writes.
+        # Clocks of machines differ, but times in the log must follow the order of writes.
         now = max(now, older[0].updated_at + 1)
         older[0] = replace(older[0], backup_path=backup_name)
     updates = [Update(details=transition.details, updated_at=now, backup_path=None), *older]
@@ -135,7 +132,7 @@ def record(
 
 
 def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Transition | TipMoved:
-    """Add a snapshot on top of a branch that is at the snapshot's parent."""
+    """Add a snapshot on top of a branch, whose tip must be the snapshot's parent."""
     tip = info.branches.get(branch)
     if tip is None or tip != snapshot.parent_id:
         return TipMoved(branch=branch, tip=tip)
@@ -171,7 +168,7 @@ def add_detached(info: RepoInfo, snapshot: SnapshotInfo) -> Transition:
 def _with_snapshot(info: RepoInfo, snapshot: SnapshotInfo, branch: str | None = None) -> RepoInfo:
     if snapshot.id in info.snapshots:
         raise AlreadyExistsError(
-            f"snapshot {snapshot.id} is in the repository already; ids are never used twice",
+            f"snapshot {snapshot.id} is already in the repository; ids are never reused",
             snapshot=str(snapshot.id),
         )
     branches = info.branches if branch is None else {**info.branches, branch: snapshot.id}
@@ -194,7 +191,7 @@ def create_branch(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transit
 
 
 def delete_branch(info: RepoInfo, name: str) -> Transition:
-    """Remove a branch; its snapshots stay until garbage collection."""
+    """Remove a branch; its snapshots are kept until garbage collection."""
     check_not_main(name)
     previous = existing_ref(info.branches, name, "branch")
     return Transition(
@@ -206,7 +203,7 @@ def delete_branch(info: RepoInfo, name: str) -> Transition:
 def reset_branch(
     info: RepoInfo, name: str, snapshot_id: SnapshotId, *, expected: SnapshotId | None = None
 ) -> Transition | TipMoved:
-    """Move a branch to any snapshot; with ``expected`` only from there."""
+    """Move a branch to any snapshot; with ``expected``, only if it is at that snapshot."""
     previous = existing_ref(info.branches, name, "branch")
     if expected is not None and previous != expected:
         return TipMoved(branch=name, tip=previous)
@@ -221,7 +218,7 @@ def reset_branch(
 
 
 def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition:
-    """Add a tag at a snapshot, for good."""
+    """Add a tag at a snapshot; it cannot be moved."""
     check_flag(info, FeatureFlag.CREATE_TAG, "creating tags")
     _check_name(name, "tag")
     if name in info.tags:
@@ -238,7 +235,7 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
 
 
 def delete_tag(info: RepoInfo, name: str) -> Transition:
-    """Remove a tag and keep its name taken."""
+    """Remove a tag; its name stays reserved."""
     check_flag(info, FeatureFlag.DELETE_TAG, "deleting tags")
     previous = existing_ref(info.tags, name, "tag")
     return Transition(
@@ -265,7 +262,7 @@ def set_status(
 
 
 def set_flag(info: RepoInfo, flag: int, value: bool | None) -> Transition:
-    """Switch a feature on or off, or back to its default with None."""
+    """Enable or disable a feature; None resets it to its default."""
     enabled = {*(info.enabled_feature_flags or ())} - {flag}
     disabled = {*(info.disabled_feature_flags or ())} - {flag}
     if value is not None:
@@ -297,7 +294,7 @@ def set_config(info: RepoInfo, config: bytes | None) -> Transition:
 
 
 def check_status(status: RepoStatus) -> None:
-    """Refuse if a repository with this status takes no changes."""
+    """Raise ReadOnlyError if this status does not allow changes."""
     if status.availability is Availability.READ_ONLY:
         why = f" ({status.reason})" if status.reason else ""
         raise ReadOnlyError(
@@ -307,7 +304,7 @@ def check_status(status: RepoStatus) -> None:
 
 
 def check_flag(info: RepoInfo, flag: FeatureFlag, what: str) -> None:
-    """Refuse an operation that the repository has switched off."""
+    """Raise ReadOnlyError if a feature flag forbids an operation."""
     if flag in (info.disabled_feature_flags or ()):
         raise ReadOnlyError(
             f"{what} is switched off in this repository (feature flag {flag:d}, "
@@ -327,7 +324,7 @@ def _check_name(name: str, kind: str) -> None:
 
 
 def taken(kind: str, name: str, why: str) -> AlreadyExistsError:
-    """Return the error for a name that a new branch or tag cannot have."""
+    """Return the error for a branch or tag that cannot be created under a name."""
     advice = "reset it to move it, or " if kind == "branch" else ""
     return AlreadyExistsError(
         f"{kind} {name!r} {why}; {advice}choose another name", kind=kind, name=name
@@ -335,7 +332,7 @@ def taken(kind: str, name: str, why: str) -> AlreadyExistsError:
 
 
 def check_not_main(name: str) -> None:
-    """Refuse to delete the branch that every repository has."""
+    """Raise an error for the branch ``main``, which cannot be deleted."""
     if name == MAIN:
         raise InvalidInputError(
             "branch 'main' cannot be deleted: every repository has it; reset it instead", name=name

@@ -1,10 +1,10 @@
 """Moves a branch to a snapshot that uses files of another snapshot, which may become garbage.
 
-In version 2 the other snapshot has to be listed when the commit lands. If no ref reaches it then,
-the update leaves a marker on it (``revival``): a garbage collection at the same time comes first,
-or begins again. In version 1 its file has to exist after the commit, or the branch is moved back.
-This library's collections read the refs after they deleted such files, so one sees the other;
-other libraries' do not.
+In version 2 the other snapshot must be listed when the commit lands. If no ref reaches it, the
+update adds a marker to it (``revival``): a concurrent garbage collection either removed it before,
+or starts over. In version 1 its file must exist after the commit, or the branch is moved back. This
+library's garbage collection reads the refs after it deleted such files, so that either it or the
+commit detects the other; those of other libraries do not.
 
 Specification: "Repo Info File".
 """
@@ -76,7 +76,7 @@ class _RefTip(RefBranchTip):
 def tip_using(
     tip: BranchTip, storage: Storage, used: Snapshot, *, state: RepoState | None = None
 ) -> BranchTip:
-    """Return the same branch, whose next commit uses files of a snapshot."""
+    """Return the same branch for a next commit that uses files of a snapshot."""
     if isinstance(tip, RefBranchTip):
         return _RefTip(storage, tip.branch, used)
     return _RepoTip(storage, tip.branch, state, used)

@@ -2,14 +2,14 @@
 
 Rules of this file
 ------------------
-1. A missing key or a null means the default. Unknown keys are ignored, but stay in ``raw``, which
+1. A missing key or a null means the default. Unknown keys are ignored, but kept in ``raw``, which
    is written back.
 2. Values of known keys must have the type of their default, or ``FormatError`` is raised. A
    number that existing libraries accept but that zstd or this library cannot use is read as the
    nearest usable one; ``raw`` keeps the number.
 3. In YAML a tag ``!t`` becomes the map ``{t: value}``, the form that FlexBuffers have.
 4. The ``storage`` settings describe the machine that saved them, so they are never applied: in a
-   repository copied from disk to S3 they would turn off conditional writes.
+   repository copied from disk to S3 they would disable conditional writes.
 5. Virtual chunk containers whose prefix does not end with "/" are ignored, as in the reference
    implementation.
 

@@ -9,7 +9,7 @@ Rules of this file
 1. Arrays are sorted by node id and references by coordinate, since readers use binary search.
 2. A field is written if a row of a group needs it. ``offset`` is zero for nearly all native chunks,
    and then absent.
-3. Many virtual references get a dictionary for their locations. References with a dictionary keep
+3. Locations of many virtual references share a dictionary. References with a dictionary keep
    it for new ones; different dictionaries are replaced by a new one.
 4. Equal neighbouring locations are stored once.
 

@@ -6,9 +6,9 @@ zstd frame that can be read alone.
 Rules of this file
 ------------------
 1. A location has at most 1024 bytes. The size in a frame is checked before allocation, and a frame
-   without one may not expand beyond the limit.
+   without a size must not expand beyond the limit.
 2. Equal neighbouring frames are processed once; all frames of a call are decompressed in one batch.
-3. Training may fail on few or equal samples. That is not an error: the locations stay plain.
+3. If training fails, as on few or equal samples, locations are stored uncompressed.
 
 Spec: "ChunkRef", ``compressed_location``.
 """

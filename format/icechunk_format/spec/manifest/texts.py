@@ -6,8 +6,8 @@ frames of a zstd dictionary; only those of the requested rows are decompressed.
 Rules of this file
 ------------------
 1. Ranges are inside the buffer, which the caller of the constructor has checked.
-2. The content of a range is checked on access: a location that is not text, or cannot be
-   decompressed, is a ``FormatError``.
+2. The content of a range is checked on access: a location that is not UTF-8, or cannot be
+   decompressed, raises ``FormatError``.
 3. Selections share the buffer. ``compact`` copies the used bytes, each once.
 
 Spec: "ChunkRef"; the fields ``inline``, ``location``, ``compressed_location``, ``checksum_etag``.
@@ -277,7 +277,7 @@ def cut_texts(
 
 
 def join_texts(parts: Sequence[tuple[RefTexts | None, int]]) -> RefTexts | None:
-    """Join lists of texts, each with its number of rows; None for rows without any.
+    """Join lists of texts, each with its number of rows; None is a list without texts.
 
     Compression is kept if all compressed parts share one dictionary, else undone.
     """

@@ -230,7 +230,7 @@ def with_logs(
 
 
 def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | None:
-    """Return a list of snapshots, given sorted by id.
+    """Build a list from snapshots that are sorted by id.
 
     Returns None if a parent is not among them or a number does not fit: writing them one at a time
     then locates the first fault. Metadata is translated to the spec version.

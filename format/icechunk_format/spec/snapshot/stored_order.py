@@ -160,7 +160,7 @@ def _repeated(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _ascends(coords: NDArray[np.uint32]) -> bool:
-    """Return True if rows ascend or stay equal."""
+    """Return True if rows never descend."""
     is_new = np.ones(len(coords), dtype=np.bool_)
     is_new[1:] = (coords[1:] != coords[:-1]).any(axis=1)
     return is_sorted(coords[is_new])

@@ -1,7 +1,7 @@
 """Indexes runs and copies byte ranges of different lengths, without a loop per run or range.
 
 Locations, checksums and inline chunks of a manifest are pairs of columns (start, length) over
-shared bytes. Ranges are grouped by length, and NumPy copies each group at once.
+shared bytes. Ranges are grouped by length, and NumPy copies each group in one call.
 
 Rules of this file
 ------------------

@@ -6,8 +6,8 @@ Rules of this file
    failure is a ``FormatError`` with the path of the field, such as ``snapshots[3].message``.
 2. The schema fixes the depth, so a cycle of offsets ends. Many parents may share one child, so a
    budget in proportion to the payload bounds the total work, far above what valid files need.
-3. Fields that newer writers added at the end of a table are ignored, and so is the file identifier,
-   as in other readers.
+3. The file identifier, and fields that newer writers added at the end of a table, are ignored, as
+   in other readers.
 4. Unaligned data is accepted.
 
 The accessors of ``Table`` come in pairs: ``text`` requires the field, ``optional_text`` returns
@@ -153,7 +153,7 @@ class Table:
             return None
         if offset < 4:
             raise self.error(field, "it overlaps the first offset of its table")
-        # The table size in the vtable is no bound, since older builders let tables of several sizes
+        # The vtable's table size is not a bound, since older builders let tables of several sizes
         # share a vtable. The field must be inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
             raise self.error(field, f"its {spec.size} bytes do not fit into the file")

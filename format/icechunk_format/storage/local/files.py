@@ -108,7 +108,7 @@ def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
             is_ours = name.startswith(f"{RESERVED}staged-")
             if is_ours or _FOREIGN_STAGED_OBJECT.fullmatch(name):
                 path = os.path.join(folder, name)
-                with contextlib.suppress(FileNotFoundError):  # moved into place meanwhile
+                with contextlib.suppress(FileNotFoundError):  # moved into place since
                     status = os.lstat(path)
                     if stat.S_ISREG(status.st_mode):
                         yield path, status
@@ -117,7 +117,7 @@ def staged_below(root: str) -> Iterator[tuple[str, os.stat_result]]:
 def open_lock(root: str, *, follow_symlinks: bool) -> int:
     """Open or create the lock file of a root, and return its descriptor.
 
-    The file gets the write permissions of the root's folder, whatever the umask.
+    The file has the write permissions of the root's folder, for any umask.
     """
     path = os.path.join(root, _LOCK_NAME)
     flags = _LOCK_FLAGS & ~getattr(os, "O_NOFOLLOW", 0) if follow_symlinks else _LOCK_FLAGS

@@ -81,7 +81,7 @@ _NEVER_NUMBERS: Final = ("password", "passphrase", "secret", "token", "key", "us
 def _typed(name: str, value: str) -> Any:
     """Return an option for an unknown file system: JSON if it is JSON, else a string.
 
-    Passwords and the like stay strings even if they are digits.
+    Passwords and similar options are strings even if they consist of digits.
     """
     if any(word in name.lower() for word in _NEVER_NUMBERS):
         return value

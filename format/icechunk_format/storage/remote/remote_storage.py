@@ -57,10 +57,7 @@ _log = logging.getLogger(__name__)
 class RemoteStorage(Storage):
     """A storage on a server.
 
-    Parameters
-    ----------
-    classify, secrets, endpoint, backoff
-        See ``Server``; ``backoff`` defaults to the one in the options.
+    Arguments are those of ``Server``; ``backoff`` defaults to the one in the options.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class Server:
         Converts an exception of the client to a failure without ``secrets``; ``None`` if the
         exception is not a failed request.
     secrets
-        Strings that no error may show.
+        Strings that must not appear in errors.
     backoff
         Retries in addition to the client's own.
     conditional_backoff
@@ -143,10 +143,7 @@ class Server:
     ) -> NotFoundError | StorageError:
         """Return the error for a failure.
 
-        Parameters
-        ----------
-        conditional
-            True for a conditional write, whose outcome may be unknown.
+        The outcome of a ``conditional`` write may be unknown.
         """
         what = f"object {key!r} below {self.root_url}" if key else self.root_url
         if failure.kind is FailureKind.MISSING_BUCKET:

@@ -70,7 +70,7 @@ class S3Credentials:
         }
 
     def secrets(self) -> list[str]:
-        """Return the strings that no error may show."""
+        """Return the strings that must not appear in errors."""
         key, secret, token, _ = self.current()
         return [part for part in (key, secret, token) if part]
 

@@ -98,7 +98,7 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
 
 
 def _check_sendable(address: Address, arguments: Mapping[Any, Any]) -> None:
-    """Raise InvalidInputError for strings that are invalid in headers, where obstore panics."""
+    """Raise InvalidInputError for strings that are invalid in headers, which break obstore."""
     for value in arguments.values():
         text = value if isinstance(value, str) and not value.lstrip().startswith("{") else ""
         if any(character < " " or character == "\x7f" for character in text):
