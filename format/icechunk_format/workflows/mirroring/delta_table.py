@@ -67,7 +67,7 @@ class DeltaTarget:
     def of(
         cls, url: str | os.PathLike[str], options: Mapping[str, str] | None = None
     ) -> DeltaTarget:
-        """Parse a URL or a local path."""
+        """Parse a URL or a local path; raise InvalidInputError for other locations."""
         address = parse_url(os.fspath(url))
         if address.kind in ("memory", "http"):
             raise InvalidInputError(

@@ -69,7 +69,8 @@ class FileContext:
     target: DeltaTarget
     schema: pa.Schema
     has_nan: bool = False
-    """True if floats may be NaN: extremes are then unknown, as Parquet's statistics ignore NaN."""
+    """True if floats may be NaN: extremes are then unknown, since Spark sorts NaN after all numbers
+    and Parquet's statistics ignore it."""
 
     @property
     def bounded(self) -> list[str]:

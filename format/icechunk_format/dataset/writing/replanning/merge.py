@@ -49,7 +49,7 @@ class CellMerge:
     """The array in the base, by the indices of the first plan."""
     base_now: MovedArray | None
     tip: MovedArray | None
-    """The array in the newest snapshot, by the indices of the new plan."""
+    """The array in the base and in the newest snapshot, by the indices of the new plan."""
     stored: ChunkChanges
     """Chunks that this write has stored."""
     written_by_others: Callable[[NDArray[np.int64]], NDArray[np.bool_]]

@@ -73,7 +73,7 @@ class Template:
 
 
 def parse_template(text: str) -> Template:
-    """Parse a template such as ``"{member}/{time:%Y%m%d}.nc"``."""
+    """Parse a template such as ``"{member}/{time:%Y%m%d}.nc"``, or raise InvalidInputError."""
     parts: list[str] = [r"(?:.*/)?"]
     formats: dict[str, str] = {}
     at = 0
