@@ -112,7 +112,9 @@ def requested_scan(
 ) -> ScanPlan:
     """Plan the scan of a table, or of some of its columns.
 
-    Raises ------ InvalidInputError
+    Raises
+    ------
+    InvalidInputError
         A column does not exist, or a condition, selection or number is invalid.
     UnauthorizedVirtualChunkError
         A virtual chunk of the first tasks is outside of every authorized prefix. Their manifests
