@@ -181,7 +181,7 @@ VARIABLES: Final = _table(
     ("shards", "numbers", "Elements of a shard along each dimension; NULL without sharding."),
     ("dtype", "text", "Stored data type, with the names of Zarr; JSON if it has parameters."),
     ("codecs", "text", "Codecs, a JSON list."),
-    ("fill_value", "text", "What missing chunks hold, as JSON."),
+    ("fill_value", "text", "Value of missing chunks, as JSON."),
     ("units", "text", "Attribute `units`."),
     ("standard_name", "text", "Attribute `standard_name`."),
     ("long_name", "text", "Attribute `long_name`."),
@@ -189,12 +189,12 @@ VARIABLES: Final = _table(
     (
         "is_coordinate",
         "flag",
-        "Whether it labels a dimension, or another array or its group names it as coordinate.",
+        "True if it labels a dimension, or if another array or its group lists it as a coordinate.",
     ),
     (
         "is_column",
         "flag",
-        "Whether it is a column by default; `variables` and `coords` add others. NULL if"
+        "True if it is a column by default; `variables` and `coords` add others. NULL if"
         " `variables` must be set.",
     ),
     ("total_chunks", "number", "Chunks of the grid (shards under sharding), stored or not."),
@@ -255,7 +255,7 @@ CHUNKS: Final = _table(
     (
         "last_modified",
         "instant",
-        "Instant after which the object must not have changed; NULL unless recorded for a"
+        "Time after which the object must not have changed; NULL unless recorded for a"
         " virtual chunk.",
     ),
     ("manifest_id", "text", "Id of the manifest that lists it."),

@@ -109,7 +109,7 @@ def record(
         if ahead > MAX_CLOCK_SKEW:
             raise InvalidInputError(
                 f"the newest entry in the log of this repository is {ahead / 1e6:.0f} s in the "
-                "future of this machine's clock, and log entries must go forward in time; check "
+                "future of this machine's clock, but times in the log must increase; check "
                 "the clock of this machine, then that of the writer of that entry",
                 newest_entry=older[0].updated_at,
                 now=now,

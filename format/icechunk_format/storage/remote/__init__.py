@@ -1,1 +1,1 @@
-"""Reaches objects on servers: S3, Google Cloud Storage, Azure, the web, and what fsspec opens."""
+"""Stores objects on servers: S3, Google Cloud Storage, Azure, HTTP, and others through fsspec."""

@@ -200,13 +200,13 @@ class _LazySession:
             return question(self._session)
         except botocore.exceptions.ProfileNotFound:
             raise InvalidInputError(
-                f"the AWS profile {self._profile or os.environ.get('AWS_PROFILE')!r} is in no AWS "
-                "configuration file; check storage.profile and AWS_PROFILE",
+                f"the AWS profile {self._profile or os.environ.get('AWS_PROFILE')!r} is not in any "
+                "AWS configuration file; check storage.profile and AWS_PROFILE",
                 option="profile",
             ) from None
         except botocore.exceptions.BotoCoreError as error:
             raise StorageError(
-                f"the AWS configuration gave no credentials: {type(error).__name__}; "
+                f"the AWS configuration provides no credentials: {type(error).__name__}; "
                 "renew the login or give storage.key and storage.secret",
                 reason=type(error).__name__,
             ) from None
