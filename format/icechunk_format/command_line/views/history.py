@@ -1,7 +1,10 @@
 """Prints the log with its graph, snapshots, changes and operations.
 
-●     main            lane 0 begins │ ●   audit           lane 1 begins │ ● ├─┘
-both have the snapshot below as parent ●     v1
+●     main            lane 0 begins
+│ ●   audit           lane 1 begins
+│ ●
+├─┘                   both have the snapshot below as parent
+●     v1
 """
 
 from __future__ import annotations

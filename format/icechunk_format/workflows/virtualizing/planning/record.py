@@ -4,14 +4,18 @@ The record consists of ordinary arrays on the dimension ``file``. Every snapshot
 own record, which copies, rewrites, garbage collection and other libraries preserve. The layout of
 the arrays is an attribute of the group.
 
-==================  ================================================================== array of each
-file ==================  ==================================================================
-``location``        URL ``size``            bytes ``etag``            entity tag of the storage, or
-empty ``modified``        seconds since 1970, rounded up DIM_start           first element along a
-concatenated dimension DIM_length          number of elements along it DIM_keys            JSON: the
-first and the last key, see ``arrange`` ``group_places``    JSON: starts and lengths of groups, if
-they differ from those above ==================
-==================================================================
+==================  ==================================================================
+array               of each file
+==================  ==================================================================
+``location``        URL
+``size``            bytes
+``etag``            entity tag of the storage, or empty
+``modified``        seconds since 1970, rounded up
+DIM_start           first element along a concatenated dimension
+DIM_length          number of elements along it
+DIM_keys            JSON: the first and the last key, see ``arrange``
+``group_places``    JSON: starts and lengths of groups, if they differ from those above
+==================  ==================================================================
 """
 
 from __future__ import annotations
