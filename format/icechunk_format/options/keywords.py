@@ -41,10 +41,8 @@ def keyword_options(call: Call) -> list[Option]:
 def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the argument `path` and the other options of a function, as strings.
 
-    Raises
-    ------
-    InvalidInputError
-        The path is also given as an option, or a value cannot be written as a string.
+    Raises InvalidInputError if the path is also given as an option, or a value cannot be written as
+    a string.
     """
     if any(fold_name(name) == "path" for name in options):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
@@ -54,10 +52,7 @@ def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
 def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> ReadRequest:
     """Parse the argument `path` and the other options of a Python function.
 
-    Raises
-    ------
-    InvalidInputError
-        An option does not apply to `call`, or is invalid.
+    Raises InvalidInputError if an option does not apply to `call`, or is invalid.
     """
     return parse_read_options(given_options(path, options), call)
 

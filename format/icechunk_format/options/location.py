@@ -27,10 +27,8 @@ def access_of(options: ReadRequest | WriteRequest) -> VirtualAccess:
 def maintenance_location(path: str, options: Mapping[str, Any]) -> Location:
     """Return the location of the repository at `path`, from ``storage.*`` options.
 
-    Raises
-    ------
-    InvalidInputError
-        An option is unknown or does not apply to maintenance, or the path names a metadata table.
+    Raises InvalidInputError if an option is unknown or does not apply to maintenance, or the path
+    names a metadata table.
     """
     return location_of(parse_arguments(path, options, "maintenance"))
 

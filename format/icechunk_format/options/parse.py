@@ -136,18 +136,15 @@ EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "sn
 def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
     """Parse and check the options of one read.
 
+    Raises InvalidInputError if an option is unknown, invalid or given twice, excludes another one,
+    or does not apply to the call, the layout or the metadata table.
+
     Parameters
     ----------
     options
         Names in any spelling, values as Spark passes them, including the path.
     calls
         The call that takes the options, by default ``read``; several if it is not yet known.
-
-    Raises
-    ------
-    InvalidInputError
-        An option is unknown, invalid or given twice, excludes another one, or does not apply to the
-        call, the layout or the metadata table.
     """
     calls = calls or ("read",)
     refuse_catalog_table(options)
@@ -179,10 +176,8 @@ def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
 def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
     """Return the given options by documented name, parsed; families become dictionaries.
 
-    Raises
-    ------
-    InvalidInputError
-        An option is unknown, invalid or given twice, or does not apply to any of `calls`.
+    Raises InvalidInputError if an option is unknown, invalid or given twice, or does not apply to
+    any of `calls`.
     """
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}

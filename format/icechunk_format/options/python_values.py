@@ -38,10 +38,7 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
     lists, ranges and arrays as a JSON list. Mappings of ``sel`` and ``isel``, which have a value, a
     list, an array or a slice for each dimension, are returned unchanged.
 
-    Raises
-    ------
-    InvalidInputError
-        A value cannot be converted.
+    Raises InvalidInputError if a value cannot be converted.
     """
     return {name: _as_text(name, value) for name, value in options.items() if value is not None}
 

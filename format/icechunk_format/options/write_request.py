@@ -34,10 +34,7 @@ _MODES: Final[dict[str, Mode]] = {
 def parse_mode(text: str | None) -> Mode:
     """Return the save mode for Spark's name of it; None is Spark's default.
 
-    Raises
-    ------
-    InvalidInputError
-        The mode does not exist.
+    Raises InvalidInputError if the mode does not exist.
     """
     mode = _MODES.get((text or "default").strip().lower())
     if mode is None:
@@ -51,10 +48,8 @@ def parse_mode(text: str | None) -> Mode:
 def checked_commit(options: WriteOptions) -> WriteOptions:
     """Check the commit options of a Python function, and return all options.
 
-    Raises
-    ------
-    InvalidInputError
-        ``on_conflict`` is unknown, or one of ``txn_app_id`` and ``txn_version`` is missing.
+    Raises InvalidInputError if ``on_conflict`` is unknown, or one of ``txn_app_id`` and
+    ``txn_version`` is missing.
     """
     choose("on_conflict", options.on_conflict, ("rebase", "fail"))
     if (options.txn_app_id is None) != (options.txn_version is None):
@@ -70,18 +65,15 @@ def parse_write_options(
 ) -> WriteRequest:
     """Parse and check the options of one write.
 
+    Raises InvalidInputError if an option is unknown, invalid or given twice, lacks its companion,
+    or does not apply to the call or the layout.
+
     Parameters
     ----------
     options
         Names in any spelling, values as strings, including the path.
     call
         The call that takes the options.
-
-    Raises
-    ------
-    InvalidInputError
-        An option is unknown, invalid or given twice, lacks its companion, or does not apply to the
-        call or the layout.
     """
     refuse_catalog_table(options)
     given = collect_options(options, call)

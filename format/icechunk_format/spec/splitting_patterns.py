@@ -55,10 +55,8 @@ def check_pattern(pattern: str) -> None:
 def contains(pattern: str, text: str) -> bool:
     """Return True if Rust's ``regex`` would find a pattern in a string.
 
-    Raises
-    ------
-    UnsupportedError
-        The two languages may interpret the pattern differently for this string.
+    Raises UnsupportedError if the two languages may interpret the pattern differently for this
+    string.
     """
     compiled = _compiled(pattern)
     if compiled is None:

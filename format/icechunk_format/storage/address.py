@@ -112,10 +112,7 @@ def parse_url(url: str) -> Address:
 def ascii_authority(text: str) -> str:
     """Return a host with optional port, normalized for a connection: IDNA, lower case.
 
-    Raises
-    ------
-    ValueError
-        The text is not a host with or without a port.
+    Raises ValueError if the string is not a host with or without a port.
     """
     host, bracket, port = text.rpartition("]")
     if not bracket:

@@ -202,10 +202,7 @@ NO_ACCESS: Final = VirtualAccess()
 def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:
     """Return the options of a kind of URL under their canonical names.
 
-    Raises
-    ------
-    InvalidInputError
-        A name is unknown or given twice, or a value is invalid.
+    Raises InvalidInputError if a name is unknown or given twice, or a value is invalid.
     """
     spellings = _spellings(kind)
     values: dict[str, str] = {}

@@ -219,10 +219,8 @@ class Storage(Protocol):
 
         Returns ``None`` if the condition is not met and nothing was written.
 
-        Raises
-        ------
-        StorageError
-            The storage failed. With ``outcome_unknown`` a conditional write may have landed.
+        Raises StorageError if the storage failed; with ``outcome_unknown``, a conditional write may
+        have landed.
         """
         ...
 
@@ -236,10 +234,7 @@ class Storage(Protocol):
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete objects; return the failures. Missing objects count as deleted.
 
-        Raises
-        ------
-        StorageError
-            The storage refused to delete; some of the objects may be deleted.
+        Raises StorageError if the storage refused to delete; some of the objects may be deleted.
         """
         ...
 
@@ -248,10 +243,7 @@ class Storage(Protocol):
     ) -> ObjectVersion | None:
         """Copy an object, overwriting ``target``; return ``None`` if the source has changed.
 
-        Raises
-        ------
-        NotFoundError
-            The object ``source`` does not exist.
+        Raises NotFoundError if the object ``source`` does not exist.
         """
         check_key(target)
         fetched = self.get(source)
@@ -289,11 +281,8 @@ def overwritten(storage: Storage, key: str, data: bytes) -> ObjectVersion:
 def check_key(key: str) -> str:
     """Return ``key`` if it names an object below the root.
 
-    Raises
-    ------
-    InvalidInputError
-        The key is empty, too long, absolute, holds ``..``, ``.`` or an empty segment, a backslash
-        or a control character.
+    Raises InvalidInputError if the key is empty, too long, absolute, or contains ``..``, ``.`` or
+    an empty segment, a backslash or a control character.
     """
     problem = _key_problem(key)
     if problem is not None:

@@ -156,10 +156,7 @@ def _part_size(length: int, limit: int) -> int:
 def check_length(read: ReadRequest, found: int, root_url: str) -> None:
     """Check that a response is not shorter than the range.
 
-    Raises
-    ------
-    StorageError
-        The range has more than ``found`` bytes (facts ``expected`` and ``found``).
+    Raises StorageError (facts ``expected`` and ``found``) if it is.
     """
     if read.suffix is not None:
         expected = read.suffix
@@ -195,10 +192,7 @@ def check_unchanged(read: ReadRequest, *, etag: str | None, modified_at: float) 
 
     ``modified_at`` (seconds since 1970) is truncated to whole seconds, as in references.
 
-    Raises
-    ------
-    ChunkModifiedError
-        A condition is not met.
+    Raises ChunkModifiedError if a condition is not met.
     """
     if read.if_match is not None and (etag is None or unquoted(read.if_match) != unquoted(etag)):
         raise modified_error(read)

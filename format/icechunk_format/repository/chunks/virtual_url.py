@@ -69,10 +69,7 @@ class UrlParts:
 def parse_url(text: str) -> UrlParts:
     """Parse a URL.
 
-    Raises
-    ------
-    MalformedUrlError
-        The string is not a valid URL; the message does not repeat it.
+    Raises MalformedUrlError if the string is not a valid URL; the message does not repeat it.
     """
     match = _URL.match(text)
     if match is None:

@@ -27,10 +27,8 @@ def merge_base(
 ) -> Snapshot:
     """Return the newest snapshot that both histories contain.
 
-    Raises
-    ------
-    ConflictError
-        The snapshot has expired and its file no longer exists, or the histories share none.
+    Raises ConflictError if the snapshot has expired and its file no longer exists, or the histories
+    share none.
     """
     ours, theirs = _contained(history, source), _contained(history, target)
     shared = [i for i in ours if i in theirs]

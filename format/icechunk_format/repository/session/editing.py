@@ -23,10 +23,7 @@ def with_attributes(
 ) -> bytes | None:
     """Return a ``zarr.json`` with attributes set and removed; None if nothing changes.
 
-    Raises
-    ------
-    InvalidInputError
-        A value is not JSON, or an attribute to remove does not exist.
+    Raises InvalidInputError if a value is not JSON, or an attribute to remove does not exist.
     """
     try:
         found = json.loads(document)

@@ -200,10 +200,8 @@ class RefBranchTip:
     def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
         """Return True if other writers committed on top of a snapshot of unknown outcome.
 
-        Raises
-        ------
-        CommitOutcomeUnknownError
-            The history cannot be read back to that snapshot or its parent.
+        Raises CommitOutcomeUnknownError if the history cannot be read back to that snapshot or its
+        parent.
         """
         problem: StorageError | None = None
         try:

@@ -206,6 +206,9 @@ def update_branch_ref(
 ) -> RefAnswer:
     """Move a branch of a version 1 repository, or create it if nothing is ``expected``.
 
+    Raises CommitOutcomeUnknownError if the storage responds neither to the write nor to a later
+    read.
+
     Parameters
     ----------
     expected
@@ -216,11 +219,6 @@ def update_branch_ref(
     RefAnswer
         The tip is ``new`` if the branch was moved, else the snapshot that it is at, or None if it
         does not exist.
-
-    Raises
-    ------
-    CommitOutcomeUnknownError
-        The storage did not respond, neither to the write nor to a later read.
     """
     condition: Condition
     tried = False
@@ -255,10 +253,8 @@ def create_once(storage: Storage, key: str, data: bytes) -> bool:
     If the outcome is unknown, the object is read: its bytes show which request landed. If it does
     not exist, creating it again is harmless, since only one of the requests can succeed.
 
-    Raises
-    ------
-    CommitOutcomeUnknownError
-        The storage did not respond, neither to the write nor to a later read.
+    Raises CommitOutcomeUnknownError if the storage responds neither to the write nor to a later
+    read.
     """
     for _ in attempts():
         if put_if(storage, key, data, CreateOnly()):
@@ -307,10 +303,7 @@ def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> boo
     False means that the condition failed, perhaps after an earlier attempt of the same client, or
     that the response was lost and the storage responds again.
 
-    Raises
-    ------
-    CommitOutcomeUnknownError
-        The response was lost, and the storage no longer responds.
+    Raises CommitOutcomeUnknownError if the response was lost and the storage no longer responds.
     """
     try:
         return storage.put(key, data, condition=condition) is not None
@@ -324,10 +317,8 @@ def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> boo
 def exists_after(storage: Storage, key: str, *, written: str) -> bool:
     """Return True if an object exists, after a write of it or of another object.
 
-    Raises
-    ------
-    CommitOutcomeUnknownError
-        The storage does not respond, so the outcome of the write is unknown.
+    Raises CommitOutcomeUnknownError if the storage does not respond, so the outcome of the write is
+    unknown.
     """
     for reading in range(_READS_AFTER_LOST_ANSWER):
         try:

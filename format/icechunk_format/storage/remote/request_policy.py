@@ -86,10 +86,7 @@ class Server:
     def attempt(self, operation: Callable[[], T], *, conditional: bool = False) -> T:
         """Send a request, and retry it if that is safe; ``conditional`` applies rule 2.
 
-        Raises
-        ------
-        RequestFailedError
-            The last failure.
+        Raises RequestFailedError with the last failure.
         """
         backoff = self.conditional_backoff if conditional else self.backoff
         repeatable = _NEVER_LOOKED_AT if conditional else _REPEATABLE
