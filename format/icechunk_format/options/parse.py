@@ -314,7 +314,7 @@ def _refuse_without_changes(given: Mapping[str, Any]) -> None:
         if name in given:
             raise refused(
                 name,
-                "is about changes: give option 'changesSince' as well, with the version since"
+                "is about changes: give option 'changesSince' as well, with the snapshot since"
                 " which rows changed",
             )
 

@@ -1,4 +1,4 @@
-"""Versions over objects: refs, history, snapshots, manifests, chunks and commits."""
+"""Reads and changes repositories: refs, history, snapshots, manifests, chunks and commits."""
 
 from __future__ import annotations
 

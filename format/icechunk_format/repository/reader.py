@@ -1,4 +1,4 @@
-"""``RepositoryReader``: opens a repository and reads its versions, files and settings.
+"""``RepositoryReader``: opens a repository and reads its history, files and settings.
 
 Rules of this file
 ------------------
@@ -133,7 +133,7 @@ class RepositoryReader:
         """The storage of the repository in this process."""
         return open_storage(self.location)
 
-    # -- versions -------------------------------------------------------------------------------
+    # -- history --------------------------------------------------------------------------------
 
     def branches(self) -> dict[str, SnapshotId]:
         """Return every branch and its newest snapshot, sorted by name.

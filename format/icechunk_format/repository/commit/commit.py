@@ -142,13 +142,13 @@ def store_snapshot(
     Parameters
     ----------
     snapshot_id, log
-        The id of the new version, and its log.
+        The id of the new snapshot, and its log.
     base
         The snapshot that the changes are based on, which must be older.
     nodes, files
-        All nodes of the new version, and its list of manifest files.
+        All nodes of the new snapshot, and its list of manifest files.
     parent_id
-        The parent of the new version: the base, or the parent of the base for an amendment.
+        The parent of the new snapshot: the base, or the parent of the base for an amendment.
     pruned_ancestor_tx_logs
         For an amendment: those of the snapshot that it replaces.
     clock_is_known

@@ -227,7 +227,7 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
             file_type = wanted[missing][0].name
             raise NotFoundError(
                 f"the {file_type} {missing!r} is not in {storage.root_url}; it was never written, "
-                "or garbage collection removed it after its version expired",
+                "or garbage collection removed it after its snapshot expired",
                 kind="object",
                 key=missing,
                 file_type=file_type,

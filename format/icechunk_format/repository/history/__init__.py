@@ -1,4 +1,1 @@
-"""Reads history: branches, tags, versions, and what changed between two of them.
-
-Nothing is changed here.
-"""
+"""Reads history: branches, tags, snapshots, and the changes between two snapshots."""

@@ -6,7 +6,7 @@
 moving the branch    ``repo`` is replaced                the ref file is replaced
 commits since        one read of ``repo``                one read of a snapshot for each
 amend, move nodes    yes                                 no
-a detached version   listed in ``repo``                  nothing more than its files
+a detached snapshot  listed in ``repo``                  only its files
 ===================  ==================================  =========================================
 
 ``commits_since`` first uses the state given to ``writable_tip``, and the first ``advance`` reuses
