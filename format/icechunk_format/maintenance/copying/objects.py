@@ -25,10 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
-from icechunk_format.maintenance.garbage.object_listing import (
-    ObjectListing,
-    list_ids,
-)
+from icechunk_format.maintenance.garbage.object_listing import ObjectListing, list_ids
 from icechunk_format.maintenance.garbage.parts import (
     distinct_rows,
     part_prefix,
@@ -76,9 +73,7 @@ class Copied:
 
 
 def copy_manifests(
-    context: CopyContext,
-    piece: NDArray[np.void],
-    advance: Callable[[int], None] = lambda _: None,
+    context: CopyContext, piece: NDArray[np.void], advance: Callable[[int], None] = lambda _: None
 ) -> tuple[Copied, bytes]:
     """Copy manifests (``LISTED``); return the counts, and the manifests' chunks, serialized.
 

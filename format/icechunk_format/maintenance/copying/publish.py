@@ -20,10 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.errors import (
-    AlreadyExistsError,
-    ConflictError,
-)
+from icechunk_format.errors import AlreadyExistsError, ConflictError
 from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, missing_containers
 from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.progress import ProgressOption, phase

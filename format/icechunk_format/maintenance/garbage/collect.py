@@ -41,15 +41,8 @@ from icechunk_format.maintenance.garbage.result import (
     Phase,
     distinct_errors,
 )
-from icechunk_format.maintenance.garbage.roots import (
-    RootsMoved,
-    reachable,
-    without_dropped,
-)
-from icechunk_format.maintenance.garbage.sweep import (
-    MAX_FAILURES_IN_A_ROW,
-    delete_keys,
-)
+from icechunk_format.maintenance.garbage.roots import RootsMoved, reachable, without_dropped
+from icechunk_format.maintenance.garbage.sweep import MAX_FAILURES_IN_A_ROW, delete_keys
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
@@ -63,12 +56,7 @@ from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
-from icechunk_format.storage.protocol import (
-    ReadRequest,
-    StagingStorage,
-    Storage,
-    check_writable,
-)
+from icechunk_format.storage.protocol import ReadRequest, StagingStorage, Storage, check_writable
 
 _NOTHING: Final = "nothing was deleted. Collect when fewer branches are moved"
 _SNAPSHOTS_AT_ONCE: Final = 500
@@ -237,7 +225,7 @@ def _marked_v1(
         if storage.head(REPO) is not None:
             raise ConflictError(
                 f"{storage.root_url} was upgraded to spec version 2 during the collection; "
-                "nothing was deleted. Collect again",
+                "nothing was deleted. Collect again"
             )
         if _tips_v1(storage) <= kept:
             return kept

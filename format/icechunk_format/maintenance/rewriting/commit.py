@@ -158,10 +158,7 @@ def commit_rewrite(
             base=current,
             nodes=nodes,
             files=manifest_files_of(
-                nodes,
-                current.manifest_files,
-                files,
-                object_key=snapshot_key(current.id),
+                nodes, current.manifest_files, files, object_key=snapshot_key(current.id)
             ),
             log=EncodedLog(log, spec_version=format.spec_version),
             parent_id=current.id if replaced is None else replaced.parent_id,

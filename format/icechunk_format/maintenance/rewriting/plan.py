@@ -45,10 +45,7 @@ class RewriteOfArray:
 
 
 def plan_rewrite_of(
-    extents: NDArray[np.uint32],
-    counts: NDArray[np.int64],
-    cells: Sequence[int],
-    max_refs: int,
+    extents: NDArray[np.uint32], counts: NDArray[np.int64], cells: Sequence[int], max_refs: int
 ) -> RewriteOfArray:
     """Plan the rewrite of one array.
 

@@ -308,10 +308,7 @@ def merge_reports(
 def as_work(report: Report) -> pa.RecordBatch:
     """Convert a report to rows of ``WORK_SCHEMA``."""
     batch = report.to_batch()
-    return _columns(
-        batch.num_rows,
-        **{name: batch.column(name) for name in REPORT_SCHEMA.names},
-    )
+    return _columns(batch.num_rows, **{name: batch.column(name) for name in REPORT_SCHEMA.names})
 
 
 def _columns(count: int, **columns: Any) -> pa.RecordBatch:

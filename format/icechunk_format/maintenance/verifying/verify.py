@@ -41,13 +41,7 @@ from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.history.resolve import VersionArguments
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
 from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.object_keys import (
-    CHUNKS,
-    OVERWRITTEN,
-    REFS,
-    REPO,
-    branch_ref_key,
-)
+from icechunk_format.spec.object_keys import CHUNKS, OVERWRITTEN, REFS, REPO, branch_ref_key
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.options import VirtualAccess
 

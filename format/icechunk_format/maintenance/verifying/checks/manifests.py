@@ -171,11 +171,7 @@ def needed_bytes(refs: ChunkRefs, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _count_refs(refs: ChunkRefs, report: Report) -> None:
-    for kind, name in (
-        (KIND_NATIVE, "native"),
-        (KIND_INLINE, "inline"),
-        (KIND_VIRTUAL, "virtual"),
-    ):
+    for kind, name in ((KIND_NATIVE, "native"), (KIND_INLINE, "inline"), (KIND_VIRTUAL, "virtual")):
         rows = refs.kind == kind
         # Lengths are not checked yet: the sum of damaged lengths may exceed 64 bits.
         nbytes = float(refs.length[rows].sum(dtype=np.float64))
