@@ -346,6 +346,45 @@ def test_variables_and_attributes_of_both_sides_are_merged():
     assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 30, 40]
 
 
+@pytest.mark.parametrize("growing", [(), ("dev",), ("main",), ("dev", "main")], ids=str)
+def test_different_attributes_of_both_sides_are_joined(growing):
+    repository = begun(1, 2)
+    repository.set_attributes("/t", {"title": "t", "history": "none"}, branch="dev")
+    repository.merge("dev")
+    for day, branch in enumerate(growing, 3):
+        append(repository, branch, days(day))
+    repository.set_attributes("/t", {"long_name": "heat"}, remove=["history"], branch="dev")
+    repository.set_attributes("/t", {"comment": ["checked"], "title": "T"})
+    repository.merge("dev")
+    dataset = dataset_at(repository.location)
+    found = dict(dataset.variables["t"].attributes)
+    expected = {"long_name": "heat", "comment": ["checked"], "title": "T"}
+    assert {name: found.get(name) for name in (*expected, "history")} == expected | {
+        "history": None
+    }
+    assert dataset.read("t")[:, 0].tolist() == [10.0, 20.0, 30.0, 40.0][: 2 + len(growing)]
+    assert repository.merge("dev").commit is None
+    repository.set_attributes("/t", {"title": "mine"}, branch="dev")
+    repository.set_attributes("/t", {"title": "yours"})
+    with pytest.raises(ConflictError, match="/t: metadata that both changed"):
+        repository.merge("dev")
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_an_attribute_that_means_other_values_is_joined_beside_attributes_alone(grows):
+    repository = begun(1, 2)
+    repository.set_attributes("/t", {"scale_factor": 2.0}, branch="dev")
+    repository.set_attributes("/t", {"comment": "checked"})
+    if grows:
+        append(repository, "main", days(3))
+        with pytest.raises(ConflictError, match="/t: metadata that both changed"):
+            repository.merge("dev")
+        return
+    repository.merge("dev")
+    found = dataset_at(repository.location).variables["t"].attributes
+    assert (found["scale_factor"], found["comment"]) == (2.0, "checked")
+
+
 def test_one_snapshot_that_appends_is_picked():
     repository = begun(1, 2)
     append(repository, "dev", days(3))

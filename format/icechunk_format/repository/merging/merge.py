@@ -2,8 +2,9 @@
 
 The changes of the source become one commit on the tip of the target, like those of a session that
 began at the common ancestor. Conflicts are those of a rebase, except that one side may change
-chunks of an array while the other appends to it or edits its attributes. If the target moves while
-the merge is committed, the commit is rebased, or the merge is repeated.
+chunks of an array while the other appends to it or edits its attributes, and both may edit
+different attributes. If the target moves while the merge is committed, the commit is rebased, or
+the merge is repeated.
 
 Rules of this file
 ------------------
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes import conflicts as conflict_rules
-from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of
+from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import (
     Conflict,
     ConflictDetector,
@@ -41,7 +42,11 @@ from icechunk_format.repository.history.history import History, versions_after
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.merging.base import MERGED, base_gone, merge_base, with_merged
 from icechunk_format.repository.merging.sides import Sides, array_merges
-from icechunk_format.repository.merging.three_way import changes_onto, chunks_changed
+from icechunk_format.repository.merging.three_way import (
+    changes_onto,
+    chunks_changed,
+    joined_metadata,
+)
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import OnConflict, Resolve, check_choice
 from icechunk_format.repository.state import conflict_errors
@@ -153,7 +158,9 @@ class Merge:
         for group in groups:
             group.take_from(changes)
         detector = ConflictDetector(changes=changes, base=base, tip=target, theirs=theirs)
-        detected = (c for c in detector.conflicts() if not _is_settled(c, changes, base, target))
+        detected = (
+            c for c in detector.conflicts() if not _is_settled(c, changes, base, source, target)
+        )
         found = [*taken, *detected]
         remaining = conflict_rules.resolved(found, resolve)
         for group in groups:
@@ -231,7 +238,9 @@ def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
     raise lost
 
 
-def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: Snapshot) -> bool:
+def _is_settled(
+    conflict: Conflict, changes: ChangeSet, base: Snapshot, source: Snapshot, target: Snapshot
+) -> bool:
     """Return True if the target's change of a node is compatible with those of the source.
 
     An append extends an array without moving chunks, and most attributes only describe it. Chunks
@@ -239,9 +248,10 @@ def _is_settled(conflict: Conflict, changes: ChangeSet, base: Snapshot, target: 
     """
     node_id = conflict.node_id
     if conflict.kind is ConflictKind.METADATA_UPDATED_TWICE and node_id is not None:
-        was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
-        # The metadata were changed and restored.
-        return was is not None and now is not None and metadata_of(was) == metadata_of(now)
+        was, ours, now = (side.nodes.with_id(node_id) for side in (base, source, target))
+        if was is None or ours is None or now is None:
+            return False
+        return joined_metadata(was, ours, now) is not None
     if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or node_id is None:
         return False
     if changes.chunks[node_id].replaces_all:

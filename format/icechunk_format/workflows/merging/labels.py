@@ -26,6 +26,7 @@ from icechunk_format.dataset.writing.replanning.landed import label_positions
 from icechunk_format.errors import FormatError, IcechunkError
 from icechunk_format.repository.changes.conflicts import Conflict
 from icechunk_format.repository.merging.sides import Sides
+from icechunk_format.repository.merging.three_way import joined_attributes
 from icechunk_format.spec.node_path import NodePath, parent
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
@@ -254,14 +255,15 @@ def merged_document(base: Variable, source: Variable, target: Variable) -> Array
     Raises
     ------
     CannotMerge
-        Both sides changed attributes, or one side changed the meaning of stored values.
+        Both sides changed an attribute, or one side changed the meaning of stored values.
     """
     was, ours, theirs = (each.attributes for each in (base, source, target))
     if not (keeps_meaning(base.node, source.node) and keeps_meaning(base.node, target.node)):
         raise CannotMerge
-    if ours in (was, theirs):
-        return target.metadata
-    if theirs != was:
+    joined = joined_attributes(was, ours, theirs)
+    if joined is None:
         raise CannotMerge
-    document = {**target.metadata.raw, "attributes": dict(ours)}
+    if joined == theirs:
+        return target.metadata
+    document = {**target.metadata.raw, "attributes": joined}
     return parse_array_metadata(dump_document(document), node_path=target.node.path)
