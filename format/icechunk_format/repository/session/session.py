@@ -14,6 +14,7 @@ Rules of this file
 6. Chunks are stored immediately, references on commit.
 
 The module is long because it is one public class; its methods check arguments and delegate.
+
 Specification: "Snapshot Files", "Chunk Manifest Files", "Chunk Files" (a writable session).
 """
 
