@@ -5,7 +5,7 @@ Rules of this file
 1. xarray decodes and encodes values. Encodings are those of the first block, so that times and
    packed numbers of all blocks have the same encoding.
 2. An error message of a function contains the labels of the block, the type of the error and the
-   line of the function.
+   lines of the user.
 """
 
 from __future__ import annotations
@@ -106,8 +106,10 @@ class DatasetFunction:
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
             own = [frame for frame in frames[1:] if "site-packages" not in frame.filename]
-            frame = (own or frames)[-1]
-            where = f"{PurePath(frame.filename).name}:{frame.lineno} in {frame.name}"
+            where = " > ".join(
+                f"{PurePath(frame.filename).name}:{frame.lineno} in {frame.name}"
+                for frame in (own or frames)[-_MOST_FRAMES:]
+            )
             label = self.label(block, arrays)
             raise InvalidInputError(
                 f"the function failed at block {label}: {type(error).__name__}: {error}"
@@ -143,6 +145,10 @@ class DatasetFunction:
             if key in _ENCODING
         }
         encoded = xr.conventions.encode_cf_variable(variable, name=name)
+        if is_time and "units" in encoded.attrs and "units" not in variable.encoding:
+            # xarray spells units that it infers differently from the same units as encoding.
+            variable.encoding["units"] = encoded.attrs["units"]
+            encoded = xr.conventions.encode_cf_variable(variable, name=name)
         values = np.asarray(encoded.values)
         if values.dtype.kind in "US":
             values = values.astype(object)
@@ -165,6 +171,7 @@ class DatasetFunction:
         return Result(layout, values)
 
 
+_MOST_FRAMES = 8
 _ENCODING = frozenset(
     {"dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar",
      "_Unsigned"}

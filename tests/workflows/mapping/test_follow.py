@@ -450,3 +450,29 @@ def test_a_part_that_grows_within_its_source_is_followed(source, tmp_path):
     done = mapped(source, celsius, to, isel={"time": slice(2, -3)}, **how)
     assert "origin was" in done.full_run or "isel was" in done.full_run
     xr.testing.assert_equal(opened(to), celsius(opened(source.path).isel(time=slice(2, -3))))
+
+
+def test_times_without_encoding_have_the_units_of_the_first_block(source, tmp_path):
+    months = xr.date_range("1860-06-01", periods=10, freq="YS", calendar="360_day", use_cftime=True)
+
+    def dated(ds, block):
+        own = months[block.start["time"] : block.stop["time"]]
+        return ds[["t2m"]].assign(month=("time", own)).drop_encoding()
+
+    to = tmp_path / "to"
+    assert mapped(source, dated, to, blocks={"time": 3}).computed == 4
+    assert list(opened(to)["month"].values) == list(months)
+
+
+def test_errors_name_all_lines_of_the_user(source, tmp_path):
+    def inner(ds):
+        return ds["nothing"]
+
+    def outer(ds):
+        return inner(ds)
+
+    with pytest.raises(InvalidInputError, match="No variable named 'nothing'") as caught:
+        mapped(source, outer, tmp_path / "to")
+    first, second = caught.value.message.rpartition("(at ")[2].split(" > ")
+    assert "outer" in first
+    assert "inner" in second

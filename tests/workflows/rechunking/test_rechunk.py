@@ -358,6 +358,11 @@ def test_bad_arguments_are_named(place):
             InvalidInputError,
             ("variable", "t"),
         ),
+        (
+            {"chunks": {"d0": 2}, "encoding": {"u": {"codecs": []}}},
+            InvalidInputError,
+            ("variable", "u"),
+        ),
     ]:
         with pytest.raises(error) as caught:
             rechunk_arrays(request(place, **more), one_process, cores=None, dry_run=True)

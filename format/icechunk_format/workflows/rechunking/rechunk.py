@@ -244,15 +244,14 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
     """Return the arrays to rechunk."""
     arrays = list(dataset.variables.values())
     dims = {dim for variable in arrays for dim in variable.dims}
-    for option in ("chunks", "shards"):
-        sizes = getattr(request, option)
-        for dim in sizes if isinstance(sizes, Mapping) else ():
-            if dim not in dims:
-                raise InvalidInputError(
-                    f"{option}: {unknown('dimension', dim, sorted(dims))}",
-                    option=option,
-                    dimension=dim,
-                )
+    named = {"chunks": dims, "shards": dims, "encoding": dataset.variables}
+    for option, known in named.items():
+        kind = "variable" if option == "encoding" else "dimension"
+        given = getattr(request, option)
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in known:
+                message = f"{option}: {unknown(kind, name, sorted(known))}"
+                raise InvalidInputError(message, option=option, **{kind: name})
     if request.read.variables is not None:
         named_variables(request.read.variables, dataset.variables, dataset.label)
         wanted = {*request.read.variables} | (
@@ -261,8 +260,8 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
         return [variable for variable in arrays if variable.name in wanted]
     if not replaces or request.chunks == "auto":
         return arrays
-    named = {*request.chunks, *(request.shards or ())}
-    return [v for v in arrays if named & {*v.dims} or v.name in request.encoding]
+    sizes = {*request.chunks, *(request.shards or ())}
+    return [v for v in arrays if sizes & {*v.dims} or v.name in request.encoding]
 
 
 def _ranges(
