@@ -24,11 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.result import (
-    WriteResult,
-    find_committed,
-    last_committed,
-)
+from icechunk_format.dataset.writing.result import WriteResult, find_committed, last_committed
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     IcechunkError,

@@ -74,8 +74,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = parse_read_options(self._given, "readStream")
         if options.table is not None:
             raise UnsupportedError(
-                "streams read arrays only; spark.read reads metadata tables",
-                table=options.table,
+                "streams read arrays only; spark.read reads metadata tables", table=options.table
             )
         return options
 

@@ -58,11 +58,7 @@ from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.schema import spark_struct
 
 _FOUND: Final = pa.schema(
-    [
-        pa.field("part", pa.int64()),
-        pa.field("chunks", pa.binary()),
-        pa.field("copied", pa.binary()),
-    ]
+    [pa.field("part", pa.int64()), pa.field("chunks", pa.binary()), pa.field("copied", pa.binary())]
 )
 # Maximum number of chunks of a part. A task holds several copies of 20 bytes for each chunk.
 _CHUNKS_PER_PART: Final = 2_000_000

@@ -54,6 +54,13 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
             " with layout='summary'",
             columns=tuple(df.columns),
         )
+    for name in by:
+        if isinstance(name, str) and name not in df.columns and f"{name}_first" in df.columns:
+            raise InvalidInputError(
+                f"a summary has no column {name!r}; group by the first or last label of each block,"
+                f" {name}_first or {name}_last",
+                column=name,
+            )
     columns: list[Column] = []
     for name in names:
         count, mean, squares = (_column(f"{name}_{part}") for part in ("count", "mean", "m2"))

@@ -109,3 +109,7 @@ def test_small_results():
     )
     done = MirrorResult(version=3, snapshot_id=str(ID), rows=5_000, bytes=2_000_000)
     assert "2.0 MB (2,000,000)" in Page(done._repr_html_()).texts
+
+
+def test_a_tuple_of_one_value_has_its_comma():
+    assert repr(Held(("/t",))) == "Held(value=('/t',))"

@@ -68,7 +68,8 @@ def _value_text(value: Any, depth: int) -> str:
         )
         return f"{{{', '.join(items)}}}"
     if isinstance(value, tuple | list) and len(value) <= _MOST_ITEMS and depth > 0:
-        return f"({', '.join(_value_text(item, depth - 1) for item in value)})"
+        shown = ", ".join(_value_text(item, depth - 1) for item in value)
+        return f"({shown},)" if len(value) == 1 else f"({shown})"
     return f"<{_counted(value)}>"
 
 

@@ -53,8 +53,8 @@ def _as_text(name: str, value: Any) -> Any:
     plain = dict(value) if isinstance(value, Mapping) else items_of(value)
     if plain is None:
         raise InvalidInputError(
-            f"option '{name}' must be a string, a number, a boolean, a timestamp, a duration, a"
-            f" list, an array or a dictionary, but is of type {type(value).__name__}",
+            f"option '{name}' must be a string, a number, a boolean, a timestamp, a list,"
+            f" an array or a dictionary, but is of type {type(value).__name__}",
             option=name,
         )
     try:

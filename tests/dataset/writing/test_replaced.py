@@ -83,6 +83,9 @@ def test_rows_outside_are_refused(place):
         write(place, {(1, 1): 2.0, (2, 1): 2.0}, mode="overwrite", replace_where="a = 1")
     assert failure.value.facts["dim"] == "a"
     assert failure.value.facts["label"] == "2"
+    assert "1 label of 'a'" in failure.value.message
+    with pytest.raises(InvalidInputError, match="write conditions on a, b"):
+        write(place, {(1, 1): 2.0}, mode="overwrite", replace_where="a = 1 AND t > 1")
     for where in ("t > 1", "a = 1 OR b = 1", "c = 1", "1 = 1", "1 = 2"):
         with pytest.raises(InvalidInputError):
             write(place, {(1, 1): 2.0}, mode="overwrite", replace_where=where)

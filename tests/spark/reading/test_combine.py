@@ -40,9 +40,10 @@ def test_blocks_without_values_have_no_mean(spark, tmp_path):
     path = str(tmp_path / "grid")
     rows = spark.range(4).selectExpr("id AS time", "cast(NULL AS double) AS t")
     icechunk_spark.write(rows, path, dims=["time"])
-    [row] = icechunk_spark.combine_summaries(
-        icechunk_spark.read(spark, path, layout="summary")
-    ).collect()
+    blocks = icechunk_spark.read(spark, path, layout="summary")
+    with pytest.raises(InvalidInputError, match="time_first"):
+        icechunk_spark.combine_summaries(blocks, "time")
+    [row] = icechunk_spark.combine_summaries(blocks).collect()
     assert (row["t_count"], row["t_mean"], row["t_std"]) == (0, None, None)
 
 

@@ -20,6 +20,7 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.condition import Residual
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.display.plain_text import counted
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -44,20 +45,21 @@ def replaced_region(
     region: dict[str, DimSelection] = {}
     kinds = {dim: dimensions.values[dim].type for dim in prepared.dims}
     stored = {dim: _old_labels(prepared, dimensions, dim) for dim in prepared.dims}
-    for dim, condition in _conditions(where, kinds, time_zone).items():
+    for dim, condition in _conditions(where, kinds, prepared, time_zone).items():
         values = dimensions.values[dim]
         inside = condition.evaluate({dim: values}, len(values)).to_numpy(zero_copy_only=False)
         if not inside.all():
             first = values[int(np.argmin(inside))].as_py()
             raise InvalidInputError(
-                f"{int((~inside).sum()):,} labels of {dim!r} do not satisfy replaceWhere={where!r},"
-                f" such as {dim}={first}; filter the rows with df.where, or widen the condition",
+                f"replaceWhere={where!r} leaves out {counted(int((~inside).sum()), 'label')} of"
+                f" {dim!r} with rows, such as {dim}={first}; filter the rows with df.where, or"
+                " widen the condition",
                 option="replaceWhere",
                 dim=dim,
                 label=str(first),
             )
     kinds = {dim: labels.type for dim, labels in stored.items()}
-    for dim, condition in _conditions(where, kinds, time_zone).items():
+    for dim, condition in _conditions(where, kinds, prepared, time_zone).items():
         labels = stored[dim]
         kept = condition.evaluate({dim: labels}, len(labels))
         region[dim] = DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))
@@ -65,12 +67,13 @@ def replaced_region(
 
 
 def _conditions(
-    where: str, kinds: Mapping[str, pa.DataType], time_zone: str
+    where: str, kinds: Mapping[str, pa.DataType], prepared: PreparedWrite, time_zone: str
 ) -> dict[str, Residual]:
     # Imported here since sqlglot is slow to import and most writes have no condition.
     from icechunk_format.dataset.selection.where.split import plan_where
 
-    planned = plan_where(where, kinds, kinds.keys(), time_zone)
+    columns = {name: column.arrow_type for name, column in prepared.columns.items()}
+    planned = plan_where(where, {**columns, **kinds}, kinds.keys(), time_zone)
     if planned.residual is not None or planned.never or not planned.dimension_conditions:
         raise InvalidInputError(
             f"replaceWhere={where!r} does not select positions along dimensions; write conditions"
