@@ -24,6 +24,7 @@ import numpy as np
 import xarray as xr
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.names import choose
 from icechunk_format.workflows.mapping.blocks import Block, StoredArray
 from icechunk_format.workflows.mapping.placing import Layout, Result
 
@@ -36,6 +37,10 @@ class DatasetFunction:
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     times: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Encoding of arrays of the result that may be times, by variable."""
+
+    def __post_init__(self) -> None:
+        for key in (key for own in self.encoding.values() for key in own):
+            choose("encoding", key, (*_ENCODING, "codecs"))
 
     @property
     def name(self) -> str:
@@ -108,7 +113,7 @@ class DatasetFunction:
             own = [frame for frame in frames[1:] if "site-packages" not in frame.filename]
             where = " > ".join(
                 f"{PurePath(frame.filename).name}:{frame.lineno} in {frame.name}"
-                for frame in (own or frames)[-_MOST_FRAMES:]
+                for frame in (own or frames)[-8:]
             )
             label = self.label(block, arrays)
             raise InvalidInputError(
@@ -135,13 +140,12 @@ class DatasetFunction:
 
     def _encoded(self, variable: xr.Variable, name: str, is_coordinate: bool) -> Result:
         variable = variable.copy(deep=False)
-        given = {k: v for k, v in self.encoding.get(name, {}).items() if k != "codecs"}
         is_time = variable.dtype.kind in "mM" or variable.dtype.hasobject
         pinned = self.times.get(name, {}) if is_time else {}
         pinned = pinned if "units" in pinned else {}
         variable.encoding = {
             key: value
-            for key, value in {**variable.encoding, **pinned, **given}.items()
+            for key, value in {**variable.encoding, **pinned, **self.encoding.get(name, {})}.items()
             if key in _ENCODING
         }
         encoded = xr.conventions.encode_cf_variable(variable, name=name)
@@ -171,10 +175,9 @@ class DatasetFunction:
         return Result(layout, values)
 
 
-_MOST_FRAMES = 8
-_ENCODING = frozenset(
-    {"dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar",
-     "_Unsigned"}
+_ENCODING = (
+    "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar",
+    "_Unsigned",
 )  # fmt: skip
 
 
@@ -247,11 +250,7 @@ def _stored_fill(fill: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _shown(label: Any) -> str:
