@@ -94,7 +94,8 @@ def map_blocks(
         Dimensions with overlap whose first and last elements are neighbours, such as longitudes of
         the whole globe: labels continue beyond the ends (-1, 0, 1 instead of 359, 0, 1).
     variables
-        Data variables to read; by default all. Coordinates are always read.
+        Data variables to read; by default all. Coordinates, bounds and grid mappings are always
+        read, so functions should select variables, as in ``ds[["t2m"]]``.
     sel, isel
         The region to read, by labels or positions as in reading: one range along each dimension,
         without a step. Blocks, ``start`` and ``stop`` are counted from its first element.
@@ -147,7 +148,7 @@ def map_blocks(
     Examples
     --------
     >>> def anomaly(ds):
-    ...     return ds - ds.mean("time")
+    ...     return ds[["t2m"]] - ds[["t2m"]].mean("time")
     >>> icechunk_spark.map_blocks(  # doctest: +SKIP
     ...     spark, "s3://bucket/era5", anomaly, to="s3://bucket/anomaly", blocks={"time": -1}
     ... )

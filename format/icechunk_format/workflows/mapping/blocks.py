@@ -207,7 +207,7 @@ def cut_into_blocks(
     overlap
         Elements of overlap on both sides, by dimension, clipped to the array.
     variables
-        Names of data variables; default all. Coordinates are always read.
+        Names of data variables; default all. Coordinates, bounds and grid mappings are always read.
     periodic
         Dimensions whose two ends are adjacent.
     sel, isel
