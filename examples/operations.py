@@ -255,7 +255,7 @@ def draw(seen: pd.DataFrame, file: Path) -> None:
         "redone": (drawing.BLUE, "white"),
     }
     happened = [
-        "", "", "a file\nis broken", "the file is\nrepaired", "a wrong day\nis taken out",
+        "", "", "a file\nis damaged", "the file is\nrepaired", "a wrong day\nis taken out",
         "redone on\na branch,\nmerged", "expire,\ncollect,\nverify, copy",
     ]  # fmt: skip
     figure = drawing.figure(

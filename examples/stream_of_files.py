@@ -152,7 +152,7 @@ def draw(file: str, lags: dict[str, list[float]]) -> None:
         height=4.2,
         source="Two cores, a file every 3 seconds",
     )
-    axes = drawing.plain(figure.add_axes((0.07, 0.16, 0.67, 0.66)), labelsize=11)
+    axes = drawing.plain(figure.add_axes((0.07, 0.16, 0.61, 0.66)), labelsize=11)
     colors = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
     for place, ((name, seconds), color) in enumerate(zip(lags.items(), colors, strict=True)):
         axes.plot(range(1, len(seconds)), seconds[1:], color=color, linewidth=2)
