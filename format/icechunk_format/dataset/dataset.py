@@ -2,6 +2,8 @@
 
 Runs on the driver. Reads one snapshot and the labels of dimensions; opens no manifest of a data
 variable.
+
+Long because callers hold one class, ``Dataset``, whose public methods are documented here.
 """
 
 from __future__ import annotations

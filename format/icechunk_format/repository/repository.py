@@ -1,5 +1,7 @@
 """``Repository``: reads a repository and changes it.
 
+Long because it is the one class that users hold, with its documentation.
+
 Rules of this file
 ------------------
 1. This file only documents the methods of the public class and delegates their work.

@@ -3,6 +3,8 @@
 Rebase, diff and amend read them; reading data does not. A commit may change millions of chunks, so
 their coordinates are read and written as columns (`tables.bulk_reader`, `tables.bulk_writer`).
 
+Long because one module holds one file of the format: its reader, its writer and their checks.
+
 Rules of this file
 ------------------
 1. Lists of node ids are sorted by bytes, ``updated_chunks`` by node id, coordinates

@@ -1,5 +1,7 @@
 """Prepares a write: checks options and schema, and finds the array of each column.
 
+Long because each check needs the results of those before it: repository, base, group, arrays.
+
 Rules of this file
 ------------------
 1. Errors of options, schema and repository are raised here, before a job runs.

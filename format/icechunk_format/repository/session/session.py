@@ -1,5 +1,7 @@
 """``WriteSession``: changes to one branch that become one atomic commit.
 
+Long because it is one public class, with its documentation; its methods check and delegate.
+
 Rules of this file
 ------------------
 1. A session reads the branch as of its start, with its own changes. Other readers see the changes
@@ -12,8 +14,6 @@ Rules of this file
    store them.
 5. A call that raises does not change the session.
 6. Chunks are stored immediately, references on commit.
-
-The module is long because it is one public class; its methods check arguments and delegate.
 
 Specification: "Snapshot Files", "Chunk Manifest Files", "Chunk Files" (a writable session).
 """

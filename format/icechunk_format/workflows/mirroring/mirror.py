@@ -6,6 +6,8 @@
 3. ``Run`` runs the tasks, in this process or on executors.
 4. One transaction removes and adds the files, and records the new snapshot.
 
+Long because a plan, its tasks and its transaction are one protocol, which retries as a whole.
+
 Rules of this file
 ------------------
 1. Readers see the older snapshot until the transaction, and the newer one after it.

@@ -1,5 +1,7 @@
 """Combines files to one dataset: lists, scans, plans, writes references, and commits once.
 
+Long because one class holds the state of a call, which is planned again after a conflict.
+
 Rules of this file
 ------------------
 1. The driver holds only small data: headers, spans and counts of files, and values of coordinates.

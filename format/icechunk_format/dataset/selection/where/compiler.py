@@ -1,5 +1,7 @@
 """Compiles sqlglot's syntax tree to the expressions that executors evaluate.
 
+Long because one class compiles all constructs, with a short handler for each.
+
 Rules of this file
 ------------------
 1. The tables of ``syntax`` declare the allowed constructs. Errors about other constructs list the

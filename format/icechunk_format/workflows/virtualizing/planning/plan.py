@@ -1,5 +1,7 @@
 """Plans which scanned files are accepted, and the span of each.
 
+Long because one class runs all steps of the algorithm on the same headers and keys.
+
 Algorithm
 ---------
 1. The model is the header in the record, or else the most frequent header.

@@ -1,5 +1,7 @@
 """Plans the arrays of the repository, with their values or references.
 
+Long because stored, copied and referenced arrays are planned by one class, from the same model.
+
 Rules of this file
 ------------------
 1. Values of stored arrays are assembled on the driver, from small values that the scan returned.
