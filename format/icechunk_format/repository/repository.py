@@ -52,8 +52,8 @@ class Repository(RepositoryReader):
 
     Methods that change the repository may raise, in addition to the errors of ``RepositoryReader``,
     ``ReadOnlyError`` (the repository or the storage is read-only), ``ConflictError`` (other writers
-    changed the repository on every attempt; nothing was changed) and ``CommitOutcomeUnknownError``
-    (the storage did not report whether the change landed).
+    made conflicting changes, or changed the repository on every attempt; nothing was changed) and
+    ``CommitOutcomeUnknownError`` (the storage did not report whether the change landed).
 
     Examples
     --------
@@ -65,12 +65,23 @@ class Repository(RepositoryReader):
     def create(
         cls, location: Place, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
     ) -> Self:
-        """Create a repository at an empty location, and open it.
+        """Create an empty repository with the branch ``main``, and return it.
 
-        Spec version 1 is for old readers. Without ``check_clean_root``, the location may contain
-        objects.
+        Parameters
+        ----------
+        location
+            An empty location: a ``Location``, a URL or a path.
+        spec_version
+            2, or 1 for old readers.
+        check_clean_root
+            If False, the location may contain objects, but no repository.
 
-        Raises ``AlreadyExistsError`` (the location contains a repository or other objects).
+        Raises
+        ------
+        AlreadyExistsError
+            The location contains a repository or other objects.
+        InvalidInputError
+            The location or the spec version is invalid.
 
         Examples
         --------
@@ -87,12 +98,18 @@ class Repository(RepositoryReader):
     def writable_session(
         self, branch: str = "main", *, base: SnapshotId | None = None
     ) -> WriteSession:
-        """Begin a session that changes a branch.
+        """Return a session that changes a branch, in one commit.
 
-        ``base`` is the snapshot of the branch that the changes were planned on; None is the
-        newest. A commit is rebased over later commits of other writers, or raises ConflictError.
+        Parameters
+        ----------
+        branch
+            The branch that a commit of the session moves.
+        base
+            The snapshot of the branch that the changes were planned on; None for the newest. A
+            commit is rebased over later commits of other writers, or raises ConflictError.
 
-        Raises ``NotFoundError`` (the branch does not exist).
+        Raises ``NotFoundError`` (the branch does not exist; with ``base``, that snapshot does not
+        exist).
 
         Examples
         --------
@@ -115,7 +132,10 @@ class Repository(RepositoryReader):
         )
 
     def writable_tip(self, branch: str) -> BranchTip:
-        """Return the tip of a branch, which sessions and maintenance use to move the branch."""
+        """Return the tip of a branch, which sessions and maintenance use to move the branch.
+
+        Whether the branch exists is not checked.
+        """
         check_writable(self.storage)
         return writable_tip(self.storage, branch, status=self.status)
 
@@ -129,13 +149,26 @@ class Repository(RepositoryReader):
     ) -> CommitResult:
         """Commit an earlier snapshot again, on top of a branch, and return the commit.
 
-        No data are copied: nodes, chunks and their ids are those of the earlier snapshot, and
-        later snapshots stay in the history. To drop the later snapshots instead, use
-        ``reset_branch``. The default message names the restored snapshot; ``metadata`` are JSON
-        values by name.
+        No data are copied: nodes, chunks and their ids are those of the earlier snapshot, and later
+        snapshots stay in the history. To drop the later snapshots instead, use ``reset_branch``.
 
-        Raises ``InvalidInputError`` (the branch has the same content) or ``ConflictError`` (the
-        branch moved in the meantime; nothing was committed).
+        Parameters
+        ----------
+        branch
+            The branch that receives the commit.
+        snapshot
+            Id of any snapshot, on the branch or not.
+        message, metadata
+            Message and JSON values by name of the commit. The default message names the snapshot.
+
+        Raises
+        ------
+        InvalidInputError
+            The branch has the same content, or the id is malformed.
+        NotFoundError
+            The branch or the snapshot does not exist.
+        ConflictError
+            The branch moved in the meantime; nothing was committed.
 
         Examples
         --------
@@ -166,10 +199,27 @@ class Repository(RepositoryReader):
     ) -> CommitResult | None:
         """Set and remove attributes of a group or array, in one commit.
 
-        ``values`` are JSON values by name. Return the commit, or None if nothing changed.
+        Return the commit, or None if nothing changed.
 
-        Raises ``NotFoundError`` (the group or array does not exist) or ``InvalidInputError`` (a
-        value is not JSON, or an attribute to remove does not exist).
+        Parameters
+        ----------
+        path
+            Path of the node, such as ``/t2m``; ``/`` is the root.
+        values
+            JSON values by name; attributes of other names do not change.
+        remove
+            Names of attributes to remove.
+        branch
+            The branch that receives the commit.
+        message
+            None for a message with the path and the names.
+
+        Raises
+        ------
+        NotFoundError
+            The branch, group or array does not exist.
+        InvalidInputError
+            A value is not JSON, or an attribute to remove does not exist.
 
         Examples
         --------
@@ -187,8 +237,27 @@ class Repository(RepositoryReader):
     ) -> CommitResult:
         """Move a group or array to another path, in one commit, and return the commit.
 
-        Raises ``NotFoundError`` (the group or array, or the parent of the new path, does not
-        exist) or ``AlreadyExistsError`` (a node exists at the new path).
+        Nodes in a group move with it. No data are copied.
+
+        Parameters
+        ----------
+        path, new_path
+            The current and the new path. The parent group of the new path must exist.
+        branch, message
+            As for ``set_attributes``; the default message names both paths.
+
+        Raises
+        ------
+        NotFoundError
+            The branch, the group or array, or the parent of the new path does not exist.
+        AlreadyExistsError
+            A node exists at the new path.
+        InvalidInputError
+            The node is the root or would move into itself, or the new path is malformed.
+        ReadOnlyError
+            A feature flag forbids moves.
+        UnsupportedError
+            The repository has spec version 1.
 
         Examples
         --------
@@ -203,7 +272,14 @@ class Repository(RepositoryReader):
 
         Older snapshots do not change.
 
-        Raises ``NotFoundError`` (the group or array does not exist).
+        Parameters
+        ----------
+        path
+            Path of the node.
+        branch, message
+            As for ``set_attributes``; the default message names the path.
+
+        Raises ``NotFoundError`` (the branch, group or array does not exist).
 
         Examples
         --------
@@ -242,15 +318,29 @@ class Repository(RepositoryReader):
             For chunks or cells that both sides changed: ``"ours"`` takes those of ``source``,
             ``"theirs"`` keeps those of ``into``; None raises ConflictError.
         message, metadata
-            Message and JSON properties of the commit. The default message names the branches.
+            Message and JSON values by name of the commit. The default message names the branches.
         dry_run
             If True, only the changes and conflicts are returned; nothing is committed.
         virtual_authorize, virtual_options
             URL prefixes from which virtual chunks may be fetched, and settings of their storage.
             Only chunks that are written again are fetched.
 
-        Raises ``ConflictError`` (both sides changed the same objects, or the common ancestor no
-        longer exists; nothing was committed) or ``NotFoundError`` (a branch does not exist).
+        Returns
+        -------
+        MergeResult
+            The changes, the conflicts, and the commit, if one was made.
+
+        Raises
+        ------
+        ConflictError
+            Both sides changed the same objects, or the common ancestor no longer exists; nothing
+            was committed.
+        NotFoundError
+            A branch does not exist.
+        InvalidInputError
+            ``resolve``, a prefix or a setting is invalid.
+        UnauthorizedVirtualChunkError
+            A chunk to write again is outside of every authorized prefix.
 
         Examples
         --------
@@ -277,10 +367,21 @@ class Repository(RepositoryReader):
     ) -> MergeResult:
         """Commit the changes of one snapshot, relative to its parent, on top of a branch.
 
-        Parameters, result and errors are those of ``merge``; the default message is that of the
-        snapshot.
+        The result is that of ``merge``; its ``base`` is the parent of the snapshot.
 
-        Raises ``InvalidInputError`` (the snapshot has no parent).
+        Parameters
+        ----------
+        snapshot, onto
+            Id of the snapshot with the changes, and the branch that receives them.
+        resolve, message, metadata, dry_run, virtual_authorize, virtual_options
+            As for ``merge``; the default message is that of the snapshot.
+
+        Raises
+        ------
+        InvalidInputError
+            The snapshot has no parent, or an argument is invalid.
+        ConflictError, NotFoundError, UnauthorizedVirtualChunkError
+            As for ``merge``; ConflictError also if the parent of the snapshot has expired.
 
         Examples
         --------
@@ -309,10 +410,17 @@ class Repository(RepositoryReader):
     # -- branches and tags ------------------------------------------------------------------
 
     def create_branch(self, name: str, snapshot: SnapshotId | str) -> None:
-        """Create a branch at a snapshot.
+        """Create a branch at a snapshot, given by its id.
 
-        Raises ``AlreadyExistsError`` (the branch exists) or ``InvalidInputError`` (the name is
-        malformed; in spec version 1, names cannot contain ``/``).
+        Raises
+        ------
+        AlreadyExistsError
+            The branch exists.
+        InvalidInputError
+            The name is empty or contains NUL; in spec version 1, also ``/`` or characters that
+            clients encode differently. Or the id is malformed.
+        NotFoundError
+            The snapshot does not exist.
 
         Examples
         --------
@@ -321,9 +429,14 @@ class Repository(RepositoryReader):
         self._refs().create_branch(name, self.resolve(snapshot=snapshot))
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch, except ``main``; garbage collection deletes its snapshots.
+        """Delete a branch; garbage collection deletes snapshots that no branch or tag reaches.
 
-        Raises ``NotFoundError`` (the branch does not exist).
+        Raises
+        ------
+        NotFoundError
+            The branch does not exist.
+        InvalidInputError
+            The branch is ``main``, which cannot be deleted.
         """
         self._refs().delete_branch(name)
 
@@ -332,7 +445,12 @@ class Repository(RepositoryReader):
     ) -> None:
         """Move a branch to any snapshot; with ``from_``, only if the branch is at that snapshot.
 
-        Raises ``ConflictError`` (the branch is not at ``from_``).
+        Raises
+        ------
+        NotFoundError
+            The branch or a snapshot does not exist.
+        ConflictError
+            The branch is not at ``from_``.
 
         Examples
         --------
@@ -347,7 +465,12 @@ class Repository(RepositoryReader):
         Use it for write-audit-publish: commit to an audit branch, check it, then move ``main`` to
         it.
 
-        Raises ``ConflictError`` (each branch has snapshots that the other branch lacks).
+        Raises
+        ------
+        NotFoundError
+            A branch does not exist.
+        ConflictError
+            The tip of ``branch`` is not in the history of ``to``; merge the branches instead.
 
         Examples
         --------
@@ -356,10 +479,18 @@ class Repository(RepositoryReader):
         return self._refs().fast_forward(branch, to)
 
     def create_tag(self, name: str, snapshot: SnapshotId | str) -> None:
-        """Create a tag at a snapshot; a tag cannot be moved.
+        """Create a tag at a snapshot, given by its id; a tag cannot be moved.
 
-        Raises ``AlreadyExistsError`` (the tag exists, or was deleted), ``ReadOnlyError`` (a
-        feature flag forbids creating tags) or ``InvalidInputError`` (the name is malformed).
+        Raises
+        ------
+        AlreadyExistsError
+            The tag exists, or was deleted.
+        InvalidInputError
+            The name or the id is malformed; see ``create_branch``.
+        NotFoundError
+            The snapshot does not exist.
+        ReadOnlyError
+            A feature flag forbids creating tags.
 
         Examples
         --------
@@ -370,8 +501,12 @@ class Repository(RepositoryReader):
     def delete_tag(self, name: str) -> None:
         """Delete a tag; its name cannot be used again.
 
-        Raises ``NotFoundError`` (the tag does not exist) or ``ReadOnlyError`` (a feature flag
-        forbids deleting tags).
+        Raises
+        ------
+        NotFoundError
+            The tag does not exist.
+        ReadOnlyError
+            A feature flag forbids deleting tags.
         """
         self._refs().delete_tag(name)
 
@@ -380,12 +515,23 @@ class Repository(RepositoryReader):
     def upgrade(self, *, dry_run: bool = False, progress: ProgressOption = None) -> UpgradeReport:
         """Upgrade from spec version 1 to 2, or complete an interrupted upgrade.
 
-        Return the counts of snapshots and refs, and the files of version 1 that were deleted.
-        With ``dry_run``, nothing changes.
+        History, branches, tags, configuration and ids are kept; data are neither read nor written.
+        Stop all writers first: libraries of version 1 cannot open the repository afterwards.
 
-        Examples
-        --------
-        >>> repository.upgrade(dry_run=True)  # doctest: +SKIP
+        Parameters
+        ----------
+        dry_run
+            If True, nothing changes.
+        progress
+            Counts the snapshots that were read; see ``icechunk_format.progress``.
+
+        Returns
+        -------
+        UpgradeReport
+            Counts of snapshots and refs, and the files of version 1 that were deleted.
+
+        Raises ``ConflictError`` (writers changed both versions after an interrupted upgrade, or
+        kept changing one of them).
         """
         report = upgrade_repository(self.storage, dry_run=dry_run, progress=progress)
         if not dry_run:
@@ -400,17 +546,33 @@ class Repository(RepositoryReader):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> ExpireResult:
-        """Remove snapshots that were committed before ``older_than`` from the history.
+        """Remove snapshots that were committed before a cutoff from the history.
 
-        ``older_than`` is a timestamp with a time zone, or an age: ``"30d"`` or a ``timedelta``.
         Roots of histories and tips of branches and tags are kept; the root becomes the parent of
-        the oldest kept snapshot. ``maintenance.collect_garbage`` deletes the files. The flags
-        also delete branches (except ``main``) and tags with an expired snapshot. With
-        ``dry_run``, nothing changes. Return the expired snapshots, and the deleted branches and
-        tags.
+        the oldest kept snapshot. ``maintenance.collect_garbage`` deletes the files.
 
-        Raises ``InvalidInputError`` (``older_than`` is invalid) or ``ReadOnlyError`` (a tag would
-        be deleted, but a feature flag forbids it).
+        Parameters
+        ----------
+        older_than
+            A timestamp with a time zone, an age (`timedelta`), or a string: an age such as
+            ``"30d"``, with the units ``s``, ``min``, ``h``, ``d`` and ``w``, or an ISO 8601
+            timestamp, by default in UTC.
+        delete_expired_branches, delete_expired_tags
+            If True, branches (except ``main``) and tags at an expired snapshot are deleted.
+        dry_run
+            If True, nothing changes.
+
+        Returns
+        -------
+        ExpireResult
+            The expired snapshots, and the deleted branches and tags.
+
+        Raises
+        ------
+        InvalidInputError
+            ``older_than`` is invalid.
+        ReadOnlyError
+            A tag would be deleted, but a feature flag forbids it.
 
         Examples
         --------
@@ -428,13 +590,19 @@ class Repository(RepositoryReader):
     # -- settings ---------------------------------------------------------------------------
 
     def update_config(self, changes: Mapping[str, Any]) -> RepositoryConfig:
-        """Change settings of the stored configuration, keep all others, and return the new one.
+        """Change settings of the stored configuration, and return the new configuration.
 
-        ``changes`` is a tree like the configuration itself. Maps are merged; None resets a
-        setting to its default, or removes a container. Splitting rules and containers are objects
-        or their trees.
+        All other settings are kept.
 
-        Raises ``InvalidInputError`` (a setting is unknown, or a value is invalid).
+        Parameters
+        ----------
+        changes
+            A tree like the configuration itself. Maps are merged; None resets a setting to its
+            default, or removes a container. Splitting rules and containers are objects or their
+            trees.
+
+        Raises ``InvalidInputError`` (a setting is unknown, a value is invalid, or an option looks
+        like a credential).
 
         Examples
         --------
@@ -451,7 +619,7 @@ class Repository(RepositoryReader):
         Only replaced settings are stored, so concurrent changes of other settings are kept.
         ``RepositoryConfig(...)`` stores the settings that differ from the defaults.
 
-        Raises ``InvalidInputError`` (a value is invalid).
+        Raises ``InvalidInputError`` (a value is invalid, or ``previous_file`` was replaced).
 
         Examples
         --------
@@ -461,9 +629,20 @@ class Repository(RepositoryReader):
         return self.update_config(changes_in(config))
 
     def set_status(self, availability: Availability, reason: str | None = None) -> None:
-        """Allow or forbid changes of the repository.
+        """Allow or forbid changes of the repository, also if they are forbidden now.
+
+        Parameters
+        ----------
+        availability
+            ``Availability.ONLINE``, or ``Availability.READ_ONLY`` to forbid changes.
+        reason
+            The reason, for the errors of other writers.
 
         Raises ``UnsupportedError`` (the repository has spec version 1).
+
+        Examples
+        --------
+        >>> repository.set_status(Availability.READ_ONLY, "migration")  # doctest: +SKIP
         """
         now = now_in_microseconds()
         change_setting(
@@ -477,14 +656,30 @@ class Repository(RepositoryReader):
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the repository itself, which are JSON values by name.
 
-        Raises ``UnsupportedError`` (the repository has spec version 1).
+        Raises
+        ------
+        InvalidInputError
+            A value is not JSON.
+        UnsupportedError
+            The repository has spec version 1.
         """
         self._change("metadata", lambda info: transitions.set_metadata(info, metadata))
 
     def set_feature_flag(self, flag: int, value: bool | None) -> None:
-        """Enable or disable a feature, or reset it to its default with None.
+        """Enable or disable a feature.
+
+        Parameters
+        ----------
+        flag
+            Number of the feature: 3 moves nodes, 4 creates tags, 5 deletes tags.
+        value
+            True enables, False disables, None resets to the default, which is enabled.
 
         Raises ``UnsupportedError`` (the repository has spec version 1).
+
+        Examples
+        --------
+        >>> repository.set_feature_flag(5, False)  # doctest: +SKIP
         """
         self._change("feature flags", lambda info: transitions.set_flag(info, flag, value))
 
