@@ -1,5 +1,7 @@
 """``RepositoryReader``: opens a repository and reads its history, files and settings.
 
+Long because callers hold one class, which is documented here; its methods delegate.
+
 Rules of this file
 ------------------
 1. A reader does no I/O before a method is called, and it is pickled as its location.
@@ -58,9 +60,17 @@ class RepositoryReader:
 
     The constructor does no I/O and checks nothing; use ``open``.
 
-    Every method may raise ``StorageError`` (a request failed), ``FormatError`` (a file is
-    damaged), ``UnsupportedError`` (the spec version is newer) and ``NotFoundError`` (a snapshot or
-    file does not exist). Methods list further errors.
+    Every method may raise ``StorageError`` (a request failed), ``FormatError`` (a file is damaged),
+    ``UnsupportedError`` (the spec version is newer), ``NotFoundError`` (a snapshot or file does not
+    exist) and, if it takes the id of a snapshot, ``InvalidInputError`` (the id is malformed).
+    Methods list further errors.
+
+    Attributes
+    ----------
+    location
+        Where the repository is, with the options of its storage.
+    spec_version
+        1 or 2.
     """
 
     def __init__(self, location: Location, *, spec_version: int) -> None:
@@ -70,10 +80,19 @@ class RepositoryReader:
 
     @classmethod
     def open(cls, location: Place) -> Self:
-        """Open the repository at a ``Location``, a URL or a path.
+        """Open an existing repository.
 
-        Raises ``NotFoundError`` (the location contains no repository; the message describes its
-        contents).
+        Parameters
+        ----------
+        location
+            A ``Location``, a URL or a path.
+
+        Raises
+        ------
+        NotFoundError
+            The location contains no repository; the message describes its contents.
+        InvalidInputError
+            The URL or an option of the location is invalid.
 
         Examples
         --------
@@ -90,6 +109,8 @@ class RepositoryReader:
     def find(cls, location: Place) -> Self | None:
         """Open the repository at a location; return None if it or its bucket does not exist.
 
+        Parameters and errors are those of ``open``.
+
         Examples
         --------
         >>> Repository.find("s3://bucket/weather") is None  # doctest: +SKIP
@@ -104,6 +125,11 @@ class RepositoryReader:
 
         Branches, tags and settings then come from one state, without further requests; in spec
         version 1, where each ref is a file, they are still read.
+
+        Examples
+        --------
+        >>> pinned = repository.as_read()  # doctest: +SKIP
+        >>> pinned.branches(), pinned.tags()  # doctest: +SKIP
         """
         held = self._held or self._repo_file.known() or self._state()
         view = type(self)(self.location, spec_version=self.spec_version)
@@ -165,14 +191,23 @@ class RepositoryReader:
         snapshot: str | SnapshotId | None = None,
         as_of: datetime | None = None,
     ) -> SnapshotId:
-        """Return the snapshot that the arguments select; by default the tip of ``main``.
+        """Return the id of the snapshot that the arguments select; by default the tip of ``main``.
 
-        At most one of ``branch``, ``tag`` and ``snapshot`` is set. ``as_of``, with a branch, is a
-        timestamp with a time zone and selects the newest snapshot at or before it.
+        Parameters
+        ----------
+        branch, tag, snapshot
+            Name of a branch, name of a tag, or id of a snapshot; at most one of them.
+        as_of
+            A timestamp with a time zone, only with a branch: selects the newest snapshot that was
+            committed at or before it.
 
-        Raises ``InvalidInputError`` (the arguments exclude one another, or ``as_of`` has no time
-        zone) or ``NotFoundError`` (the branch, tag or snapshot does not exist; the message lists
-        existing names).
+        Raises
+        ------
+        InvalidInputError
+            The arguments exclude one another, the id is malformed, or ``as_of`` has no time zone.
+        NotFoundError
+            The branch, tag or snapshot does not exist (the message lists existing names), or the
+            history of the branch begins after ``as_of``.
 
         Examples
         --------
@@ -183,9 +218,10 @@ class RepositoryReader:
         return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
 
     def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
-        """Yield a snapshot and its ancestors, newest first; arguments are those of ``resolve``.
+        """Yield a snapshot and its ancestors, newest first.
 
-        In spec version 1, each snapshot needs a request, which is made when it is reached.
+        Parameters and errors are those of ``resolve``. In spec version 1, each snapshot needs a
+        request, which is made when it is reached.
 
         Examples
         --------
@@ -195,7 +231,7 @@ class RepositoryReader:
         return history.ancestry(self._resolve(history, **version))
 
     def snapshot_info(self, snapshot_id: SnapshotId | str) -> SnapshotInfo:
-        """Return parent, time, message and metadata of a snapshot.
+        """Return id, parent, time, message and metadata of a snapshot, without its nodes.
 
         Examples
         --------
@@ -247,7 +283,23 @@ class RepositoryReader:
     def diff(self, older: SnapshotId | str, newer: SnapshotId | str) -> Changes:
         """Return the changes from a snapshot to one of its descendants.
 
-        Raises ``InvalidInputError`` (``newer`` is not a descendant of ``older``).
+        Only transaction logs are read, neither manifests nor chunks.
+
+        Parameters
+        ----------
+        older, newer
+            Ids of the snapshots.
+
+        Returns
+        -------
+        Changes
+            Paths of created, deleted, changed and moved nodes, and the changed chunks of each
+            array.
+
+        Raises
+        ------
+        InvalidInputError
+            ``newer`` is not a descendant of ``older``.
 
         Examples
         --------
@@ -271,14 +323,27 @@ class RepositoryReader:
         return files.load_snapshot(self.storage, self._existing(snapshot_id))
 
     def transaction_log(self, snapshot_id: SnapshotId | str) -> TransactionLog:
-        """Return the transaction log of a snapshot.
+        """Return the transaction log of a snapshot: the nodes and chunks that its commit changed.
 
-        In spec version 1, the first snapshot has none, which raises NotFoundError.
+        Raises ``NotFoundError`` (the log does not exist, as for the first snapshot of spec version
+        1).
+
+        Examples
+        --------
+        >>> repository.transaction_log(repository.resolve()).updated_chunks  # doctest: +SKIP
         """
         return files.load_transaction_log(self.storage, self._existing(snapshot_id))
 
     def manifest(self, manifest_id: ManifestId, size_hint: int | None = None) -> Manifest:
-        """Return a manifest; ``size_hint`` is its size in bytes, if known."""
+        """Return a manifest: the chunk references of one or several arrays.
+
+        Parameters
+        ----------
+        manifest_id
+            Its id, as in the snapshot.
+        size_hint
+            Its size in bytes, if known, for messages about damaged files.
+        """
         return files.load_manifests(self.storage, [manifest_id], [size_hint])[0]
 
     def chunk_source(
@@ -286,12 +351,25 @@ class RepositoryReader:
     ) -> ChunkSource:
         """Return a picklable value that fetches chunks of this repository in any process.
 
-        Virtual chunk containers are those of the state that this object read last. ``authorized``
-        are URL prefixes from which virtual chunks may be fetched (option ``virtual.authorize``),
-        ``virtual_options`` are options ``virtual.storage.*`` without that prefix.
+        Virtual chunk containers are those of the state that this object read last.
 
-        Raises ``InvalidInputError`` (a prefix has no bucket or host, or an option does not
-        exist).
+        Parameters
+        ----------
+        authorized
+            URL prefixes from which virtual chunks may be fetched (option ``virtual.authorize``); by
+            default none.
+        virtual_options
+            Options ``virtual.storage.*`` without that prefix; they override those of the
+            containers.
+
+        Raises
+        ------
+        InvalidInputError
+            A prefix has no bucket or host, or an option does not exist.
+
+        Examples
+        --------
+        >>> source = repository.chunk_source(authorized=["s3://archive/"])  # doctest: +SKIP
         """
         containers = self.as_read().config.virtual_chunk_containers
         access = VirtualAccess(tuple(authorized), virtual_options or {})
@@ -318,7 +396,10 @@ class RepositoryReader:
         return {} if state is None else state.info.metadata
 
     def feature_flags(self) -> dict[int, bool]:
-        """Return the flags that were set, by number; all others have their defaults."""
+        """Return the flags that were set, by number; all others have their defaults.
+
+        ``Repository.set_feature_flag`` lists the numbers. Empty in spec version 1.
+        """
         state = self._state()
         if state is None:
             return {}

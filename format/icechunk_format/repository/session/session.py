@@ -71,9 +71,14 @@ _GROUP: Final = b'{"zarr_format": 3, "node_type": "group"}'
 class WriteSession:
     """Changes to one branch that become one commit; made by ``Repository.writable_session``.
 
-    Methods raise ``NotFoundError`` if a node or its parent does not exist, ``ReadOnlyError`` after
-    a commit, ``FormatError`` and ``StorageError`` if files cannot be read or written. Executors
-    need ``format`` to write manifests.
+    Methods raise ``NotFoundError`` if a node or its parent does not exist, ``InvalidInputError`` if
+    a path or an argument is malformed, ``ReadOnlyError`` after a commit, ``FormatError`` and
+    ``StorageError`` if files cannot be read or written. Methods list further errors.
+
+    Attributes
+    ----------
+    format
+        The spec version and configuration, with which executors write manifests; picklable.
 
     Examples
     --------
@@ -140,15 +145,30 @@ class WriteSession:
         return self._state.tree.nodes()
 
     def node(self, path: str) -> NodeSnapshot | None:
-        """Return a node, None if it does not exist; see ``nodes``."""
+        """Return the node at a path with the changes of this session, or None if it does not exist.
+
+        Manifests are those of the base, as for ``nodes``.
+        """
         return self._state.tree.node(path)
 
     def chunk_refs(self, path: str, lo: Sequence[int], hi: Sequence[int]) -> ChunkRefs:
         """Return the references of an array in a box, with the changes of this session.
 
-        ``lo`` and ``hi`` are the first chunk coordinate per axis, and the one after the last.
+        Parameters
+        ----------
+        path
+            Path of the array.
+        lo, hi
+            First chunk coordinate per axis, and the one after the last.
 
-        Raises ``InvalidInputError`` if the box has another number of dimensions.
+        Raises
+        ------
+        InvalidInputError
+            The box has another number of dimensions, or the node is a group.
+
+        Examples
+        --------
+        >>> session.chunk_refs("/t2m", (0, 0), (2, 1)).coords  # doctest: +SKIP
         """
         node = self._state.tree.existing_array(path)
         changes = self._state.tree.changes.chunks.get(node.id)
@@ -159,9 +179,25 @@ class WriteSession:
     # -- nodes ------------------------------------------------------------------------------
 
     def create_group(self, path: str, user_data: bytes | Mapping[str, Any]) -> NodeId:
-        """Create a group with a ``zarr.json``, or with attributes by name, and return its id.
+        """Create a group, and return its id.
 
-        Raises ``AlreadyExistsError`` if a node exists at the path.
+        Parameters
+        ----------
+        path
+            Path of the group; its parent must exist.
+        user_data
+            Attributes by name, or the bytes of a ``zarr.json``.
+
+        Raises
+        ------
+        AlreadyExistsError
+            A node exists at the path.
+        InvalidInputError
+            An attribute is not JSON, the parent is an array, or the session has moved nodes.
+
+        Examples
+        --------
+        >>> session.create_group("/daily", {"title": "Daily means"})  # doctest: +SKIP
         """
         self._state.check_open()
         if not isinstance(user_data, bytes):
@@ -184,6 +220,8 @@ class WriteSession:
 
         Parameters
         ----------
+        path
+            Path of the array; its parent must exist.
         user_data
             Its ``zarr.json``.
         shape
@@ -200,7 +238,15 @@ class WriteSession:
         AlreadyExistsError
             A node exists at the path.
         InvalidInputError
-            The numbers of dimensions differ.
+            The numbers of dimensions differ, the parent is an array, or the session has moved
+            nodes.
+
+        Examples
+        --------
+        >>> session.create_array(  # doctest: +SKIP
+        ...     "/t2m", document, shape=(48, 90), num_chunks=(2, 1), dimension_names=("time", "x")
+        ... )
+        >>> session.set_chunk("/t2m", (0, 0), payload)  # doctest: +SKIP
         """
         self._state.check_open()
         array = checked_shape(path, shape, num_chunks, dimension_names)
@@ -222,8 +268,20 @@ class WriteSession:
 
         Chunks outside of a smaller chunk grid are dropped, and do not return if it grows again.
 
-        Raises ``InvalidInputError`` if only one of ``shape`` and ``num_chunks`` is given, a group
-        is given a shape, or the number of dimensions differs.
+        Parameters
+        ----------
+        path, user_data
+            Path of the node, and its new ``zarr.json``.
+        shape, num_chunks
+            Elements and chunks per dimension, as in the document; None for both keeps them.
+        dimension_names
+            As for ``create_array``; ``"keep"`` keeps the names.
+
+        Raises
+        ------
+        InvalidInputError
+            Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, the number
+            of dimensions differs, or the session has moved nodes.
         """
         self._state.check_open()
         node = self._state.tree.existing(path)
@@ -240,7 +298,23 @@ class WriteSession:
     ) -> bool:
         """Set and remove attributes of a node; return True if any changed.
 
-        Raises ``InvalidInputError`` if a value is not JSON, or an attribute to remove is missing.
+        Parameters
+        ----------
+        path
+            Path of the node.
+        values
+            JSON values by name; attributes of other names do not change.
+        remove
+            Names of attributes to remove.
+
+        Raises
+        ------
+        InvalidInputError
+            A value is not JSON, an attribute to remove is missing, or the session has moved nodes.
+
+        Examples
+        --------
+        >>> session.set_attributes("/t2m", {"units": "K"}, remove=["history"])  # doctest: +SKIP
         """
         document = self._state.tree.existing(path).user_data
         key = snapshot_key(self.snapshot_id)
@@ -250,21 +324,37 @@ class WriteSession:
         return edited is not None
 
     def delete(self, path: str) -> None:
-        """Delete a node and its descendants."""
+        """Delete a node and its descendants.
+
+        Raises ``InvalidInputError`` (the session has moved nodes).
+        """
         self._state.check_open()
         self._state.tree.delete(path)
 
     def move(self, source: str, target: str) -> None:
         """Move a node and its descendants to another path, without copying data.
 
+        One commit either moves nodes or changes them.
+
+        Parameters
+        ----------
+        source, target
+            The current and the new path. The parent of the new path must exist.
+
         Raises
         ------
-        UnsupportedError
-            The repository has spec version 1.
+        AlreadyExistsError
+            A node exists at the new path.
+        InvalidInputError
+            The session has other changes, or the node is the root or would move into itself.
         ReadOnlyError
             A feature flag of the repository forbids moves.
-        NotFoundError, AlreadyExistsError, InvalidInputError
-            As for ``WorkingTree.move``; one commit either moves nodes or changes them.
+        UnsupportedError
+            The repository has spec version 1.
+
+        Examples
+        --------
+        >>> session.move("/t2m", "/air_temperature")  # doctest: +SKIP
         """
         self._state.check_open()
         self._state.tip.check_moves()
@@ -273,7 +363,12 @@ class WriteSession:
     # -- chunks -----------------------------------------------------------------------------
 
     def set_chunk(self, path: str, coords: Sequence[int], payload: bytes) -> None:
-        """Store one encoded chunk; see ``set_chunks``."""
+        """Store one encoded chunk at its indices in the chunk grid; see ``set_chunks``.
+
+        Examples
+        --------
+        >>> session.set_chunk("/t2m", (0, 0), payload)  # doctest: +SKIP
+        """
         at = np.array([list(coords)], dtype=np.int64).reshape(1, len(coords))
         self.set_chunks(path, at, [payload])
 
@@ -282,13 +377,23 @@ class WriteSession:
 
         Parameters
         ----------
+        path
+            Path of the array.
         coords
             Integers, shape (n, ndim), distinct: indices in the chunk grid.
         payloads
             n encoded chunks, none empty.
 
-        Raises ``InvalidInputError`` if a chunk is outside of the grid, given twice or empty, and
-        ``StorageError`` if the storage failed; none of the chunks was set.
+        Raises
+        ------
+        InvalidInputError
+            A chunk is outside of the grid, given twice or empty; none of the chunks was set.
+        StorageError
+            The storage failed; none of the chunks was set.
+
+        Examples
+        --------
+        >>> session.set_chunks("/t2m", [(0, 0), (1, 0)], [first, second])  # doctest: +SKIP
         """
         changes, at = self._changes_at(path, coords)
         refs = store_chunks(
@@ -304,8 +409,17 @@ class WriteSession:
     def set_refs(self, path: str, refs: ChunkRefs) -> None:
         """Set references to chunks that are already stored, in the repository or elsewhere.
 
-        Raises ``InvalidInputError`` if a chunk is outside of the grid, or one in the repository has
-        no bytes.
+        Parameters
+        ----------
+        path
+            Path of the array.
+        refs
+            The references; they replace others at the same coordinates.
+
+        Raises
+        ------
+        InvalidInputError
+            A chunk is outside of the grid, or one in the repository has no bytes.
         """
         changes, _ = self._changes_at(path, refs.coords)
         if ((refs.length == 0) & (refs.kind != KIND_VIRTUAL)).any():
@@ -323,10 +437,15 @@ class WriteSession:
 
         Parameters
         ----------
+        path
+            Path of the array.
         receipts
             Results of ``store_manifests`` for the node id of the array.
 
-        Raises ``InvalidInputError`` if two manifests hold a chunk, or one is outside of the grid.
+        Raises
+        ------
+        InvalidInputError
+            Two manifests hold the same chunk, or a chunk is outside of the grid.
         """
         self._state.check_open()
         node = self._state.tree.existing_array(path)
@@ -336,7 +455,21 @@ class WriteSession:
     def delete_chunks(self, path: str, coords: ArrayLike) -> None:
         """Delete chunks, which then read as the fill value; missing ones are ignored.
 
-        Raises ``InvalidInputError`` if a chunk is outside of the grid.
+        Parameters
+        ----------
+        path
+            Path of the array.
+        coords
+            Integers, shape (n, ndim): indices in the chunk grid.
+
+        Raises
+        ------
+        InvalidInputError
+            A chunk is outside of the grid.
+
+        Examples
+        --------
+        >>> session.delete_chunks("/t2m", [(0, 0)])  # doctest: +SKIP
         """
         changes, at = self._changes_at(path, coords)
         changes.delete(at)
@@ -344,11 +477,24 @@ class WriteSession:
     def shift(self, path: str, offset: Sequence[int]) -> None:
         """Shift all chunks of an array in the chunk grid.
 
-        Chunks that leave the grid are dropped; the others read as the fill value. All references
-        of the array are read.
+        Chunks that leave the grid are dropped; the others read as the fill value. All references of
+        the array are read.
 
-        Raises ``InvalidInputError`` if the offset has another number of dimensions, or the chunk
-        grid is not regular.
+        Parameters
+        ----------
+        path
+            Path of the array.
+        offset
+            Chunks per axis, negative towards the start.
+
+        Raises
+        ------
+        InvalidInputError
+            The offset has another number of dimensions, or the chunk grid is not regular.
+
+        Examples
+        --------
+        >>> session.shift("/t2m", (-1, 0))  # doctest: +SKIP
         """
         self._state.check_open()
         node = self._state.tree.existing_array(path)
@@ -370,7 +516,10 @@ class WriteSession:
         self._state.assembler = ManifestAssembler(self._state.storage, self.format)
 
     def take_over(self, changes: ChangeSet) -> None:
-        """Adopt changes relative to the base of this session, which must not have changes."""
+        """Adopt changes relative to the base of this session, which must not have changes.
+
+        Raises ``InvalidInputError`` (the session has changes).
+        """
         self._state.check_open()
         if self.has_changes:
             raise InvalidInputError("this session has changes; use a new session for further ones")
@@ -393,32 +542,44 @@ class WriteSession:
 
         Parameters
         ----------
+        message
+            The message of the snapshot.
         metadata
             JSON values by name, stored in the snapshot.
         on_conflict
             If the branch has moved: ``"rebase"`` rebases the changes if they do not conflict,
             ``"fail"`` raises.
         resolve
-            For chunks that both wrote: ``"ours"`` or ``"theirs"`` is used; None raises.
+            For chunks that both wrote: ``"ours"`` keeps those of this session, ``"theirs"`` those
+            of the other writer; None raises.
         rebase_tries
             Largest number of lost races.
         allow_empty
             True to allow a commit without changes.
         when_moved
-            Called with the new tip and the commits of other writers before the changes are
-            rebased; its exceptions end the commit and leave the session unchanged.
+            Called with the new tip and the commits of other writers before the changes are rebased;
+            its exceptions end the commit and leave the session unchanged.
+
+        Returns
+        -------
+        CommitResult
+            The new snapshot, its parent, and the stored files.
 
         Raises
         ------
         ConflictError
-            Another writer made conflicting changes, or the branch was deleted or reset; nothing
-            was committed, and the session keeps its changes.
+            Another writer made conflicting changes, or the branch was deleted or reset; nothing was
+            committed, and the session keeps its changes.
         InvalidInputError
-            There is nothing to commit.
+            There is nothing to commit, or an argument is invalid.
         CommitOutcomeUnknownError
             The storage did not report whether the commit landed.
         ReadOnlyError, StorageError, FormatError, NotFoundError
             The repository cannot be written or read; nothing was committed.
+
+        Examples
+        --------
+        >>> session.commit("Add June", metadata={"author": "ana"}).snapshot_id  # doctest: +SKIP
         """
         return committing.commit(
             self._state,
@@ -439,6 +600,16 @@ class WriteSession:
         The parent of the new snapshot is that of the replaced one, which can be read by id until
         garbage collection.
 
+        Parameters
+        ----------
+        message, metadata, allow_empty
+            As for ``commit``; message and metadata of the replaced snapshot are not kept.
+
+        Returns
+        -------
+        CommitResult
+            The new snapshot and its parent.
+
         Raises
         ------
         UnsupportedError
@@ -450,6 +621,10 @@ class WriteSession:
             The branch has moved; an amendment is never rebased.
         CommitOutcomeUnknownError
             As for ``commit``.
+
+        Examples
+        --------
+        >>> session.amend("Add June, with corrected units")  # doctest: +SKIP
         """
         return committing.amend(self._state, message, metadata=metadata, allow_empty=allow_empty)
 
@@ -458,22 +633,41 @@ class WriteSession:
     ) -> SnapshotId:
         """Store the changes as a detached snapshot, on no branch, and return its id.
 
-        Garbage collection keeps it while it is recent, or if a ref reaches it. Errors are those of
-        ``commit``.
+        The session ends, as after a commit. Garbage collection keeps the snapshot while it is
+        recent, or if a ref reaches it.
+
+        Parameters
+        ----------
+        message, metadata, allow_empty
+            As for ``commit``.
+
+        Raises
+        ------
+        InvalidInputError
+            There is nothing to commit.
+        CommitOutcomeUnknownError
+            As for ``commit``.
+
+        Examples
+        --------
+        >>> repository.create_tag("draft", session.flush("Try other units"))  # doctest: +SKIP
         """
         return committing.flush(self._state, message, metadata=metadata, allow_empty=allow_empty)
 
     def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
         """Rebase the changes on the tip of the branch; return the number of new commits there.
 
-        Nothing is written. Parameters are those of ``commit``.
+        Nothing is written.
+
+        Parameters
+        ----------
+        resolve, when_moved
+            As for ``commit``.
 
         Raises
         ------
         ConflictError
-            The changes conflict; the session is unchanged.
-        NotFoundError, FormatError, StorageError
-            The repository cannot be read.
+            The changes conflict, or the branch was deleted or reset; the session is unchanged.
         """
         return committing.rebase(self._state, resolve=resolve, when_moved=when_moved)
 
