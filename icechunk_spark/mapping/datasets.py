@@ -58,6 +58,7 @@ class DatasetFunction:
                 **{key: attributes[key] for key in ("units", "calendar") if key in attributes},
             }
             for name, (dtype, attributes) in arrays.items()
+            if "units" in attributes
         }
         return replace(self, times=times)
 
@@ -90,9 +91,8 @@ class DatasetFunction:
 
     def _results(self, dataset: xr.Dataset) -> tuple[list[Result], dict[str, Any]]:
         variables, attrs = xr.conventions.encode_dataset_coordinates(dataset)
-        coordinates = set(map(str, dataset.coords))
         results = [
-            self._encoded(variable, str(name), str(name) in coordinates)
+            self._encoded(variable, str(name), name in dataset.coords)
             for name, variable in variables.items()
         ]
         return results, {str(k): _json(v) for k, v in attrs.items()}
@@ -125,15 +125,13 @@ class DatasetFunction:
 
     def label(self, block: Block, arrays: Mapping[str, StoredArray]) -> str:
         """Return the first and last labels of a block, such as ``time=2024-01-01..2024-01-31``."""
-        coordinates = {n: a for n, a in arrays.items() if a.dims == (n,)}
-        decoded = dataset_of(coordinates, {})
+        decoded = dataset_of({n: a for n, a in arrays.items() if a.dims == (n,)}, {})
         parts = []
         for dim, start in block.start.items():
             stop, origin = block.stop[dim], block.read_start[dim]
             if dim in decoded.variables and stop > start:
-                labels = decoded[dim].values
-                first, last = labels[start - origin], labels[stop - 1 - origin]
-                parts.append(f"{dim}={_shown(first)}..{_shown(last)}")
+                labels = decoded[dim].values[start - origin : stop - origin]
+                parts.append(f"{dim}={_shown(labels[0])}..{_shown(labels[-1])}")
             else:
                 parts.append(f"{dim}[{start}:{stop}]")
         return ", ".join(parts)
@@ -142,7 +140,6 @@ class DatasetFunction:
         variable = variable.copy(deep=False)
         is_time = variable.dtype.kind in "mM" or variable.dtype.hasobject
         pinned = self.times.get(name, {}) if is_time else {}
-        pinned = pinned if "units" in pinned else {}
         variable.encoding = {
             key: value
             for key, value in {**variable.encoding, **pinned, **self.encoding.get(name, {})}.items()
@@ -153,7 +150,7 @@ class DatasetFunction:
             # xarray spells units that it infers differently from the same units as encoding.
             variable.encoding["units"] = encoded.attrs["units"]
             encoded = xr.conventions.encode_cf_variable(variable, name=name)
-        values = np.asarray(encoded.values)
+        values = np.asarray(encoded.values, order="C")
         if values.dtype.kind in "US":
             values = values.astype(object)
         attributes = {str(key): value for key, value in encoded.attrs.items()}
@@ -162,7 +159,6 @@ class DatasetFunction:
             attributes["_FillValue"] = _stored_fill(fill)
         if fill is None and values.dtype.kind == "f":
             fill = values.dtype.type(np.nan)
-        values = np.ascontiguousarray(values).reshape(values.shape)
         layout = Layout(
             name=name,
             dims=tuple(map(str, encoded.dims)),
@@ -200,12 +196,8 @@ def _takes_block(function: Callable[..., Any]) -> bool:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return False
-    positional = [
-        p
-        for p in parameters
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
-    return len(positional) > 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters) > 1
 
 
 def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:

@@ -259,8 +259,8 @@ def read_blocks(
     Raises
     ------
     InvalidInputError
-        An argument cannot be used. The query raises this error if the function fails or its rows
-        lack a column of `schema`.
+        An argument cannot be used. The query raises this error if the function fails or its rows do
+        not have the columns and types of `schema`; the message contains the labels of the block.
     UnsupportedError
         xarray is not installed.
 
@@ -306,14 +306,9 @@ def _blocks(
 ) -> BlocksRequest:
     from icechunk_format.workflows.mapping import BlocksRequest
 
-    return BlocksRequest(
-        read=replace(
-            request, variables=None if variables is None else tuple(variables), sel=sel, isel=isel
-        ),
-        blocks=blocks,
-        overlap=overlap,
-        periodic=tuple(periodic),
-    )
+    chosen = None if variables is None else tuple(variables)
+    read = replace(request, variables=chosen, sel=sel, isel=isel)
+    return BlocksRequest(read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic))
 
 
 def _dataset_function(

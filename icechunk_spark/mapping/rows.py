@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
@@ -22,21 +23,35 @@ def rows_of_block(
     returned = function.call(block, arrays, attributes)
     if returned is None:
         return
-    if isinstance(returned, pa.RecordBatch):
-        returned = pa.Table.from_batches([returned])
-    elif not isinstance(returned, pa.Table):
-        if not (hasattr(returned, "columns") and hasattr(returned, "dtypes")):
-            raise InvalidInputError(
-                f"the function returned a {type(returned).__name__} for block"
-                f" {function.label(block, arrays)}; return a pandas DataFrame or an Arrow table",
-                found=type(returned).__name__,
-            )
-        returned = pa.Table.from_pandas(returned, preserve_index=False)
-    if missing := set(schema.names) - set(returned.column_names):
+    if isinstance(returned, pd.DataFrame):
+        given = list(returned.items())
+    elif isinstance(returned, pa.Table | pa.RecordBatch):
+        given = list(zip(returned.schema.names, returned.columns, strict=True))
+    else:
         raise InvalidInputError(
-            f"the rows of block {function.label(block, arrays)} have the columns"
-            f" {', '.join(returned.column_names)}; the schema also has"
-            f" {', '.join(sorted(missing))}: return these columns, or remove them from schema",
-            columns=tuple(sorted(missing)),
+            f"the function returned a {type(returned).__name__} for block"
+            f" {function.label(block, arrays)}; return a pandas DataFrame or an Arrow table",
+            found=type(returned).__name__,
         )
-    yield from returned.select(schema.names).cast(schema).to_batches()
+    names = [str(name) for name, _ in given]
+    if sorted(names) != sorted(schema.names):
+        raise InvalidInputError(
+            f"the rows of block {function.label(block, arrays)} have the columns {names}, but"
+            f" schema has {schema.names}: return the columns of schema, or change schema",
+            columns=tuple(names),
+        )
+    fitted = []
+    for field in schema:
+        values = given[names.index(field.name)][1]
+        try:
+            fitted += pa.table({field.name: values}).cast(pa.schema([field])).columns
+        except (pa.ArrowException, ValueError) as error:
+            found = str(getattr(values, "dtype", None) or values.type)
+            raise InvalidInputError(
+                f"column {field.name!r} of the rows of block {function.label(block, arrays)} has"
+                f" the type {found}, but schema has {field} ({error.args[0]}): return values of"
+                " this type, or change schema",
+                column=field.name,
+                found=found,
+            ) from error
+    yield from pa.Table.from_arrays(fitted, schema=schema).to_batches()

@@ -1,17 +1,25 @@
 """Functions over blocks give what xarray gives over the whole array."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import icechunk
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
+from pyspark.errors import PySparkException
 
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository import Repository
+from icechunk_format.workflows.mapping import BlocksRequest
+from icechunk_spark.mapping.datasets import DatasetFunction
+from icechunk_spark.mapping.rows import rows_of_block
 
 icechunk.set_logs_filter("off")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -169,8 +177,6 @@ def test_results_that_do_not_fit_are_refused(spark, weather, tmp_path, function,
 @pytest.mark.each_spark
 def test_rows_of_blocks(spark, weather):
     def patches(ds, block):
-        import pandas as pd
-
         t = ds["t2m"]
         return pd.DataFrame(
             {
@@ -197,6 +203,43 @@ def test_rows_of_blocks(spark, weather):
     with pytest.raises(InvalidInputError) as caught:
         icechunk_spark.read_blocks(spark, weather, patches, "a int", blocks={"lat": 2})
     assert caught.value.facts["dimension"] == "lat"
+
+
+UNFIT_ROWS = {
+    "type": (lambda: pd.DataFrame({"mean": ["warm"]}), ("'mean'", "type (object|str)", "double")),
+    "Arrow type": (lambda: pa.table({"mean": ["warm"]}), ("'mean'", "type string", "double")),
+    "mixed": (lambda: pd.DataFrame({"mean": [[1], "a"]}), ("'mean'", "type object", "double")),
+    "null": (lambda: pd.DataFrame({"mean": [None]}), ("'mean'", "type object", "double not null")),
+    "name": (lambda: pd.DataFrame({"maen": [1.0]}), ("'maen'", "'mean'")),
+    "extra": (lambda: pd.DataFrame({"mean": [1.0], "n": [1]}), ("'n'", "'mean'")),
+    "twice": (lambda: pd.DataFrame([[1.0, 2.0]], columns=["mean"] * 2), ("'mean', 'mean'",)),
+    "dict": (lambda: {"mean": [1.0]}, ("a dict", "return a pandas DataFrame")),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT_ROWS)
+def test_rows_that_do_not_fit_the_schema_are_refused(weather, case):
+    returned, words = UNFIT_ROWS[case]
+    read = parse_arguments(weather, {}, "sample")
+    grid = BlocksRequest(read=read, blocks={"time": 6}, overlap=None).grid()
+    block = grid.block(1)
+    schema = pa.schema([pa.field("mean", pa.float64(), nullable=False)])
+    function = DatasetFunction(function=lambda ds: returned())
+    with pytest.raises(InvalidInputError) as caught:
+        list(rows_of_block(function, block, grid.read(block), grid.attributes, schema))
+    line = caught.value.message.splitlines()[0]
+    assert "block time=2024-01-07..2024-01-12, y=50.0..43.0, x=0.0..5.0" in line
+    assert all(re.search(word, line) for word in words), line
+
+
+@pytest.mark.each_spark
+def test_unfit_rows_fail_the_query(spark, weather):
+    frame = icechunk_spark.read_blocks(
+        spark, weather, lambda ds: pd.DataFrame({"mean": ["warm"]}), "mean double",
+        blocks={"time": 6},
+    )  # fmt: skip
+    with pytest.raises(PySparkException, match=r"InvalidInputError: column 'mean' of .* time=2024"):
+        frame.collect()
 
 
 def _scaled(ds, factor):
