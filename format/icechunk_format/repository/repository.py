@@ -108,8 +108,10 @@ class Repository(RepositoryReader):
             The snapshot of the branch that the changes were planned on; None for the newest. A
             commit is rebased over later commits of other writers, or raises ConflictError.
 
-        Raises ``NotFoundError`` (the branch does not exist; with ``base``, that snapshot does not
-        exist).
+        Raises
+        ------
+        NotFoundError
+            The branch does not exist; with ``base``, that snapshot does not exist.
 
         Examples
         --------
@@ -258,10 +260,6 @@ class Repository(RepositoryReader):
             A feature flag forbids moves.
         UnsupportedError
             The repository has spec version 1.
-
-        Examples
-        --------
-        >>> repository.rename("/t2m", "/air_temperature")  # doctest: +SKIP
         """
         session = self.writable_session(branch)
         session.move(path, new_path)
@@ -279,11 +277,10 @@ class Repository(RepositoryReader):
         branch, message
             As for ``set_attributes``; the default message names the path.
 
-        Raises ``NotFoundError`` (the branch, group or array does not exist).
-
-        Examples
-        --------
-        >>> repository.drop("/notes")  # doctest: +SKIP
+        Raises
+        ------
+        NotFoundError
+            The branch, group or array does not exist.
         """
         session = self.writable_session(branch)
         session.delete(path)
@@ -491,10 +488,6 @@ class Repository(RepositoryReader):
             The snapshot does not exist.
         ReadOnlyError
             A feature flag forbids creating tags.
-
-        Examples
-        --------
-        >>> repository.create_tag("v1", repository.resolve(branch="main"))  # doctest: +SKIP
         """
         self._refs().create_tag(name, self.resolve(snapshot=snapshot))
 
@@ -530,8 +523,11 @@ class Repository(RepositoryReader):
         UpgradeReport
             Counts of snapshots and refs, and the files of version 1 that were deleted.
 
-        Raises ``ConflictError`` (writers changed both versions after an interrupted upgrade, or
-        kept changing one of them).
+        Raises
+        ------
+        ConflictError
+            Writers changed both versions after an interrupted upgrade, or kept changing one of
+            them.
         """
         report = upgrade_repository(self.storage, dry_run=dry_run, progress=progress)
         if not dry_run:
@@ -601,8 +597,10 @@ class Repository(RepositoryReader):
             default, or removes a container. Splitting rules and containers are objects or their
             trees.
 
-        Raises ``InvalidInputError`` (a setting is unknown, a value is invalid, or an option looks
-        like a credential).
+        Raises
+        ------
+        InvalidInputError
+            A setting is unknown, a value is invalid, or an option looks like a credential.
 
         Examples
         --------
@@ -638,7 +636,10 @@ class Repository(RepositoryReader):
         reason
             The reason, for the errors of other writers.
 
-        Raises ``UnsupportedError`` (the repository has spec version 1).
+        Raises
+        ------
+        UnsupportedError
+            The repository has spec version 1.
 
         Examples
         --------
@@ -675,7 +676,10 @@ class Repository(RepositoryReader):
         value
             True enables, False disables, None resets to the default, which is enabled.
 
-        Raises ``UnsupportedError`` (the repository has spec version 1).
+        Raises
+        ------
+        UnsupportedError
+            The repository has spec version 1.
 
         Examples
         --------

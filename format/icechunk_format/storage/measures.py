@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 class Measures:
     """Counts of the work of tasks; they can be added and subtracted.
 
-    Parameters
+    Attributes
     ----------
     tasks
         Number of tasks; an attempt that Spark repeats counts again.

@@ -36,7 +36,7 @@ class Estimate:
     Snapshots, manifests and labels of dimensions are not counted: each Spark process reads them
     once and caches them.
 
-    Parameters
+    Attributes
     ----------
     partitions
         Number of Spark tasks.

@@ -24,7 +24,7 @@ TXN_VERSION: Final = "txnVersion"
 class WriteResult:
     """The result of a write.
 
-    Parameters
+    Attributes
     ----------
     branch
         The written branch.

@@ -36,7 +36,7 @@ from icechunk_format.storage.measures import Measures
 class CopyResult:
     """The result of a copy.
 
-    Parameters
+    Attributes
     ----------
     branch
         The branch of the target.

@@ -85,7 +85,7 @@ def distinct_errors(*parts: Iterable[str]) -> tuple[str, ...]:
 class CollectResult:
     """The result of a garbage collection or of its dry run.
 
-    Parameters
+    Attributes
     ----------
     bytes_deleted
         Bytes of all deleted objects, from the listing.

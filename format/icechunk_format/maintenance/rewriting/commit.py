@@ -85,7 +85,7 @@ class RewritePlan:
 class RewriteResult:
     """The result of a rewrite or of its dry run.
 
-    Parameters
+    Attributes
     ----------
     commit
         The new snapshot; None if all manifests follow the rules, and for a dry run.

@@ -59,7 +59,7 @@ _LONGEST_PAUSE: Final = 5.0
 class CommitResult:
     """A commit that landed.
 
-    Parameters
+    Attributes
     ----------
     snapshot_id
         The new snapshot.

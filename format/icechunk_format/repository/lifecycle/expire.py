@@ -46,7 +46,7 @@ from icechunk_format.storage.protocol import Storage
 class ExpireResult:
     """Snapshots and refs that an expiration removed from history, or would remove.
 
-    Parameters
+    Attributes
     ----------
     released_snapshots
         Ids of snapshots that were removed from history, sorted.

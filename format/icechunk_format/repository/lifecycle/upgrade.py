@@ -73,7 +73,7 @@ _BATCH_BYTES: Final = 64 * 1024 * 1024
 class UpgradeReport:
     """Result of an upgrade, or of its dry run.
 
-    Parameters
+    Attributes
     ----------
     dry_run
         True if nothing was written.

@@ -65,7 +65,7 @@ _TRIES: Final = 100
 class MergeResult:
     """A merge, or its plan.
 
-    Parameters
+    Attributes
     ----------
     branch
         The target branch.

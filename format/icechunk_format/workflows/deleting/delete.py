@@ -69,7 +69,7 @@ class DeleteRequest:
 class DeleteResult:
     """The result of a deletion, or of its dry run.
 
-    Parameters
+    Attributes
     ----------
     arrays
         Paths of the arrays that change.
@@ -78,11 +78,11 @@ class DeleteResult:
     labels
         Number of deleted labels.
     cells
-        Number of cells that become missing, by path of the array.
+        Number of cells that become missing, by path of the array; empty if labels are deleted.
     tasks
         Number of tasks.
     commit
-        The result of the write; None for a dry run.
+        The result of the write, which is skipped if nothing is selected; None for a dry run.
     """
 
     arrays: tuple[str, ...]

@@ -113,21 +113,21 @@ class MapRequest:
 class MapBlocksResult:
     """The result of ``map_blocks``.
 
-    Parameters
+    Attributes
     ----------
     arrays
-        Paths of the arrays.
+        Paths of the written arrays.
     blocks
-        Number of blocks.
+        Number of blocks of the source.
     computed
         Number of blocks that this run computed.
     full_run
         The reason why a run with ``follow`` computed all blocks; None if it computed only changed
         blocks.
     failed
-        Labels and errors of skipped blocks.
+        Labels and errors of skipped blocks, one string for each.
     commit
-        The result of the write.
+        The result of the write, which is skipped if no block changed.
     """
 
     arrays: tuple[str, ...]

@@ -76,7 +76,7 @@ class RechunkRequest:
 class RechunkResult:
     """The result of a rechunking, or of its dry run.
 
-    Parameters
+    Attributes
     ----------
     arrays
         Paths of the new arrays.
@@ -89,7 +89,7 @@ class RechunkResult:
     shuffled_bytes
         Maximum number of bytes that Spark shuffles.
     pieces
-        Maximum number of pieces that Spark shuffles.
+        Maximum number of pieces of read chunks that Spark shuffles.
     requests
         Maximum number of chunks to read and write. Missing chunks are not read, and chunks of fill
         values are not written.

@@ -20,7 +20,7 @@ Report = TypeVar("Report")
 class VirtualizeResult(Generic[Report]):
     """The result of ``virtualize``.
 
-    Parameters
+    Attributes
     ----------
     snapshot_id
         The tip of the branch after the call; None if the repository does not exist.
