@@ -87,8 +87,10 @@ class TheirCommit:
 class Conflict:
     """One conflict between the session and another writer.
 
-    Parameters
+    Attributes
     ----------
+    kind
+        Kind of conflict; its value is a description.
     path
         The path of the node in the session.
     node_id

@@ -63,12 +63,16 @@ class SnapshotIds(Sequence[SnapshotId]):
 class SnapshotInfo:
     """Summary of a snapshot, without its nodes.
 
-    Parameters
+    Attributes
     ----------
+    id
+        The snapshot.
     parent_id
-        None for the root of a history.
+        Its parent; None for the root of a history.
     flushed_at
-        Microseconds since 1970-01-01T00:00:00Z.
+        Time of the commit, in microseconds since 1970-01-01T00:00:00Z.
+    message
+        Message of the commit.
     metadata_items
         Commit metadata as stored; ``metadata`` decodes it.
     pruned_ancestor_tx_logs
