@@ -49,8 +49,8 @@ def rows_of_block(
             found = str(getattr(values, "dtype", None) or values.type)
             raise InvalidInputError(
                 f"column {field.name!r} of the rows of block {function.label(block, arrays)} has"
-                f" the type {found}, but schema has {field} ({error.args[0]}): return values of"
-                " this type, or change schema",
+                f" type {found}, but schema has {field.type}{'' if field.nullable else ' not null'}"
+                f" ({error.args[0]}): return values of this type, or change schema",
                 column=field.name,
                 found=found,
             ) from error
