@@ -259,5 +259,5 @@ def test_mistakes_are_told_before_any_job(spark, weather, points):
         icechunk_spark.sample(points, weather.path, on={"latitude": "lat", "longitude": "lon"})
     assert any("leaves out variables of group / with" in str(one.message) for one in told)
     at = points.withColumn("t2m", F.lit(dt.date(2024, 7, 1)))
-    with pytest.raises(InvalidInputError, match="column 't2m' already"):
+    with pytest.raises(InvalidInputError, match="already have a column 't2m'"):
         icechunk_spark.sample(at, weather.path, on=ON, variables=["t2m"])
