@@ -70,7 +70,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--layer") == "full":
-        items.sort(key=lambda item: NEEDS_MORE.index(folder_of(item.path)))
+        items.sort(key=lambda item: (*NEEDS_MORE, folder_of(item.path)).index(folder_of(item.path)))
     for item in items:
         if not HAS_REFERENCE and item.get_closest_marker("needs_reference"):
             item.add_marker(pytest.mark.skip(reason="the reference needs Python >= 3.12"))
