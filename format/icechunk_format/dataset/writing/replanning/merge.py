@@ -59,7 +59,7 @@ class CellMerge:
     may_agree: bool
     """True if a cell that two writers set to the same value is not a conflict."""
     resolve: str | None
-    """``ours`` or ``theirs`` chooses the value of cells that two writers wrote; None raises."""
+    """Value of a cell that both writers changed: ``ours`` or ``theirs``; None raises an error."""
     part: WritePart | None = None
     """The part of the new plan with the array; None if the write has no rows for it."""
     lost: list[set[int]] = field(default_factory=list)
