@@ -76,6 +76,8 @@ class FormatError(IcechunkError):
         The expected type of the object: ``"snapshot"``, ``"manifest"``, ``"chunk"``, ...
     field
         The field of the format with the problem.
+    **facts
+        Other facts, such as ``found`` and ``allowed``.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class FormatError(IcechunkError):
         object_key: str = "<bytes>",
         file_type: str = "object",
         field: str | None = None,
+        **facts: Any,
     ) -> None:
         where = f", field {field}" if field else ""
         super().__init__(
@@ -93,6 +96,7 @@ class FormatError(IcechunkError):
             file_type=file_type,
             field=field,
             problem=problem,
+            **facts,
         )
 
 

@@ -104,11 +104,8 @@ def patched(offset: int, value: int) -> bytes:
     ],
 )
 def test_damage_is_named(data: bytes, field: str) -> None:
-    with pytest.raises(FormatError) as caught:
+    with raises(FormatError, object_key="snapshots/X", file_type="snapshot", field=field):
         read(data)
-    assert caught.value.facts["field"] == field
-    assert caught.value.facts["object_key"] == "snapshots/X"
-    assert caught.value.facts["file_type"] == "snapshot"
 
 
 def test_newer_spec_versions_ask_for_an_upgrade() -> None:
@@ -152,12 +149,11 @@ def test_a_small_file_takes_no_gigabytes(size: int, head: bytes) -> None:
     data = with_frame(frame)
     tracemalloc.start()
     try:
-        with pytest.raises(FormatError) as error:
+        with raises(FormatError, field="payload"):
             read(data)
         assert tracemalloc.get_traced_memory()[1] < 2**28 + 2**22
     finally:
         tracemalloc.stop()
-    assert error.value.facts["field"] == "payload"
 
 
 @pytest.mark.parametrize("size", [True, False])
@@ -166,9 +162,8 @@ def test_large_files_are_read_as_far_as_they_are_not_mostly_repeats(size: bool) 
     small = zstandard.ZstdCompressor(level=1, write_content_size=size).compress(content)
     with raises(FormatError, match=str(2**28), object_key="snapshots/X", field="payload"):
         read(with_frame(small))
-    with pytest.raises(InvalidInputError) as error:
+    with raises(InvalidInputError, allowed=2**28):
         wrap(content, file_type=FileType.SNAPSHOT, spec_version=2)
-    assert error.value.facts["allowed"] == 2**28
     content += random.Random(1).randbytes(2**18)
     frame = zstandard.ZstdCompressor(level=1, write_content_size=size).compress(content)
     assert read(with_frame(frame)) == content
@@ -184,10 +179,10 @@ def test_a_claimed_size_beyond_the_blocks_takes_no_memory() -> None:
 
 
 def test_impossible_requests_to_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with raises(InvalidInputError, match="spec version 3", found=3, allowed=(1, 2)):
+    with raises(InvalidInputError, found=3, allowed=(1, 2)):
         wrap(b"", file_type=FileType.SNAPSHOT, spec_version=3)
-    with raises(InvalidInputError, match="level 23", found=23, allowed=(0, 22)):
+    with raises(InvalidInputError, found=23, allowed=(0, 22)):
         wrap(b"", file_type=FileType.SNAPSHOT, spec_version=2, level=23)
     monkeypatch.setattr("icechunk_format.spec.envelope.DEFAULT_MAX_SIZE", len(PAYLOAD))
-    with raises(InvalidInputError, match="split it", found=16000, allowed=16000):
+    with raises(InvalidInputError, found=16000, allowed=16000):
         wrap(PAYLOAD, file_type=FileType.SNAPSHOT, spec_version=2)

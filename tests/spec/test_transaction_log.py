@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,7 +125,7 @@ def test_version_1_has_no_moves() -> None:
         node_id=NodeId(b"g" * 8),
         is_array=True,
     )
-    with pytest.raises(InvalidInputError, match="version 1 cannot record"):
+    with raises(InvalidInputError, spec_version=1):
         transaction_log.encode(TransactionLog(id=log.id, moved_nodes=(move,)), spec_version=1)
 
 
@@ -180,9 +179,9 @@ def test_lists_shared_to_multiply_memory_are_refused() -> None:
     assert len(coords) == 1
     with raises(FormatError, match="coordinates take more bytes", field="updated_chunks"):
         transaction_log.decode_payload(shared_log(chunk_lists=50, moves=1, same_node=False))
-    with raises(FormatError, match="listed twice", field="updated_chunks"):
+    with raises(FormatError, field="updated_chunks", node=str(NodeId(bytes(8)))):
         transaction_log.decode_payload(shared_log(chunk_lists=2, moves=1, same_node=True))
-    with raises(FormatError, match="paths take more bytes", field="moved_nodes.from"):
+    with raises(FormatError, field="moved_nodes.from"):
         transaction_log.decode_payload(shared_log(chunk_lists=1, moves=500, same_node=False))
 
 
@@ -190,7 +189,7 @@ def test_coordinates_of_another_type_are_refused() -> None:
     log = TransactionLog(
         id=SnapshotId(b"s" * 12), updated_chunks={NodeId(b"n" * 8): np.zeros((2, 2))}
     )
-    with pytest.raises(InvalidInputError, match="float64"):
+    with raises(InvalidInputError, found="float64"):
         transaction_log.encode(log)
 
 
@@ -220,7 +219,7 @@ def test_coordinates_that_are_generated_are_written_as_others_are() -> None:
     ]
     assert payloads[0] == payloads[1]
     assert (transaction_log.decode(written).updated_chunks[node] == whole).all()
-    with raises(InvalidInputError, match=r"must have \d+ bytes in total", expected=140168):
+    with raises(InvalidInputError, expected=140168):
         EncodedLog(log, chunks={node: Claimed(5_000, 4_999)}).file()
 
 

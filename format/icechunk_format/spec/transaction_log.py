@@ -179,7 +179,7 @@ def _read_chunks(reader: VectorReader, root: Tables) -> dict[NodeId, NDArray[np.
             reader.fail("chunk coordinates take more bytes than the file has", "updated_chunks")
         node_id = NodeId(raw_id.tobytes())
         if node_id in found:
-            reader.fail(f"node {node_id} is listed twice", "updated_chunks")
+            reader.fail(f"node {node_id} is listed twice", "updated_chunks", node=str(node_id))
         found[node_id] = _ordered(coords)
     return dict(sorted(found.items()))
 
@@ -325,7 +325,8 @@ def _assemble(
     elif log.moved_nodes:
         raise InvalidInputError(
             f"{len(log.moved_nodes)} nodes were moved, which spec version 1 cannot record; "
-            "upgrade the repository to version 2 first"
+            "upgrade the repository to version 2 first",
+            spec_version=spec_version,
         )
     root = made.root(TableLayout(fields))
     root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
@@ -378,7 +379,9 @@ def _checked(coords: NDArray[np.uint32], node_id: NodeId) -> NDArray[np.uint32]:
     if coords.ndim != 2 or coords.dtype != np.uint32:
         raise InvalidInputError(
             f"updated chunks of node {node_id} must be uint32 of shape (n, dimensions), found "
-            f"{coords.dtype} of shape {coords.shape}"
+            f"{coords.dtype} of shape {coords.shape}",
+            node=str(node_id),
+            found=str(coords.dtype),
         )
     return _ordered(coords)
 

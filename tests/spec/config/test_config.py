@@ -355,7 +355,7 @@ def test_numbers_that_zstd_has_no_use_for_are_read_as_the_nearest() -> None:
     ],
 )
 def test_yaml_that_is_not_plain_data_is_refused(text: str) -> None:
-    with pytest.raises(FormatError, match=r"config\.yaml"):
+    with raises(FormatError, object_key="config.yaml", field=None):
         decode_yaml_config(text.encode())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
-import pytest
 import zstandard
 from helpers.files.foreign_manifests import decoded
 from helpers.files.manifest_rows import far_away, manifest_of, round_trip, see
@@ -123,9 +122,9 @@ def test_compressed_locations_need_a_dictionary_and_the_algorithm() -> None:
     for options in ({}, {"algorithm": 0, "dictionary": b"anything"}):
         refs = decoded(row, {"index": [1], "location": "s3://plain"}, **options)
         assert refs.location(1) == "s3://plain"
-        with raises(FormatError, match="no dictionary", field="location_dictionary"):
+        with raises(FormatError, field="location_dictionary"):
             refs.location(0)
-    with raises(UnsupportedError, match="algorithm 7", found=7):
+    with raises(UnsupportedError, found=7, allowed=(0, 1)):
         decoded(row, algorithm=7)
 
 
@@ -150,7 +149,7 @@ def test_nothing_to_compress_is_fine() -> None:
     found = location_dictionary.decompress(b"dictionary", data, nothing, nothing, object_key="m")
     assert found[0].size == 0
     long = np.array([2000], dtype=np.int64)
-    with pytest.raises(InvalidInputError, match="2000 bytes"):
+    with raises(InvalidInputError, found=2000, allowed=1024):
         location_dictionary.compress(b"d", np.zeros(2000, np.uint8), long - 2000, long, level=3)
 
 

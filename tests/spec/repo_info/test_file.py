@@ -162,9 +162,7 @@ def test_a_cycle_of_parents_is_refused() -> None:
     snapshots = dict(repository.snapshots)
     snapshots[ROOT_ID] = replace(snapshots[ROOT_ID], parent_id=TIP_ID)
     cyclic = repo_info.decode(repo_info.encode(replace(repository, snapshots=snapshots)))
-    with raises(
-        FormatError, match="its own ancestor", object_key="repo", field="snapshots.parent_offset"
-    ):
+    with raises(FormatError, match="is its own ancestor", field="snapshots.parent_offset"):
         cyclic.ancestry(TIP_ID)
 
 
@@ -185,11 +183,11 @@ def test_the_newest_update_has_no_backup() -> None:
             Update(details=RepoInitializedUpdate(), updated_at=1, backup_path="repo.1"),
         ),
     )
-    with raises(InvalidInputError, match="newest log entry", found="repo.1"):
+    with raises(InvalidInputError, found="repo.1"):
         repo_info.encode(repository)
 
 
 @pytest.mark.parametrize("flags", [(-1,), (2**16,)])
 def test_flags_that_do_not_fit_are_refused(flags: tuple[int, ...]) -> None:
-    with raises(InvalidInputError, match="65535", allowed=(0, 65535)):
+    with raises(InvalidInputError, found=list(flags), allowed=(0, 65535)):
         repo_info.encode(replace(small_repository(), enabled_feature_flags=flags))

@@ -214,12 +214,7 @@ def changed_array(spec_version: int = 2, **changes: Any) -> Snapshot:
 
 def test_one_path_for_two_nodes_is_refused() -> None:
     tree = small_snapshot()
-    with raises(
-        InvalidInputError,
-        match="two nodes have the path '/foo'",
-        found="/foo",
-        allowed="unique paths",
-    ):
+    with raises(InvalidInputError, found="/foo", allowed="unique paths"):
         snapshot.encode(replace(tree, nodes=(*tree.nodes, tree.nodes[1])))
 
 
@@ -234,25 +229,20 @@ def test_dimensions_that_disagree_are_refused(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("num_chunks", [(0, 1), (101, 1), (60, 1)])
 def test_version_1_refuses_grids_that_are_not_regular(num_chunks: tuple[int, ...]) -> None:
-    with raises(InvalidInputError, match="regular grid", allowed="a regular chunk grid"):
+    with raises(InvalidInputError, allowed="a regular chunk grid"):
         snapshot.encode(changed_array(1, num_chunks=num_chunks))
     assert snapshot.encode(changed_array(2, num_chunks=num_chunks))
 
 
 def test_columns_of_the_wrong_shape_are_refused() -> None:
     ids = np.zeros((2, 12), dtype=np.uint8)
-    with raises(InvalidInputError, match="manifest ids", found=(2, 8), allowed=("n", 12)):
+    with raises(InvalidInputError, found=(2, 8), allowed=("n", 12)):
         ManifestRefs(ids=ids[:, :8], extents=np.zeros((2, 1, 2), dtype=np.uint32))
-    with raises(InvalidInputError, match="extents", found=(3, 1, 2), allowed=(2, "ndim", 2)):
+    with raises(InvalidInputError, found=(3, 1, 2), allowed=(2, "ndim", 2)):
         ManifestRefs(ids=ids, extents=np.zeros((3, 1, 2), dtype=np.uint32))
     with raises(InvalidInputError, found=(2, 1, 2), allowed=(2, "ndim", 2)):
         ManifestRefs(ids=ids, extents=np.zeros((2, 1, 2), dtype=np.int64))
-    with raises(
-        InvalidInputError,
-        match="columns",
-        found=((2, 12), (1,), (2,)),
-        allowed=((2, 12), (2,), (2,)),
-    ):
+    with raises(InvalidInputError, found=((2, 12), (1,), (2,)), allowed=((2, 12), (2,), (2,))):
         ManifestFiles(
             ids=ids,
             size_bytes=np.zeros(1, dtype=np.uint64),

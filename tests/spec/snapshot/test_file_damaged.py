@@ -100,11 +100,9 @@ def test_paths_that_are_not_absolute_are_refused_alone(path: str) -> None:
     assert found.node("/a").path == "/a"
     # What is carried over to a new version is not looked at.
     again = snapshot.decode(snapshot.encode(found), object_key="snapshots/X")
-    with pytest.raises(FormatError, match="is not a node path") as caught:
-        list(again.nodes)
-    assert caught.value.facts["object_key"] == "snapshots/X"
     number = sorted(["/a", path, "/b"]).index(path)
-    assert caught.value.facts["field"] == f"nodes[{number}].path"
+    with raises(FormatError, object_key="snapshots/X", field=f"nodes[{number}].path"):
+        list(again.nodes)
 
 
 def test_odd_paths_of_existing_writers_are_kept_and_hide_no_other_node() -> None:

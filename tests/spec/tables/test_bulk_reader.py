@@ -245,7 +245,7 @@ def tables_over(payload: bytes, positions: list[int]) -> Tables:
 
 def test_a_count_beyond_the_buffer_takes_no_memory() -> None:
     payload = struct.pack("<II4s", 8, 0, b"\xff\xff\xff\xff") + bytes(40)
-    with raises(FormatError, match="4294967295 tables", field="rows"):
+    with raises(FormatError, field="rows", count=4294967295):
         VectorReader(payload).tables_between(12, 4294967295, "rows")
 
 
@@ -254,22 +254,22 @@ def test_one_vector_shared_by_many_tables_is_refused() -> None:
     payload = struct.pack("<4H", 6, 8, 4, 0) + struct.pack("<iI", 8, 4)
     payload += struct.pack("<I", 1000) + bytes(4000)
     assert tables_over(payload, [8]).matrix(0, "index", "<u4").shape == (1, 1000)
-    with raises(FormatError, match="exceed the bytes", field="rows.index"):
+    with raises(FormatError, field="rows.index", found=400_000, allowed=len(payload)):
         tables_over(payload, [8] * 100).matrix(0, "index", "<u4")
 
 
 def test_lists_that_claim_more_than_there_is_are_refused() -> None:
     reader = VectorReader(bytes(64))
-    with raises(FormatError, match="9 structs", field="ids"):
+    with raises(FormatError, field="ids", count=9):
         reader.struct_rows(0, 9, 8, "ids")
-    with raises(FormatError, match="17 tables", field="rows"):
+    with raises(FormatError, field="rows", count=17):
         reader.tables_between(0, 17, "rows")
-    with raises(FormatError, match="impossible size", field="root"):
+    with raises(FormatError, match="a vtable has an impossible size", field="root"):
         reader.root()
     # vtable at 0, table at 8 with its list at 16 of 200 offsets, listed three times.
     payload = struct.pack("<4H", 6, 8, 4, 0) + struct.pack("<iI", 8, 4)
     payload += struct.pack("<I", 200) + bytes(800)
-    with raises(FormatError, match="vectors of tables exceed", field="lists"):
+    with raises(FormatError, field="lists"):
         tables_over(payload, [8] * 3).table_vectors(0, "lists")
 
 
@@ -278,15 +278,14 @@ def test_vectors_of_unequal_length_are_named() -> None:
     other = write_with_the_library([((1,), None, None, None)])
     both = write_with_the_library([((1, 2), None, None, None), ((1,), None, None, None)])
     assert len(read_columns(payload)) == len(read_columns(other)) == 1
-    with raises(FormatError, match="vectors of 2 and of 1 elements", field="rows.index"):
+    with raises(FormatError, field="rows.index", found=(2, 1)):
         read_columns(both)
 
 
 def test_a_missing_required_field_is_named() -> None:
     payload = struct.pack("<2H", 4, 4) + struct.pack("<i", 4)
-    with raises(FormatError, match=r"required field.*absent|absent", field="rows.index") as caught:
+    with raises(FormatError, field="rows.index", missing="index"):
         tables_over(payload, [4]).matrix(0, "index", "<u4")
-    assert caught.value.facts["field"] == "rows.index"
 
 
 @settings(deadline=None)

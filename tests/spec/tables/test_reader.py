@@ -223,9 +223,9 @@ def test_a_union_needs_both_its_number_and_its_value() -> None:
     writer = TableWriter()
     value = writer.table(LEAF)
     data = writer.finish(writer.table(TREE, kind=value))
-    with raises(FormatError, match="its kind is 0", object_key="objects/X", field="kind"):
+    with raises(FormatError, match="its kind is 0, its value is present", field="kind", found=0):
         root_of(data).union_kind("kind")
-    with raises(FormatError, match="its value is absent", object_key="objects/X", field="kind"):
+    with raises(FormatError, field="kind", found=2):
         root_of(written(kind_type=2)).union_kind("kind")
 
 
@@ -241,9 +241,8 @@ def test_the_path_of_a_nested_field_is_named() -> None:
 def test_text_that_is_not_utf8_is_named() -> None:
     writer = TableWriter()
     data = writer.finish(writer.table(TREE, text=writer.blob(b"\xff\xfe")))
-    with raises(FormatError, match="UTF-8", object_key="objects/X", field="text") as caught:
+    with raises(FormatError, object_key="objects/X", field="text"):
         root_of(data).text("text")
-    assert field_of(caught) == "text"
 
 
 @pytest.mark.parametrize("count", [2, 100])
@@ -256,17 +255,11 @@ def test_offsets_out_of_the_file_are_named(count: int) -> None:
     start, found = root.vector("leaves", 4) or (0, 0)
     assert found == count
     struct.pack_into("<I", data, start + 4, 2**32 - 1)
-    with raises(
-        FormatError, match="points to byte", object_key="objects/X", field="leaves[1]"
-    ) as caught:
+    with raises(FormatError, field="leaves[1]", found=start + 4 + 2**32 - 1):
         list(root_of(bytes(data)).children("leaves", LEAF))
-    assert field_of(caught) == "leaves[1]"
     struct.pack_into("<I", data, start - 4, 2**30)
-    with raises(
-        FormatError, match="run past the end", object_key="objects/X", field="leaves"
-    ) as caught:
+    with raises(FormatError, field="leaves", count=2**30):
         root_of(bytes(data)).children("leaves", LEAF)
-    assert field_of(caught) == "leaves"
 
 
 def table_bytes(*, vtable_size: int = 6, table_size: int = 8, offset: int = 4) -> bytes:
@@ -310,7 +303,7 @@ def test_a_field_over_the_start_of_its_table_is_refused() -> None:
 def test_a_field_beyond_the_file_is_refused() -> None:
     schema = TableSchema("Wide", first="u64")
     assert root_of(table_bytes(offset=8), schema).number("first") == 0
-    with raises(FormatError, match="8 bytes do not fit", object_key="objects/X", field="first"):
+    with raises(FormatError, field="first", size=8):
         root_of(table_bytes(offset=12), schema).number("first")
 
 
@@ -326,9 +319,7 @@ def test_sharing_is_bounded() -> None:
     branches = writer.offsets([writer.table(TREE, leaves=leaves)] * 20_000)
     data = writer.finish(writer.table(TREE, leaves=branches))
     root = root_of(data)
-    with raises(
-        FormatError, match="too many times", object_key="objects/X", field="leaves[8].leaves[3930]"
-    ):
+    with raises(FormatError, field="leaves[8].leaves[3930]"):
         [list(branch.children("leaves", LEAF)) for branch in root.children("leaves", TREE)]
 
 
@@ -351,7 +342,7 @@ def test_a_large_shared_blob_is_copied_once() -> None:
 def test_values_that_do_not_fit_are_refused() -> None:
     with raises(InvalidInputError, allowed={"small": "u8"}):
         written(small=256)
-    with raises(InvalidInputError, match="surrogate", found="\ud800", allowed="a string in UTF-8"):
+    with raises(InvalidInputError, found="\ud800", allowed="a string in UTF-8"):
         TableWriter().text("\ud800")
 
 

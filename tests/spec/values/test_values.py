@@ -166,7 +166,7 @@ def test_children_shared_to_describe_a_huge_tree_are_refused() -> None:
         target = start
         raw += b"\0" * (len(raw) % 2)
     raw += struct.pack("<H", len(raw) - target) + bytes([10 << 2 | 1, 2])
-    with raises(FormatError, match="more than 1000000 values", field="value"):
+    with raises(FormatError, field="value", allowed=1_000_000):
         decode_flexbuffer(bytes(raw))
 
 
@@ -181,7 +181,7 @@ def test_texts_shared_to_multiply_memory_are_refused() -> None:
             raw += struct.pack("<I", start + 4 * i - len(head))
         raw += bytes([kind << 2 | 2]) * 1000
         raw += struct.pack("<I", len(raw) - start) + bytes([10 << 2 | 2, 4])
-        with raises(FormatError, match="67108864 bytes in all", field="value"):
+        with raises(FormatError, field="value", allowed=2**26):
             decode_flexbuffer(bytes(raw))
 
 
@@ -208,7 +208,7 @@ def test_blobs_are_read() -> None:
 
 
 def test_a_vector_that_contains_itself_is_refused() -> None:
-    with raises(FormatError, match="deeper than 64", field="value"):
+    with raises(FormatError, field="value", allowed=64):
         decode_flexbuffer(bytes([1, 0, 10 << 2, 2, 10 << 2, 1]))
 
 
@@ -240,9 +240,9 @@ def test_nesting_beyond_the_limit_is_refused_both_ways() -> None:
     value: Any = 1
     for _ in range(70):
         value = [value]
-    with pytest.raises(InvalidInputError, match="deeper"):
+    with raises(InvalidInputError, allowed=64):
         encode_flexbuffer(value)
-    with pytest.raises(InvalidInputError, match="deeper"):
+    with raises(InvalidInputError, allowed=64):
         encode_msgpack(value)
     with raises(FormatError, match="deeper", field="value"):
         decode_msgpack(msgpack.packb(value))

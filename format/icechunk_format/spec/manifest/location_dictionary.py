@@ -72,7 +72,9 @@ def compress(
     if lengths.size and int(np.max(lengths)) > MAX_LOCATION_SIZE:
         raise InvalidInputError(
             f"a location of {int(np.max(lengths))} bytes cannot be compressed; "
-            f"at most {MAX_LOCATION_SIZE} are allowed"
+            f"at most {MAX_LOCATION_SIZE} are allowed",
+            found=int(np.max(lengths)),
+            allowed=MAX_LOCATION_SIZE,
         )
     if not starts.size:
         return np.empty(0, dtype=np.uint8), starts, lengths

@@ -52,12 +52,13 @@ class VectorReader:
         self.data: NDArray[np.uint8] = np.frombuffer(payload, dtype=np.uint8)
         self._where = {"object_key": object_key, "file_type": file_type}
 
-    def fail(self, problem: str, field: str) -> Never:
+    def fail(self, problem: str, field: str, **facts: Any) -> Never:
         """Raise the ``FormatError`` of this buffer."""
         raise FormatError(
             f"{problem}; the object is damaged or was not written by this format",
             field=field,
             **self._where,
+            **facts,
         )
 
     def gather(
@@ -125,7 +126,7 @@ class VectorReader:
     def tables_between(self, start: int, count: int, field: str) -> Tables:
         """Return the tables that ``count`` 32-bit offsets from ``start`` point to."""
         if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
-            self.fail(f"a vector of {count} tables exceeds the object", field)
+            self.fail(f"a vector of {count} tables exceeds the object", field, count=count)
         offsets = self.data[start : start + count * _OFFSET_SIZE].view("<u4")
         end = start + count * _OFFSET_SIZE
         positions = np.arange(start, end, _OFFSET_SIZE, dtype=np.int64)
@@ -140,7 +141,7 @@ class VectorReader:
     def struct_rows(self, start: int, count: int, size: int, field: str) -> NDArray[np.uint8]:
         """Copy ``count`` consecutive structs of ``size`` bytes: uint8, shape (count, size)."""
         if not 0 <= start <= self.data.size - count * size:
-            self.fail(f"a vector of {count} structs exceeds the object", field)
+            self.fail(f"a vector of {count} structs exceeds the object", field, count=count)
         return self.data[start : start + count * size].reshape(count, size).copy()
 
 
@@ -315,7 +316,7 @@ class Tables:
     def require(self, slot: int, name: str) -> None:
         """Raise unless every row has a required field."""
         if not self.has_all(slot, name):
-            self.r.fail("a required field is absent", f"{self._field}.{name}")
+            self.r.fail("a required field is absent", f"{self._field}.{name}", missing=name)
 
     def scalars(self, slot: int, name: str, dtype: DTypeLike, default: int = 0) -> NDArray[Any]:
         """Read a number per row: ``dtype``, shape (n,), ``default`` if absent."""
@@ -379,9 +380,11 @@ class Tables:
         count = int(lengths[0]) if lengths.size else 0
         if lengths.size and (lengths != count).any():
             odd = int(lengths[lengths != count][0])
-            self.r.fail(f"vectors of {count} and of {odd} elements in one list", field)
-        if len(self) * count * kind.itemsize > self.r.data.size:
-            self.r.fail("the vectors exceed the bytes of the object", field)
+            problem = f"vectors of {count} and of {odd} elements in one list"
+            self.r.fail(problem, field, found=(count, odd))
+        if (size := len(self) * count * kind.itemsize) > self.r.data.size:
+            problem = "the vectors exceed the bytes of the object"
+            self.r.fail(problem, field, found=size, allowed=self.r.data.size)
         if not count:
             return np.empty((len(self), 0, *kind.shape), dtype=kind.base)
         packed = self.r.gather(starts, count * kind.itemsize, field)

@@ -108,13 +108,14 @@ class Table:
             parts.append(f"{via}[{index}]" if index >= 0 else via)
         return ".".join(reversed(parts)) or self.schema.name
 
-    def error(self, field: str, problem: str) -> FormatError:
+    def error(self, field: str, problem: str, **facts: Any) -> FormatError:
         """Return the error about a field of this table."""
         return FormatError(
             problem,
             object_key=self._payload.object_key,
             file_type=self._payload.file_type,
             field=self.field_path(field),
+            **facts,
         )
 
     # -- positions ----------------------------------------------------------------------------
@@ -156,7 +157,9 @@ class Table:
         # The vtable's table size is not a bound, since older builders let tables of several sizes
         # share a vtable. The field must be inside the file.
         if self._position + offset + spec.size > len(self._payload.data):
-            raise self.error(field, f"its {spec.size} bytes do not fit into the file")
+            raise self.error(
+                field, f"its {spec.size} bytes do not fit into the file", size=spec.size
+            )
         return self._position + offset
 
     def _follow(self, field: str) -> int | None:
@@ -166,7 +169,8 @@ class Table:
         data = self._payload.data
         target: int = at + _U32.unpack_from(data, at)[0]
         if target == at or target > len(data) - 4:
-            raise self.error(field, f"it points to byte {target} of {len(data)}")
+            problem = f"it points to byte {target} of {len(data)}"
+            raise self.error(field, problem, found=target)
         return target
 
     def vector(self, field: str, item_size: int) -> tuple[int, int] | None:
@@ -184,6 +188,7 @@ class Table:
                 field,
                 f"its {count} items of {item_size} bytes at byte {target} run past the end of "
                 f"the {len(data)} bytes",
+                count=count,
             )
         return target + 4, count
 
@@ -290,7 +295,8 @@ class Table:
         for index, offset in enumerate(struct.unpack_from(f"<{count}I", data, start)):
             target = start + 4 * index + offset
             if offset == 0 or target > len(data) - 4:
-                raise self.error(f"{field}[{index}]", f"it points to byte {target} of {len(data)}")
+                problem = f"it points to byte {target} of {len(data)}"
+                raise self.error(f"{field}[{index}]", problem, found=target)
             targets.append(target)
         return targets
 
@@ -342,6 +348,7 @@ class Table:
                 field,
                 f"its kind is {kind}, its value is {'present' if self.has(field) else 'absent'}; "
                 "a kind above 0 with a value is required",
+                found=kind,
             )
         return kind
 

@@ -76,8 +76,9 @@ class _FlexReader:
             self._fail(f"root width {width} is not 1, 2, 4 or 8")
         return self._value(len(self._data) - 2 - width, width, self._data[-2], 0)
 
-    def _fail(self, problem: str) -> Never:
-        raise FormatError(f"{problem}; the value is damaged or not a FlexBuffer", **self._where)
+    def _fail(self, problem: str, *, allowed: int | None = None) -> Never:
+        problem = f"{problem}; the value is damaged or not a FlexBuffer"
+        raise FormatError(problem, **self._where, allowed=allowed)
 
     def _scalar(self, formats: dict[int, str], position: int, width: int) -> Any:
         if width not in formats:
@@ -95,7 +96,7 @@ class _FlexReader:
     def _spend(self, count: int) -> None:
         self._values_left -= count
         if self._values_left < 0:
-            self._fail(f"more than {MAX_VALUES} values")
+            self._fail(f"more than {MAX_VALUES} values", allowed=MAX_VALUES)
 
     def _value(self, position: int, width: int, packed: int, depth: int) -> Any:
         self._spend(1)
@@ -116,7 +117,7 @@ class _FlexReader:
         if kind in _INDIRECT:
             return self._scalar(_INDIRECT[kind], target, child_width)
         if depth >= MAX_DEPTH:
-            self._fail(f"values are nested deeper than {MAX_DEPTH}")
+            self._fail(f"values are nested deeper than {MAX_DEPTH}", allowed=MAX_DEPTH)
         if kind == _MAP:
             return self._map(target, child_width, depth + 1)
         if kind == _VECTOR:
@@ -140,7 +141,8 @@ class _FlexReader:
         count = self._count(target, width, 1)
         self._text_left -= count
         if self._text_left < 0:
-            self._fail(f"strings and blobs of more than {MAX_TEXT_BYTES} bytes in all")
+            problem = f"strings and blobs of more than {MAX_TEXT_BYTES} bytes in all"
+            self._fail(problem, allowed=MAX_TEXT_BYTES)
         return self._data[target : target + count]
 
     def _text(self, raw: bytes) -> str:
@@ -155,7 +157,8 @@ class _FlexReader:
             self._fail(f"the key at byte {target} has no end")
         self._text_left -= end - target
         if self._text_left < 0:
-            self._fail(f"keys and strings of more than {MAX_TEXT_BYTES} bytes in all")
+            problem = f"keys and strings of more than {MAX_TEXT_BYTES} bytes in all"
+            self._fail(problem, allowed=MAX_TEXT_BYTES)
         return self._text(self._data[target:end])
 
     def _typed(self, target: int, width: int, element: int, count: int, depth: int) -> list[Any]:
@@ -238,7 +241,8 @@ class _FlexWriter:
     def store(self, value: Any, depth: int) -> _Slot:
         if depth > MAX_DEPTH:
             raise InvalidInputError(
-                f"a metadata value is nested deeper than {MAX_DEPTH}; flatten it"
+                f"a metadata value is nested deeper than {MAX_DEPTH}; flatten it",
+                allowed=MAX_DEPTH,
             )
         if value is None:
             return _Slot(_NULL, 0, 1, is_offset=False)
