@@ -41,11 +41,16 @@ class _Object:
 
 @dataclass(slots=True)
 class MemorySpace:
-    """Objects by full path, shared by several storages."""
+    """Objects by the first name of their path and by full path, shared by several storages."""
 
-    objects: dict[str, _Object] = field(default_factory=dict)
+    # A listing below a name does not read the paths below other names.
+    objects: dict[str, dict[str, _Object]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def below(self, path: str) -> dict[str, _Object]:
+        """Return the objects whose paths begin with the first name of a path."""
+        return self.objects.get(path.partition("/")[0], {})
 
 
 _PROCESS_SPACE = MemorySpace()
@@ -77,7 +82,7 @@ class MemoryStorage(Storage):
         return plan.assemble([self._read(read).data for read in plan.reads])
 
     def _read(self, read: ReadRequest) -> Fetched:
-        found = self._space.objects.get(self._base + check_key(read.key))
+        found = self._found(read.key)
         if found is None:
             raise missing_object(read.key, self.root_url)
         check_unchanged(read, etag=found.version.etag, modified_at=found.last_modified.timestamp())
@@ -89,15 +94,20 @@ class MemoryStorage(Storage):
         count(1, read=len(data))
         return Fetched(data=data, version=found.version, last_modified=found.last_modified)
 
+    def _found(self, key: str) -> _Object | None:
+        path = self._base + check_key(key)
+        return self._space.below(path).get(path)
+
     def head(self, key: str) -> ObjectInfo | None:
-        found = self._space.objects.get(self._base + check_key(key))
+        found = self._found(key)
         count(1)
         return None if found is None else _info(key, found)
 
     def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         path = self._base + check_key(key)
         with self._space.lock:
-            current = self._space.objects.get(path)
+            objects = self._space.objects.setdefault(path.partition("/")[0], {})
+            current = objects.get(path)
             match condition:
                 case CreateOnly() if current is not None:
                     return None
@@ -107,14 +117,15 @@ class MemoryStorage(Storage):
                     return None
             version = ObjectVersion(etag=f"m{next(self._space.counter)}")
             count(1, written=len(data))
-            self._space.objects[path] = _Object(bytes(data), version, datetime.now(UTC))
+            objects[path] = _Object(bytes(data), version, datetime.now(UTC))
         return version
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteFailure]:
         with self._space.lock:
             for key in keys:
                 count(1)
-                self._space.objects.pop(self._base + check_key(key), None)
+                path = self._base + check_key(key)
+                self._space.below(path).pop(path, None)
         return []
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -122,8 +133,12 @@ class MemoryStorage(Storage):
         count(1)
         start = self._base + prefix
         with self._space.lock:
+            names = [start.partition("/")[0]] if "/" in start else self._space.objects
             matching = sorted(
-                item for item in self._space.objects.items() if item[0].startswith(start)
+                item
+                for name in names
+                for item in self._space.below(name).items()
+                if item[0].startswith(start)
             )
         for path, found in matching:
             yield _info(path[len(self._base) :], found)

@@ -48,14 +48,10 @@ class Built:
     def clone(self):
         """Return a copy in memory, ages of objects included."""
         source, target = (str(url)[9:] for url in (self.repository.location, new_place()))
-        objects = self.storage._space.objects
-        objects.update(
-            {
-                f"{target}/{key.removeprefix(source + '/')}": found
-                for key, found in list(objects.items())
-                if key.startswith(source + "/")
-            }
-        )
+        space = self.storage._space
+        space.objects[target] = {
+            target + key.removeprefix(source): found for key, found in space.below(source).items()
+        }
         repository = Repository.open(f"memory://{target}")
         return Built(repository, dict(self.ids), dict(self.instants))
 
