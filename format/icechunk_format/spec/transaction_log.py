@@ -15,14 +15,13 @@ Rules of this file
 4. Tables are made and compressed block by block: writing needs memory for a few blocks and the
    compressed file.
 
-Spec: "Transaction Log Files"; field slots follow ``transaction_log.fbs``.
+Spec: "Transaction Log Files", schema ``transaction_log.fbs``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -41,16 +40,10 @@ from icechunk_format.spec.envelope import (
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, component_order, stored_node_path
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
-from icechunk_format.spec.tables.bulk_writer import (
-    Assembly,
-    TableLayout,
-    bytes_field,
-    number_field,
-    offset_field,
-)
+from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
+from icechunk_format.spec.tables.schema import TableSchema
 
-_ID, UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
-# The lists of node ids, in the order of their slots from 1 on.
+# The lists of node ids, in the order of their slots.
 NODE_LISTS: Final = (
     "new_groups",
     "new_arrays",
@@ -59,27 +52,20 @@ NODE_LISTS: Final = (
     "updated_arrays",
     "updated_groups",
 )
-_COORDS = 0
+TRANSACTION_LOG: Final = TableSchema(
+    "TransactionLog",
+    id="id12",
+    **dict.fromkeys(NODE_LISTS, "offset"),
+    updated_chunks="offset",
+    moved_nodes="offset",
+)
+UPDATED_CHUNKS: Final = TableSchema("ArrayUpdatedChunks", node_id="id8", chunks="offset")
+_CHUNK_INDICES: Final = TableSchema("ChunkIndices", coords="offset")
+_MOVE: Final = TableSchema(
+    "MoveOperation", **{"from": "offset", "to": "offset"}, node_id="id8", node_type="u8"
+)
+_ARRAY_NODE: Final = 1  # a group is 0, the default
 _ROWS_AT_ONCE: Final = 1 << 16
-
-
-class UpdatedChunksSlot(IntEnum):
-    """Fields of the changed chunks of one array."""
-
-    NODE_ID = 0
-    CHUNKS = 1
-
-
-class _MoveSlot(IntEnum):
-    FROM = 0
-    TO = 1
-    NODE_ID = 2
-    NODE_TYPE = 3
-
-
-class _NodeType(IntEnum):
-    GROUP = 0
-    ARRAY = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,35 +131,32 @@ def decode(data: bytes, *, object_key: str = "<bytes>") -> TransactionLog:
 def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> TransactionLog:
     """Read the decompressed flatbuffer of a transaction log file; see ``decode``."""
     reader = VectorReader(payload, object_key=object_key, file_type="transaction log")
-    root = reader.root("transaction_log")
-    root.require(_ID, "id")
+    root = reader.root(TRANSACTION_LOG, "transaction_log")
+    root.require("id")
     return TransactionLog(
-        id=SnapshotId(root.structs(_ID, "id", SnapshotId.SIZE).tobytes()),
+        id=SnapshotId(root.column("id").tobytes()),
         updated_chunks=_read_chunks(reader, root),
         moved_nodes=_read_moves(reader, root),
-        **{
-            name: _read_node_list(reader, root, slot, name)
-            for slot, name in enumerate(NODE_LISTS, start=1)
-        },
+        **{name: tuple(sorted(read_node_list(reader, root, name))) for name in NODE_LISTS},
     )
 
 
-def _read_node_list(reader: VectorReader, root: Tables, slot: int, name: str) -> tuple[NodeId, ...]:
-    root.require(slot, name)
-    found = root.ranges(slot, name, NodeId.SIZE)
+def read_node_list(reader: VectorReader, root: Tables, name: str) -> list[NodeId]:
+    """Read a list of node ids in its stored order."""
+    root.require(name)
+    found = root.ranges(name, NodeId.SIZE)
     rows = reader.struct_rows(int(found.starts[0]), int(found.lengths[0]), NodeId.SIZE, name)
-    return tuple(sorted(NodeId(row.tobytes()) for row in rows))
+    return NodeId.many(rows.tobytes())
 
 
 def _read_chunks(reader: VectorReader, root: Tables) -> dict[NodeId, NDArray[np.uint32]]:
-    (arrays,) = root.table_vectors(UPDATED_CHUNKS, "updated_chunks")
-    arrays.require(UpdatedChunksSlot.NODE_ID, "node_id")
-    ids = arrays.structs(UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
-    lists = arrays.table_vectors(UpdatedChunksSlot.CHUNKS, "chunks")
+    (arrays,) = root.table_vectors("updated_chunks", UPDATED_CHUNKS)
+    arrays.require("node_id")
+    lists = arrays.table_vectors("chunks", _CHUNK_INDICES)
     found: dict[NodeId, NDArray[np.uint32]] = {}
     bytes_left = reader.data.size
-    for raw_id, tables in zip(ids, lists, strict=True):
-        coords = tables.matrix(_COORDS, "coords", "<u4")
+    for raw_id, tables in zip(arrays.column("node_id"), lists, strict=True):
+        coords = tables.coordinates("coords")
         bytes_left -= coords.nbytes
         if bytes_left < 0:
             reader.fail("chunk coordinates take more bytes than the file has", "updated_chunks")
@@ -189,14 +172,12 @@ def _ordered(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _read_moves(reader: VectorReader, root: Tables) -> tuple[MoveOperation, ...]:
-    if not root.has(_MOVED_NODES, "moved_nodes")[0]:
+    if not root.has_all("moved_nodes"):
         return ()
-    (moves,) = root.table_vectors(_MOVED_NODES, "moved_nodes")
-    for slot in (_MoveSlot.FROM, _MoveSlot.TO, _MoveSlot.NODE_ID):
-        moves.require(slot, slot.name.lower())
-    node_ids = moves.structs(_MoveSlot.NODE_ID, "node_id", NodeId.SIZE)
-    types = moves.scalars(_MoveSlot.NODE_TYPE, "node_type", "<u1", _NodeType.GROUP)
-    if (types > _NodeType.ARRAY).any():
+    (moves,) = root.table_vectors("moved_nodes", _MOVE)
+    moves.require("from", "to", "node_id")
+    types = moves.column("node_type")
+    if (types > _ARRAY_NODE).any():
         reader.fail(f"node type {int(types.max())} is neither 0 nor 1", "moved_nodes.node_type")
     return tuple(
         MoveOperation(
@@ -206,18 +187,17 @@ def _read_moves(reader: VectorReader, root: Tables) -> tuple[MoveOperation, ...]
             is_array=bool(node_type),
         )
         for from_path, to_path, node_id, node_type in zip(
-            _read_paths(reader, moves, _MoveSlot.FROM),
-            _read_paths(reader, moves, _MoveSlot.TO),
-            node_ids,
+            _read_paths(reader, moves, "from"),
+            _read_paths(reader, moves, "to"),
+            moves.column("node_id"),
             types.tolist(),
             strict=True,
         )
     )
 
 
-def _read_paths(reader: VectorReader, moves: Tables, slot: _MoveSlot) -> list[NodePath]:
-    name = slot.name.lower()
-    found = moves.ranges(slot, name)
+def _read_paths(reader: VectorReader, moves: Tables, name: str) -> list[NodePath]:
+    found = moves.ranges(name)
     if int(found.lengths.sum()) > reader.data.size:
         reader.fail("paths take more bytes than the file has", f"moved_nodes.{name}")
     paths = []
@@ -317,40 +297,27 @@ def _assemble(
     updated: Mapping[NodeId, CoordinateBlocks],
     spec_version: int,
 ) -> None:
-    fields = {"id": bytes_field(_ID, SnapshotId.SIZE)}
-    fields |= {name: offset_field(slot) for slot, name in enumerate(NODE_LISTS, start=1)}
-    fields["updated_chunks"] = offset_field(UPDATED_CHUNKS)
-    if spec_version != SPEC_V1:
-        fields["moved_nodes"] = offset_field(_MOVED_NODES)
-    elif log.moved_nodes:
+    has_moves = spec_version != SPEC_V1
+    if log.moved_nodes and not has_moves:
         raise InvalidInputError(
             f"{len(log.moved_nodes)} nodes were moved, which spec version 1 cannot record; "
             "upgrade the repository to version 2 first",
             spec_version=spec_version,
         )
-    root = made.root(TableLayout(fields))
+    fields = [name for name in TRANSACTION_LOG.fields if has_moves or name != "moved_nodes"]
+    root = made.root(TableLayout(TRANSACTION_LOG, fields))
     root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
     for name in NODE_LISTS:
         ids = sorted(getattr(log, name))
         root.point(name, made.struct_vector(NodeId.rows(ids)))
     root.point("updated_chunks", _write_chunks(made, updated))
-    if "moved_nodes" in fields:
+    if has_moves:
         root.point("moved_nodes", _write_moves(made, log))
 
 
 def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) -> int:
     node_ids = sorted(updated)
-    vector_at, cells = made.offset_vector(len(node_ids))
-    tables = made.records(
-        TableLayout(
-            {
-                "node_id": bytes_field(UpdatedChunksSlot.NODE_ID, NodeId.SIZE),
-                "chunks": offset_field(UpdatedChunksSlot.CHUNKS),
-            }
-        ),
-        len(node_ids),
-    )
-    cells.point(slice(None), tables.positions)
+    vector_at, tables = made.table_vector(TableLayout(UPDATED_CHUNKS), len(node_ids))
     tables.rows["node_id"] = NodeId.rows(node_ids)
     chunks_at = [_write_coords(made, updated[node_id]) for node_id in node_ids]
     tables.point("chunks", np.array(chunks_at, dtype=np.int64))
@@ -358,7 +325,7 @@ def _write_chunks(made: Assembly, updated: Mapping[NodeId, CoordinateBlocks]) ->
 
 
 def _write_coords(made: Assembly, chunks: CoordinateBlocks) -> int:
-    layout = TableLayout({"coords": offset_field(_COORDS)}, embedded=chunks.ndim)
+    layout = TableLayout(_CHUNK_INDICES, embedded=chunks.ndim)
 
     def tables() -> Iterator[NDArray[Any]]:
         rows = np.zeros(0, dtype=layout.dtype)
@@ -388,19 +355,7 @@ def _checked(coords: NDArray[np.uint32], node_id: NodeId) -> NDArray[np.uint32]:
 
 def _write_moves(made: Assembly, log: TransactionLog) -> int:
     moves = sorted(log.moved_nodes, key=lambda move: component_order(move.to_path))
-    vector_at, cells = made.offset_vector(len(moves))
-    tables = made.records(
-        TableLayout(
-            {
-                "from": offset_field(_MoveSlot.FROM),
-                "to": offset_field(_MoveSlot.TO),
-                "node_id": bytes_field(_MoveSlot.NODE_ID, NodeId.SIZE),
-                "node_type": number_field(_MoveSlot.NODE_TYPE, "<u1"),
-            }
-        ),
-        len(moves),
-    )
-    cells.point(slice(None), tables.positions)
+    vector_at, tables = made.table_vector(TableLayout(_MOVE), len(moves))
     tables.rows["node_id"] = NodeId.rows([move.node_id for move in moves])
     tables.rows["node_type"] = [int(move.is_array) for move in moves]
     for name, paths in (

@@ -13,14 +13,14 @@ Rules of this file
 3. Columns and texts are copied out, so that the decompressed file is freed. References can share
    texts; if copies would take more memory than the file, its texts are kept uncopied.
 
-Spec: "Chunk Manifest Files"; field slots follow ``manifest.fbs``.
+Spec: "Chunk Manifest Files", schema ``manifest.fbs``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from icechunk_format.errors import UnsupportedError
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import (
-    CHUNK_ID_SIZE,
     KIND_INLINE,
     KIND_NATIVE,
     KIND_VIRTUAL,
@@ -37,36 +36,28 @@ from icechunk_format.spec.manifest.chunk_refs import (
 )
 from icechunk_format.spec.manifest.texts import RefTexts
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
+from icechunk_format.spec.tables.schema import TableSchema
 
-
-class ManifestSlot(IntEnum):
-    """Slots of the root table."""
-
-    ID = 0
-    ARRAYS = 1
-    LOCATION_DICTIONARY = 2
-    COMPRESSION_ALGORITHM = 3
-
-
-class ArrayManifestSlot(IntEnum):
-    """Slots of ``ArrayManifest``."""
-
-    NODE_ID = 0
-    REFS = 1
-
-
-class ChunkRefSlot(IntEnum):
-    """Slots of ``ChunkRef``."""
-
-    INDEX = 0
-    INLINE = 1
-    OFFSET = 2
-    LENGTH = 3
-    CHUNK_ID = 4
-    LOCATION = 5
-    CHECKSUM_ETAG = 6
-    CHECKSUM_LAST_MODIFIED = 7
-    COMPRESSED_LOCATION = 8
+MANIFEST: Final = TableSchema(
+    "Manifest",
+    id="id12",
+    arrays="offset",
+    location_dictionary="offset",
+    compression_algorithm="u8",
+)
+ARRAY_MANIFEST: Final = TableSchema("ArrayManifest", node_id="id8", refs="offset")
+CHUNK_REF: Final = TableSchema(
+    "ChunkRef",
+    index="offset",
+    inline="offset",
+    offset="u64",
+    length="u64",
+    chunk_id="id12",
+    location="offset",
+    checksum_etag="offset",
+    checksum_last_modified="u32",
+    compressed_location="offset",
+)
 
 
 class CompressionAlgorithm(IntEnum):
@@ -121,18 +112,17 @@ def decode(data: bytes, *, object_key: str = "<bytes>") -> Manifest:
 def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> Manifest:
     """Read the decompressed flatbuffer of a manifest file; see ``decode``."""
     reader = VectorReader(payload, object_key=object_key, file_type="manifest")
-    root = reader.root("manifest")
-    root.require(ManifestSlot.ID, "id")
-    (arrays,) = root.table_vectors(ManifestSlot.ARRAYS, "arrays")
-    arrays.require(ArrayManifestSlot.NODE_ID, "node_id")
-    node_ids = arrays.structs(ArrayManifestSlot.NODE_ID, "node_id", NodeId.SIZE)
+    root = reader.root(MANIFEST, "manifest")
+    root.require("id")
+    (arrays,) = root.table_vectors("arrays", ARRAY_MANIFEST)
+    arrays.require("node_id")
     decoder = _RefsDecoder(reader, _dictionary(reader, root), object_key)
     return Manifest(
-        id=ManifestId(root.structs(ManifestSlot.ID, "id", ManifestId.SIZE).tobytes()),
+        id=ManifestId(root.column("id").tobytes()),
         arrays=tuple(
             ArrayManifest(node_id=NodeId(node_id.tobytes()), refs=decoder.decode(tables))
             for node_id, tables in zip(
-                node_ids, arrays.table_vectors(ArrayManifestSlot.REFS, "refs"), strict=True
+                arrays.column("node_id"), arrays.table_vectors("refs", CHUNK_REF), strict=True
             )
         ),
     )
@@ -140,14 +130,8 @@ def decode_payload(payload: bytes, *, object_key: str = "<bytes>") -> Manifest:
 
 def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
     """Return the dictionary of compressed locations; None without compression."""
-    algorithm = int(
-        root.scalars(
-            ManifestSlot.COMPRESSION_ALGORITHM,
-            "compression_algorithm",
-            "<u1",
-            CompressionAlgorithm.ZSTD_DICTIONARY,
-        )[0]
-    )
+    default = CompressionAlgorithm.ZSTD_DICTIONARY
+    algorithm = int(root.column("compression_algorithm", default)[0])
     if algorithm == CompressionAlgorithm.NONE:
         return None
     if algorithm != CompressionAlgorithm.ZSTD_DICTIONARY:
@@ -157,9 +141,9 @@ def _dictionary(reader: VectorReader, root: Tables) -> bytes | None:
             found=algorithm,
             allowed=tuple(CompressionAlgorithm),
         )
-    if not root.has_all(ManifestSlot.LOCATION_DICTIONARY, "location_dictionary"):
+    if not root.has_all("location_dictionary"):
         return None
-    found = root.ranges(ManifestSlot.LOCATION_DICTIONARY, "location_dictionary")
+    found = root.ranges("location_dictionary")
     start, length = int(found.starts[0]), int(found.lengths[0])
     return reader.data[start : start + length].tobytes()
 
@@ -175,17 +159,15 @@ class _RefsDecoder:
         self._texts_left = reader.data.size
 
     def decode(self, tables: Tables) -> ChunkRefs:
-        coords = tables.matrix(ChunkRefSlot.INDEX, "index", "<u4")
+        coords = tables.coordinates("index")
         self._coords_left -= coords.nbytes
         if self._coords_left < 0:
             self._reader.fail("chunk coordinates take more bytes than the file has", "refs.index")
-        offset = tables.scalars(ChunkRefSlot.OFFSET, "offset", "<u8")
-        length = tables.scalars(ChunkRefSlot.LENGTH, "length", "<u8")
+        offset, length = tables.column("offset"), tables.column("length")
         kind = np.full(len(tables), KIND_NATIVE, dtype=np.uint8)
         texts = None
-        if not tables.has_all(ChunkRefSlot.CHUNK_ID, "chunk_id"):
-            has_id = tables.has(ChunkRefSlot.CHUNK_ID, "chunk_id")
-            texts = self._texts(tables, has_id, kind)
+        if not tables.has_all("chunk_id"):
+            texts = self._texts(tables, kind)
             is_inline = kind == KIND_INLINE
             if is_inline.any():
                 offset[is_inline] = 0
@@ -194,47 +176,43 @@ class _RefsDecoder:
         return ChunkRefs(
             coords=coords,
             kind=kind,
-            chunk_id=tables.structs(ChunkRefSlot.CHUNK_ID, "chunk_id", CHUNK_ID_SIZE),
+            chunk_id=tables.column("chunk_id"),
             offset=offset,
             length=length,
-            last_modified=tables.scalars(
-                ChunkRefSlot.CHECKSUM_LAST_MODIFIED, "checksum_last_modified", "<u4"
-            ),
+            last_modified=tables.column("checksum_last_modified"),
             texts=texts,
         ).sorted()
 
-    def _texts(
-        self, tables: Tables, has_id: NDArray[np.bool_], kind: NDArray[np.uint8]
-    ) -> RefTexts:
+    def _texts(self, tables: Tables, kind: NDArray[np.uint8]) -> RefTexts:
         """Fill in ``kind``, and return the texts as ranges of the file."""
-        is_open = ~has_id
+        is_open = ~tables.has("chunk_id")
         starts = np.zeros(len(tables), dtype=np.int64)
         lengths = np.zeros(len(tables), dtype=np.uint32)
         columns: dict[str, Any] = {}
-        for slot, name, meaning in (
-            (ChunkRefSlot.COMPRESSED_LOCATION, "compressed_location", KIND_VIRTUAL),
-            (ChunkRefSlot.LOCATION, "location", KIND_VIRTUAL),
-            (ChunkRefSlot.INLINE, "inline", KIND_INLINE),
+        for name, meaning in (
+            ("compressed_location", KIND_VIRTUAL),
+            ("location", KIND_VIRTUAL),
+            ("inline", KIND_INLINE),
         ):
-            rows = np.flatnonzero(tables.has(slot, name) & is_open)
+            rows = np.flatnonzero(tables.has(name) & is_open)
             if not rows.size:
                 continue
-            found = tables.ranges(slot, name)
+            found = tables.ranges(name)
             # Usually all references are of one kind, and columns are taken whole.
             chosen = slice(None) if rows.size == len(tables) else rows
             starts[chosen], lengths[chosen] = found.starts[chosen], found.lengths[chosen]
             kind[chosen] = meaning
             is_open[chosen] = False
-            if slot == ChunkRefSlot.COMPRESSED_LOCATION:
-                columns["is_compressed"] = ~is_open & ~has_id
+            if name == "compressed_location":
+                columns["is_compressed"] = kind == KIND_VIRTUAL
                 columns["dictionary"] = self._dictionary
         if is_open.any():
             self._reader.fail(
                 "a reference has neither chunk id, nor location, nor inline bytes", "refs"
             )
-        has_etag = tables.has(ChunkRefSlot.CHECKSUM_ETAG, "checksum_etag") & (kind == KIND_VIRTUAL)
+        has_etag = tables.has("checksum_etag") & (kind == KIND_VIRTUAL)
         if has_etag.any():
-            etags = tables.ranges(ChunkRefSlot.CHECKSUM_ETAG, "checksum_etag")
+            etags = tables.ranges("checksum_etag")
             columns["etag_starts"] = np.where(has_etag, etags.starts, -1)
             columns["etag_lengths"] = np.where(has_etag, etags.lengths, 0).astype(np.uint32)
         return RefTexts(

@@ -26,84 +26,57 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.envelope import DEFAULT_LEVEL, SPEC_V1, SPEC_V2, FileType, wrap
-from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import (
-    CHUNK_ID_SIZE,
     KIND_INLINE,
     KIND_NATIVE,
     KIND_VIRTUAL,
     ChunkRefs,
 )
 from icechunk_format.spec.manifest.decode import (
-    ArrayManifestSlot,
-    ChunkRefSlot,
+    ARRAY_MANIFEST,
+    CHUNK_REF,
+    MANIFEST,
     CompressionAlgorithm,
     Manifest,
-    ManifestSlot,
 )
 from icechunk_format.spec.manifest.location_dictionary import (
     MAX_LOCATION_SIZE,
     LocationCompression,
     train_dictionary,
 )
-from icechunk_format.spec.tables.bulk_writer import (
-    Assembly,
-    Field,
-    OffsetVector,
-    TableLayout,
-    bytes_field,
-    number_field,
-    offset_field,
-)
+from icechunk_format.spec.tables.bulk_writer import Assembly, OffsetVector, TableLayout
 
 DEFAULT_LOCATION_COMPRESSION: Final = LocationCompression()
 
 _COMPRESSED, _WITH_ETAG = 4, 8  # flags; added to the kind, they number the groups of tables
 
-_ARRAY_LAYOUT: Final = TableLayout(
-    {
-        "node_id": bytes_field(ArrayManifestSlot.NODE_ID, NodeId.SIZE),
-        "refs": offset_field(ArrayManifestSlot.REFS),
-    }
-)
-
-
-@lru_cache(maxsize=2)
-def _root_layout(*, has_dictionary: bool) -> TableLayout:
-    """Lay out the root table."""
-    fields = {
-        "id": bytes_field(ManifestSlot.ID, ManifestId.SIZE),
-        "arrays": offset_field(ManifestSlot.ARRAYS),
-        # An absent field means compression with the dictionary, so it is always written.
-        "compression_algorithm": number_field(ManifestSlot.COMPRESSION_ALGORITHM, "<u1"),
-    }
-    if has_dictionary:
-        fields["location_dictionary"] = offset_field(ManifestSlot.LOCATION_DICTIONARY)
-    return TableLayout(fields)
+# An absent algorithm means compression with the dictionary, so it is always written.
+_ROOT_FIELDS: Final = ("id", "arrays", "compression_algorithm")
+_ROOT: Final = TableLayout(MANIFEST, _ROOT_FIELDS)
+_ROOT_WITH_DICTIONARY: Final = TableLayout(MANIFEST, (*_ROOT_FIELDS, "location_dictionary"))
+_ARRAY: Final = TableLayout(ARRAY_MANIFEST)
 
 
 @lru_cache(maxsize=256)
 def _ref_layout(group: int, ndim: int, *, has_offset: bool, has_last_modified: bool) -> TableLayout:
     """Return the layout of a group of references; cached, since small files need it often."""
     kind = group & ~(_COMPRESSED | _WITH_ETAG)
-    fields: dict[str, Field] = {"index": offset_field(ChunkRefSlot.INDEX)}
+    fields = ["index"]
     if kind == KIND_INLINE:
-        fields["text"] = offset_field(ChunkRefSlot.INLINE)
+        fields.append("inline")
     else:
-        fields["length"] = number_field(ChunkRefSlot.LENGTH, "<u8")
+        fields.append("length")
         if has_offset:
-            fields["offset"] = number_field(ChunkRefSlot.OFFSET, "<u8")
+            fields.append("offset")
     if kind == KIND_NATIVE:
-        fields["chunk_id"] = bytes_field(ChunkRefSlot.CHUNK_ID, CHUNK_ID_SIZE)
+        fields.append("chunk_id")
     if kind == KIND_VIRTUAL:
-        fields["text"] = offset_field(
-            ChunkRefSlot.COMPRESSED_LOCATION if group & _COMPRESSED else ChunkRefSlot.LOCATION
-        )
+        fields.append("compressed_location" if group & _COMPRESSED else "location")
         if group & _WITH_ETAG:
-            fields["etag"] = offset_field(ChunkRefSlot.CHECKSUM_ETAG)
+            fields.append("checksum_etag")
         if has_last_modified:
-            fields["last_modified"] = number_field(ChunkRefSlot.CHECKSUM_LAST_MODIFIED, "<u4")
-    return TableLayout(fields, embedded=ndim)
+            fields.append("checksum_last_modified")
+    return TableLayout(CHUNK_REF, fields, embedded=ndim)
 
 
 def encode(
@@ -139,16 +112,14 @@ def encode_payload(
         [entry.refs for entry in entries], location_compression
     )
     made = Assembly(f"manifest {manifest.id}")
-    root = made.root(_root_layout(has_dictionary=dictionary is not None))
+    root = made.root(_ROOT if dictionary is None else _ROOT_WITH_DICTIONARY)
     root.rows["id"] = np.frombuffer(manifest.id.raw, dtype=np.uint8)
     if dictionary is not None:
         root.rows["compression_algorithm"] = CompressionAlgorithm.ZSTD_DICTIONARY
         raw = np.frombuffer(dictionary, dtype=np.uint8)
         root.point("location_dictionary", made.struct_vector(raw.reshape(-1, 1)))
-    arrays_at, cells = made.offset_vector(len(entries))
+    arrays_at, tables = made.table_vector(_ARRAY, len(entries))
     root.point("arrays", arrays_at)
-    tables = made.records(_ARRAY_LAYOUT, len(entries))
-    cells.point(slice(None), tables.positions)
     refs_at = np.zeros(len(entries), dtype=np.int64)
     for row, (entry, refs) in enumerate(zip(entries, all_refs, strict=True)):
         tables.rows["node_id"][row] = np.frombuffer(entry.node_id.raw, dtype=np.uint8)
@@ -200,17 +171,17 @@ def _write_group(
         ("length", refs.length),
         ("offset", refs.offset),
         ("chunk_id", refs.chunk_id),
-        ("last_modified", refs.last_modified),
+        ("checksum_last_modified", refs.last_modified),
     ):
         if name in fields:
             records.rows[name] = column[rows]
     texts = refs.texts
-    if texts is not None and "text" in fields:
-        starts, lengths = texts.starts[rows], texts.lengths[rows].astype(np.int64)
-        records.point("text", made.byte_vectors(texts.buffer, starts, lengths))
-    if texts is not None and "etag" in fields:
-        starts, lengths = (column[rows] for column in texts.etag_ranges())
-        records.point("etag", made.byte_vectors(texts.buffer, starts, lengths))
+    for name in ("inline", "location", "compressed_location", "checksum_etag"):
+        if texts is not None and name in fields:
+            is_etag = name == "checksum_etag"
+            starts, lengths = texts.etag_ranges() if is_etag else (texts.starts, texts.lengths)
+            at = made.byte_vectors(texts.buffer, starts[rows], lengths[rows].astype(np.int64))
+            records.point(name, at)
 
 
 def _with_compression(

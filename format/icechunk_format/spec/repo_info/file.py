@@ -25,10 +25,14 @@ from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap, wrap
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.lists import MIN_ROWS, read_refs, write_refs
+from icechunk_format.spec.repo_info.lists import MIN_ROWS, REF, read_refs, write_refs
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotList, list_of
 from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotIds, SnapshotInfo
-from icechunk_format.spec.repo_info.stored_snapshots import read_snapshots, write_snapshots
+from icechunk_format.spec.repo_info.stored_snapshots import (
+    SNAPSHOT_INFO,
+    read_snapshots,
+    write_snapshots,
+)
 from icechunk_format.spec.repo_info.updates import (
     REPO_STATUS,
     UnknownUpdate,
@@ -64,16 +68,6 @@ REPO = TableSchema(
     enabled_feature_flags="offset",
     disabled_feature_flags="offset",
     extra="offset",
-)
-REF = TableSchema("Ref", name="offset", snapshot_index="u32")
-SNAPSHOT_INFO = TableSchema(
-    "SnapshotInfo",
-    id="id12",
-    parent_offset="i32",
-    flushed_at="u64",
-    message="offset",
-    metadata="offset",
-    pruned_ancestor_tx_logs="offset",
 )
 
 

@@ -18,7 +18,7 @@ Specification: "Repo Info File", tables ``Ref``, ``Update`` and ``NewCommitUpdat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,41 +26,36 @@ from numpy.typing import NDArray
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.manifest.texts import cut_texts
-from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
+from icechunk_format.spec.tables.bulk_reader import Ranges, Tables, VectorReader
 from icechunk_format.spec.tables.bulk_writer import (
     TableLayout,
-    bytes_field,
-    number_field,
-    offset_field,
+    point_rows,
+    row_handles_of,
+    write_rows,
 )
 from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
 
 _MAX_SHARING: Final = 4
 MIN_ROWS: Final = 16
 """Shorter lists are faster table by table."""
 
-_REF_LAYOUT: Final = TableLayout(
-    {"name": offset_field(0), "snapshot_index": number_field(1, "<u4")}
+REF: Final = TableSchema("Ref", name="offset", snapshot_index="u32")
+UPDATE: Final = TableSchema(
+    "Update", update_type_type="u8", update_type="offset", updated_at="u64", backup_path="offset"
 )
-_UPDATE_LAYOUT: Final = TableLayout(
-    {
-        "update_type_type": number_field(0, "<u1"),
-        "update_type": offset_field(1),
-        "updated_at": number_field(2, "<u8"),
-        "backup_path": offset_field(3),
-    }
-)
-_COMMIT_LAYOUT: Final = TableLayout(
-    {"branch": offset_field(0), "new_snap_id": bytes_field(1, SnapshotId.SIZE)}
-)
+_NEW_COMMIT: Final = TableSchema("NewCommitUpdate", branch="offset", new_snap_id="id12")
+_REF: Final = TableLayout(REF)
+_UPDATE: Final = TableLayout(UPDATE)
+_COMMIT: Final = TableLayout(_NEW_COMMIT)
 # Each entry is directly followed by its details: offsets that are equal in all rows compress well.
 _COMMIT_UPDATE: Final = np.dtype(
     {
         "names": ["update", "commit"],
-        "formats": [_UPDATE_LAYOUT.dtype, _COMMIT_LAYOUT.dtype],
-        "offsets": [0, _UPDATE_LAYOUT.dtype.itemsize],
-        "itemsize": (_UPDATE_LAYOUT.dtype.itemsize + _COMMIT_LAYOUT.dtype.itemsize + 7) & ~7,
+        "formats": [_UPDATE.dtype, _COMMIT.dtype],
+        "offsets": [0, _UPDATE.dtype.itemsize],
+        "itemsize": (_UPDATE.dtype.itemsize + _COMMIT.dtype.itemsize + 7) & ~7,
     }
 )
 
@@ -79,20 +74,17 @@ def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
         return None
     reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
     try:
-        updates = reader.tables_between(*span, "latest_updates")
-        if not updates.has_all(1, "update_type"):
-            return None
-        is_commit = updates.scalars(0, "update_type_type", "<u1") == kind
-        is_commit &= updates.has(3, "backup_path")
+        updates = reader.tables_between(*span, UPDATE, "latest_updates")
+        is_commit = updates.column("update_type_type") == kind
+        is_commit &= updates.has("backup_path")
         rows = np.flatnonzero(is_commit)
-        targets = updates.targets(1, "update_type")[rows]
-        commits = reader.tables(targets, "latest_updates.update_type")
-        if not (commits.has_all(0, "branch") and commits.has_all(1, "new_snap_id")):
-            return None
-        branches = texts_of(reader, commits.ranges(0, "branch"))
-        raw_ids = commits.structs(1, "new_snap_id", SnapshotId.SIZE).tobytes()
-        backups = texts_of(reader, updates.ranges(3, "backup_path").take(rows))
-        updated_at = updates.scalars(2, "updated_at", "<u8")[rows]
+        targets = updates.targets("update_type")[rows]
+        commits = Tables(reader, targets, _NEW_COMMIT, "latest_updates.update_type")
+        commits.require("branch", "new_snap_id")
+        branches = texts_of(reader, commits.ranges("branch"))
+        raw_ids = commits.column("new_snap_id").tobytes()
+        backups = texts_of(reader, updates.ranges("backup_path").take(rows))
+        updated_at = updates.column("updated_at")[rows]
     except FormatError:
         return None
     if branches is None or backups is None:
@@ -111,11 +103,10 @@ def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | Non
         return None
     reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
     try:
-        tables = reader.tables_between(*span, field_name)
-        if not tables.has_all(0, "name"):
-            return None
-        names = texts_of(reader, tables.ranges(0, "name"))
-        indices = tables.scalars(1, "snapshot_index", "<u4")
+        tables = reader.tables_between(*span, REF, field_name)
+        tables.require("name")
+        names = texts_of(reader, tables.ranges("name"))
+        indices = tables.column("snapshot_index")
     except FormatError:
         return None
     return None if names is None else (names, indices.tolist())
@@ -140,9 +131,9 @@ def write_refs(
     writer: TableWriter, names: Sequence[str], indices: Sequence[int]
 ) -> NDArray[np.int64]:
     """Write branches or tags, each a name and the index of a snapshot; return their handles."""
-    rows = np.zeros(len(names), dtype=_REF_LAYOUT.dtype)
+    rows = np.zeros(len(names), dtype=_REF.dtype)
     rows["snapshot_index"] = indices
-    return write_rows(writer, rows, _REF_LAYOUT, name=writer.text_list(names))
+    return write_rows(writer, rows, _REF, name=writer.text_list(names))
 
 
 def write_commits(
@@ -159,57 +150,22 @@ def write_commits(
         return None
     names = {name: writer.text(name) for name in dict.fromkeys(branches)}
     texts = writer.text_list(backups)
-    update_vtable = writer.block(_UPDATE_LAYOUT.vtable, alignment=2)
-    commit_vtable = writer.block(_COMMIT_LAYOUT.vtable, alignment=2)
+    update_vtable = writer.block(_UPDATE.vtable, alignment=2)
+    commit_vtable = writer.block(_COMMIT.vtable, alignment=2)
     rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)
-    row_handles = _row_handles(writer, rows)
+    row_handles = row_handles_of(writer, rows)
     update, commit = rows["update"], rows["commit"]
     update["update_type_type"] = kind
-    update["update_type"] = _UPDATE_LAYOUT.dtype.itemsize - _UPDATE_LAYOUT.offsets["update_type"]
+    update["update_type"] = _UPDATE.dtype.itemsize - _UPDATE.offsets["update_type"]
     update["updated_at"] = times
     commit["new_snap_id"] = SnapshotId.rows(snapshot_ids)
-    _point(update, row_handles, _UPDATE_LAYOUT, vtable=update_vtable, backup_path=texts)
-    _point(
+    point_rows(update, row_handles, _UPDATE, vtable=update_vtable, backup_path=texts)
+    point_rows(
         commit,
-        row_handles - _UPDATE_LAYOUT.dtype.itemsize,
-        _COMMIT_LAYOUT,
+        row_handles - _UPDATE.dtype.itemsize,
+        _COMMIT,
         vtable=commit_vtable,
         branch=[names[branch] for branch in branches],
     )
     writer.block(rows.tobytes(), alignment=8)
     return row_handles
-
-
-def write_rows(
-    writer: TableWriter,
-    rows: NDArray[Any],
-    layout: TableLayout,
-    **targets: Sequence[int] | NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Write tables of one layout whose named fields point to handles; return their handles."""
-    vtable = writer.block(layout.vtable, alignment=2)
-    row_handles = _row_handles(writer, rows)
-    _point(rows, row_handles, layout, vtable=vtable, **targets)
-    writer.block(rows.tobytes(), alignment=8)
-    return row_handles
-
-
-def _row_handles(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the handles of the rows that are written next."""
-    first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
-    return first - step * np.arange(len(rows), dtype=np.int64)
-
-
-def _point(
-    rows: NDArray[Any],
-    row_handles: NDArray[np.int64],
-    layout: TableLayout,
-    *,
-    vtable: int,
-    **targets: Sequence[int] | NDArray[np.int64],
-) -> None:
-    """Set the offsets in tables, located by their handles, to the vtable and to ``targets``."""
-    rows["vtable"] = vtable - row_handles
-    for name, handles in targets.items():
-        at = row_handles - layout.offsets[name]
-        rows[name] = at - np.asarray(handles, dtype=np.int64)

@@ -16,30 +16,31 @@ from numpy.typing import NDArray
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.lists import MIN_ROWS, is_shared_too_often, texts_of, write_rows
+from icechunk_format.spec.repo_info.lists import MIN_ROWS, is_shared_too_often, texts_of
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotColumns, with_logs
 from icechunk_format.spec.repo_info.state import SnapshotIds
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
-from icechunk_format.spec.tables.bulk_writer import (
-    TableLayout,
-    bytes_field,
-    number_field,
-    offset_field,
-)
+from icechunk_format.spec.tables.bulk_writer import TableLayout, write_rows
 from icechunk_format.spec.tables.byte_ranges import collect, ragged_rows, starts_of
 from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter, pack_ranges
+from icechunk_format.spec.values.metadata_items import METADATA_ITEM
 
-_FIELDS: Final = {
-    "id": bytes_field(0, SnapshotId.SIZE),
-    "parent_offset": number_field(1, "<i4"),
-    "flushed_at": number_field(2, "<u8"),
-    "message": offset_field(3),
-    "metadata": offset_field(4),
-}
-_LAYOUT: Final = TableLayout(_FIELDS)
-_LAYOUT_WITH_LOGS: Final = TableLayout({**_FIELDS, "pruned_ancestor_tx_logs": offset_field(5)})
-_ITEM_LAYOUT: Final = TableLayout({"name": offset_field(0), "value": offset_field(1)})
+SNAPSHOT_INFO: Final = TableSchema(
+    "SnapshotInfo",
+    id="id12",
+    parent_offset="i32",
+    flushed_at="u64",
+    message="offset",
+    metadata="offset",
+    pruned_ancestor_tx_logs="offset",
+)
+_LAYOUT: Final = TableLayout(
+    SNAPSHOT_INFO, ("id", "parent_offset", "flushed_at", "message", "metadata")
+)
+_LAYOUT_WITH_LOGS: Final = TableLayout(SNAPSHOT_INFO)
+_ITEM_LAYOUT: Final = TableLayout(METADATA_ITEM)
 
 
 def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, SnapshotIds] | None:
@@ -52,15 +53,14 @@ def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, Sna
         return None
     reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
     try:
-        tables = reader.tables_between(*span, "snapshots")
-        if not (tables.has_all(0, "id") and tables.has_all(3, "message")):
-            return None
-        messages = tables.ranges(3, "message")
-        logs = tables.ranges(5, "pruned_ancestor_tx_logs", SnapshotId.SIZE)
-        items = _read_items(reader, tables.ranges(4, "metadata", 4))
-        ids = tables.structs(0, "id", SnapshotId.SIZE)
-        parents = tables.scalars(1, "parent_offset", "<i4")
-        flushed_at = tables.scalars(2, "flushed_at", "<u8")
+        tables = reader.tables_between(*span, SNAPSHOT_INFO, "snapshots")
+        tables.require("id", "message")
+        messages = tables.ranges("message")
+        logs = tables.ranges("pruned_ancestor_tx_logs", SnapshotId.SIZE)
+        items = _read_items(reader, tables.ranges("metadata", 4))
+        ids = tables.column("id")
+        parents = tables.column("parent_offset")
+        flushed_at = tables.column("flushed_at")
     except FormatError:
         return None
     count = len(ids)
@@ -115,15 +115,14 @@ def _read_items(
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges] | None:
     """Return distinct names, items per row, and the name's index and value range of each item.
 
-    Returns None if the caller must read the items one by one.
+    Returns None, or raises FormatError, if the caller must read the items one by one.
     """
     counts = spans.lengths
     if int(counts.sum()) * 4 > reader.data.size:
         return None
-    tables = reader.tables_of(spans, "snapshots.metadata")
-    if not (tables.has_all(0, "name") and tables.has_all(1, "value")):
-        return None
-    stored_names, values = tables.ranges(0, "name"), tables.ranges(1, "value")
+    tables = reader.tables_of(spans, METADATA_ITEM, "snapshots.metadata")
+    tables.require("name", "value")
+    stored_names, values = tables.ranges("name"), tables.ranges("value")
     if int(values.lengths.sum()) > reader.data.size:
         return None
     # Most files store a name once, or next to its value.

@@ -20,7 +20,13 @@ from typing import Any, Final, TypeVar, dataclass_transform
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import is_backup_name
-from icechunk_format.spec.repo_info.lists import MIN_ROWS, Commit, read_commits, write_commits
+from icechunk_format.spec.repo_info.lists import (
+    MIN_ROWS,
+    UPDATE,
+    Commit,
+    read_commits,
+    write_commits,
+)
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
@@ -210,9 +216,6 @@ class RepoStatusChangedUpdate(UpdateDetails):
 
 REPO_STATUS = TableSchema(
     "RepoStatus", availability="u8", set_at="u64", limited_availability_reason="offset"
-)
-UPDATE = TableSchema(
-    "Update", update_type_type="u8", update_type="offset", updated_at="u64", backup_path="offset"
 )
 
 _KIND_OF = {details: kind for kind, (details, _) in _KINDS.items()}

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.manifest_lists import read_manifest_refs
 from icechunk_format.spec.snapshot.node_columns import BytePool, NodeColumns
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
 from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.schema import TableSchema
 
 ARRAY: Final = 1
 GROUP: Final = 2
@@ -33,11 +33,25 @@ _MAX_COORD: Final = 2**32 - 1
 _TABLE_COST: Final = 64
 _DIMENSION_SHAPE: Final = np.dtype([("array_length", "<u8"), ("chunk_length", "<u8")])
 
-# Slots of the tables, as in the schema.
-_ID, _PATH, _USER_DATA, _KIND, _NODE_DATA = range(5)
-_SHAPE, _DIMENSION_NAMES, _MANIFESTS, _SHAPE_V2 = range(4)
-_ARRAY_LENGTH, _NUM_CHUNKS = range(2)
-_NAME: Final = 0
+NODE_SNAPSHOT: Final = TableSchema(
+    "NodeSnapshot",
+    id="id8",
+    path="offset",
+    user_data="offset",
+    node_data_type="u8",
+    node_data="offset",
+    extra="offset",
+)
+ARRAY_DATA: Final = TableSchema(
+    "ArrayNodeData",
+    shape="offset",
+    dimension_names="offset",
+    manifests="offset",
+    shape_v2="offset",
+)
+GROUP_DATA: Final = TableSchema("GroupNodeData")
+DIMENSION_SHAPE_V2: Final = TableSchema("DimensionShapeV2", array_length="u64", num_chunks="u32")
+DIMENSION_NAME: Final = TableSchema("DimensionName", name="offset")
 
 _DATA: Final = "nodes.node_data"
 
@@ -51,31 +65,28 @@ def read_nodes(root: Table) -> tuple[NodeColumns, list[bytes]]:
         raise root.missing("nodes")
     root.charge("nodes", _TABLE_COST * span[1])
     reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
-    tables = reader.tables_between(*span, "nodes")
-    for slot, name in ((_ID, "id"), (_PATH, "path"), (_USER_DATA, "user_data")):
-        tables.require(slot, name)
-    ids = tables.structs(_ID, "id", NodeId.SIZE)
-    paths = tables.ranges(_PATH, "path")
+    tables = reader.tables_between(*span, NODE_SNAPSHOT, "nodes")
+    tables.require("id", "path", "user_data")
+    paths = tables.ranges("path")
     if int(paths.lengths.sum()) > reader.data.size:
         reader.fail("the paths take more bytes than the object has", "nodes.path")
-    user_data = tables.ranges(_USER_DATA, "user_data")
+    user_data = tables.ranges("user_data")
     root.charge("nodes.user_data", int(user_data.lengths.sum()))
-    kinds = tables.scalars(_KIND, "node_data_type", "<u1")
-    tables.require(_NODE_DATA, "node_data")
-    targets = tables.targets(_NODE_DATA, "node_data")
+    kinds = tables.column("node_data_type")
+    targets = tables.targets("node_data")
     _check_kinds(root, kinds)
     is_array = kinds == ARRAY
     # The tables of groups are empty, but required.
-    reader.tables(targets[~is_array], _DATA)
-    arrays = reader.tables(targets[is_array], _DATA)
+    Tables(reader, targets[~is_array], GROUP_DATA, _DATA)
+    arrays = Tables(reader, targets[is_array], ARRAY_DATA, _DATA)
     ndims, array_lengths, num_chunks = _read_dimensions(root, reader, arrays)
     has_names, name_starts, name_lengths = _read_names(root, reader, arrays, ndims)
-    arrays.require(_MANIFESTS, "manifests")
-    refs = arrays.ranges(_MANIFESTS, "manifests", 4)
+    arrays.require("manifests")
+    refs = arrays.ranges("manifests", 4)
     ref_ids, extents = read_manifest_refs(root, reader, refs, ndims=ndims, num_chunks=num_chunks)
     columns = NodeColumns(
         pool=BytePool([reader.data]),
-        ids=ids,
+        ids=tables.column("id"),
         path_starts=paths.starts,
         path_lengths=paths.lengths,
         user_data_starts=user_data.starts,
@@ -125,20 +136,21 @@ def _read_dimensions(
     The list of spec version 2 is used if an array has it, else that of version 1.
     """
     field = f"{_DATA}.shape"
-    is_new = arrays.has(_SHAPE_V2, "shape_v2")
-    if not (is_new | arrays.has(_SHAPE, "shape")).all():
+    is_new = arrays.has("shape_v2")
+    if not (is_new | arrays.has("shape")).all():
         reader.fail("a required field is absent", field)
-    new = arrays.ranges(_SHAPE_V2, "shape_v2", 4)
-    old = arrays.ranges(_SHAPE, "shape", _DIMENSION_SHAPE.itemsize)
+    new = arrays.ranges("shape_v2", 4)
+    old = arrays.ranges("shape", _DIMENSION_SHAPE.itemsize)
     counts = np.where(is_new, new.lengths, old.lengths)
     total = int(counts.sum())
     root.charge(field, _TABLE_COST * total)
     array_lengths = np.zeros(total, dtype=np.uint64)
     num_chunks = np.zeros(total, dtype=np.uint32)
     is_new_dimension = np.repeat(is_new, counts)
-    tables = reader.tables_of(new.take(np.flatnonzero(is_new)), f"{field}_v2")
-    array_lengths[is_new_dimension] = tables.scalars(_ARRAY_LENGTH, "array_length", "<u8")
-    num_chunks[is_new_dimension] = tables.scalars(_NUM_CHUNKS, "num_chunks", "<u4")
+    spans = new.take(np.flatnonzero(is_new))
+    tables = reader.tables_of(spans, DIMENSION_SHAPE_V2, f"{field}_v2")
+    array_lengths[is_new_dimension] = tables.column("array_length")
+    num_chunks[is_new_dimension] = tables.column("num_chunks")
     cells = old.take(np.flatnonzero(~is_new)).cells(_DIMENSION_SHAPE.itemsize)
     records = reader.gather(cells, _DIMENSION_SHAPE.itemsize, field).view(_DIMENSION_SHAPE)
     lengths, chunks = records["array_length"], records["chunk_length"]
@@ -160,15 +172,15 @@ def _read_names(
     An absent or empty name means that the dimension is unnamed.
     """
     field = f"{_DATA}.dimension_names"
-    has_names = arrays.has(_DIMENSION_NAMES, "dimension_names")
-    spans = arrays.ranges(_DIMENSION_NAMES, "dimension_names", 4)
+    has_names = arrays.has("dimension_names")
+    spans = arrays.ranges("dimension_names", 4)
     is_odd = has_names & (spans.lengths != ndims)
     if is_odd.any():
         row = int(is_odd.argmax())
         reader.fail(f"{int(spans.lengths[row])} names for {int(ndims[row])} dimensions", field)
     root.charge(field, _TABLE_COST * int(spans.lengths.sum()))
-    tables = reader.tables_of(spans.take(np.flatnonzero(has_names)), field)
-    names = tables.ranges(_NAME, "name")
+    tables = reader.tables_of(spans.take(np.flatnonzero(has_names)), DIMENSION_NAME, field)
+    names = tables.ranges("name")
     root.charge(field, int(names.lengths.sum()))
     is_named = np.repeat(has_names, ndims)
     return has_names, _spread(names.starts, is_named), _spread(names.lengths, is_named)

@@ -19,51 +19,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.snapshot.decode_nodes import ARRAY, GROUP
-from icechunk_format.spec.snapshot.nodes import Nodes
-from icechunk_format.spec.tables.bulk_writer import (
-    Assembly,
-    OffsetVector,
-    TableLayout,
-    bytes_field,
-    number_field,
-    offset_field,
+from icechunk_format.spec.snapshot.decode_nodes import (
+    ARRAY,
+    ARRAY_DATA,
+    DIMENSION_NAME,
+    DIMENSION_SHAPE_V2,
+    GROUP,
+    GROUP_DATA,
+    NODE_SNAPSHOT,
 )
+from icechunk_format.spec.snapshot.manifest_lists import MANIFEST_REF
+from icechunk_format.spec.snapshot.nodes import Nodes
+from icechunk_format.spec.tables.bulk_writer import Assembly, OffsetVector, TableLayout
 from icechunk_format.spec.tables.byte_ranges import starts_of
 
 _NODE: Final = TableLayout(
-    {
-        "id": bytes_field(0, NodeId.SIZE),
-        "path": offset_field(1),
-        "user_data": offset_field(2),
-        "node_data_type": number_field(3, "<u1"),
-        "node_data": offset_field(4),
-    }
+    NODE_SNAPSHOT, ("id", "path", "user_data", "node_data_type", "node_data")
 )
-_GROUP_DATA: Final = TableLayout({})
-_DIMENSION: Final = TableLayout(
-    {"array_length": number_field(0, "<u8"), "num_chunks": number_field(1, "<u4")}
-)
-_NAME: Final = TableLayout({"name": offset_field(0)})
-_NO_NAME: Final = TableLayout({})
+_GROUP: Final = TableLayout(GROUP_DATA)
+_DIMENSION: Final = TableLayout(DIMENSION_SHAPE_V2)
+_NAME: Final = TableLayout(DIMENSION_NAME)
+_NO_NAME: Final = TableLayout(DIMENSION_NAME, ())
 
 
 @lru_cache(maxsize=4)
 def _array_layout(*, has_names: bool, is_v1: bool) -> TableLayout:
-    fields = {"shape": offset_field(0), "manifests": offset_field(2)}
+    fields = ["shape", "manifests"]
     if has_names:
-        fields["dimension_names"] = offset_field(1)
+        fields.append("dimension_names")
     if not is_v1:
-        fields["shape_v2"] = offset_field(3)
-    return TableLayout(fields)
+        fields.append("shape_v2")
+    return TableLayout(ARRAY_DATA, fields)
 
 
 @lru_cache(maxsize=64)
 def _ref_layout(ndim: int) -> TableLayout:
     """Return the layout of a manifest reference, followed by its ranges of two numbers each."""
-    fields = {"object_id": bytes_field(0, ManifestId.SIZE), "extents": offset_field(1)}
-    return TableLayout(fields, embedded=2 * ndim)
+    return TableLayout(MANIFEST_REF, embedded=2 * ndim)
 
 
 class EncodedNodes:
@@ -98,7 +90,7 @@ class EncodedNodes:
         nodes.rows["node_data_type"] = np.where(columns.is_array, ARRAY, GROUP)
         groups = np.flatnonzero(~columns.is_array)
         data_at = np.zeros(len(columns), dtype=np.int64)
-        data_at[groups] = made.records(_GROUP_DATA, len(groups)).positions
+        data_at[groups] = made.records(_GROUP, len(groups)).positions
         arrays = np.flatnonzero(columns.is_array)
         if arrays.size:
             data_at[arrays] = self._write_arrays(arrays, shapes_v1)

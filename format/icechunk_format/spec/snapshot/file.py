@@ -75,15 +75,6 @@ SNAPSHOT = TableSchema(
     manifest_files_v2="offset",
     extra="offset",
 )
-NODE_SNAPSHOT = TableSchema(
-    "NodeSnapshot",
-    id="id8",
-    path="offset",
-    user_data="offset",
-    node_data_type="u8",
-    node_data="offset",
-    extra="offset",
-)
 
 
 @shown_by("groups.snapshot")

@@ -27,6 +27,7 @@ from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, ragged_rows, starts_of
 from icechunk_format.spec.tables.reader import Table
+from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
 
 _ID = ManifestId.SIZE
@@ -38,6 +39,10 @@ _V1_FILE = np.dtype(
         "offsets": [0, 16, 24],
         "itemsize": 32,
     }
+)
+MANIFEST_REF = TableSchema("ManifestRef", object_id="id12", extents="offset")
+MANIFEST_FILE = TableSchema(
+    "ManifestFileInfoV2", id="id12", size_bytes="u64", num_chunk_refs="u32", extra="offset"
 )
 # A row is a table that contains all its fields. A vtable records its own size, the size of the
 # table, then the offset of each slot.
@@ -215,11 +220,10 @@ def read_manifest_refs(
     total = int(counts.sum())
     # Arrays may share their vectors of references within the budget.
     root.charge(field, 64 * total)
-    tables = reader.tables_of(spans, field)
-    tables.require(0, "object_id")
-    tables.require(1, "extents")
-    ids = tables.structs(0, "object_id", _ID)
-    ranges = tables.ranges(1, "extents", _RANGE_SIZE)
+    tables = reader.tables_of(spans, MANIFEST_REF, field)
+    tables.require("object_id", "extents")
+    ids = tables.column("object_id")
+    ranges = tables.ranges("extents", _RANGE_SIZE)
     ndim_of_row = np.repeat(ndims, counts)
     is_whole = (ranges.lengths == 0) & (ndim_of_row > 0)
     is_bad = (ranges.lengths != ndim_of_row) & ~is_whole
@@ -254,15 +258,12 @@ def read_manifest_files(root: Table) -> ManifestFiles:
     if span is None:
         records = root.records("manifest_files", _V1_FILE)
         return ManifestFiles.of(records["id"], records["size_bytes"], records["num_chunk_refs"])
-    start, count = span
-    root.charge("manifest_files_v2", 64 * count)
+    root.charge("manifest_files_v2", 64 * span[1])
     reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
-    tables = reader.tables_between(start, count, "manifest_files_v2")
-    tables.require(0, "id")
+    tables = reader.tables_between(*span, MANIFEST_FILE, "manifest_files_v2")
+    tables.require("id")
     return ManifestFiles.of(
-        tables.structs(0, "id", _ID),
-        tables.scalars(1, "size_bytes", "<u8"),
-        tables.scalars(2, "num_chunk_refs", "<u4"),
+        tables.column("id"), tables.column("size_bytes"), tables.column("num_chunk_refs")
     )
 
 

@@ -26,21 +26,23 @@ from numpy.typing import NDArray
 from icechunk_format.grid.coordinates import is_sorted, sorting_rows
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest.chunk_refs import CHUNK_ID_SIZE
-from icechunk_format.spec.manifest.decode import ArrayManifestSlot, ChunkRefSlot, ManifestSlot
-from icechunk_format.spec.repo_info.file import REF, REPO, SNAPSHOT_INFO
-from icechunk_format.spec.snapshot.file import NODE_SNAPSHOT, SNAPSHOT
+from icechunk_format.spec.manifest.decode import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
+from icechunk_format.spec.repo_info.file import REPO
+from icechunk_format.spec.repo_info.lists import REF
+from icechunk_format.spec.repo_info.stored_snapshots import SNAPSHOT_INFO
+from icechunk_format.spec.snapshot.decode_nodes import NODE_SNAPSHOT
+from icechunk_format.spec.snapshot.file import SNAPSHOT
+from icechunk_format.spec.snapshot.manifest_lists import MANIFEST_FILE
 from icechunk_format.spec.tables.bulk_reader import VectorReader
 from icechunk_format.spec.tables.reader import read_root
-from icechunk_format.spec.tables.schema import TableSchema
-from icechunk_format.spec.transaction_log import NODE_LISTS, UPDATED_CHUNKS, UpdatedChunksSlot
-
-_MANIFEST_FILE = TableSchema("ManifestFileInfoV2", id="id12", size_bytes="u64")
-_PAYLOAD_SLOTS = (
-    (ChunkRefSlot.CHUNK_ID, "chunk_id"),
-    (ChunkRefSlot.COMPRESSED_LOCATION, "compressed_location"),
-    (ChunkRefSlot.LOCATION, "location"),
-    (ChunkRefSlot.INLINE, "inline"),
+from icechunk_format.spec.transaction_log import (
+    NODE_LISTS,
+    TRANSACTION_LOG,
+    UPDATED_CHUNKS,
+    read_node_list,
 )
+
+_PAYLOADS = ("chunk_id", "compressed_location", "location", "inline")
 
 
 def unsorted_in_repo(payload: bytes, *, object_key: str) -> list[str]:
@@ -64,7 +66,7 @@ def unsorted_in_snapshot(payload: bytes, *, object_key: str) -> list[str]:
     lists: dict[str, Iterable[Any]] = {
         "nodes": [table.blob("path") for table in root.children("nodes", NODE_SNAPSHOT)]
     }
-    files = root.optional_children("manifest_files_v2", _MANIFEST_FILE)
+    files = root.optional_children("manifest_files_v2", MANIFEST_FILE)
     if files is not None:
         lists["manifest_files_v2"] = [table.raw_id("id") for table in files]
     else:
@@ -76,15 +78,12 @@ def unsorted_in_snapshot(payload: bytes, *, object_key: str) -> list[str]:
 def unsorted_in_transaction_log(payload: bytes, *, object_key: str) -> list[str]:
     """Return the lists of node ids of a transaction log that are out of order."""
     reader = VectorReader(payload, object_key=object_key, file_type="transaction log")
-    root = reader.root("transaction_log")
-    lists: dict[str, Iterable[Any]] = {}
-    for slot, name in enumerate(NODE_LISTS, start=1):
-        found = root.ranges(slot, name, NodeId.SIZE)
-        rows = reader.struct_rows(int(found.starts[0]), int(found.lengths[0]), NodeId.SIZE, name)
-        lists[name] = [row.tobytes() for row in rows]
-    (arrays,) = root.table_vectors(UPDATED_CHUNKS, "updated_chunks")
-    ids = arrays.structs(UpdatedChunksSlot.NODE_ID, "node_id", NodeId.SIZE)
-    lists["updated_chunks"] = [raw_id.tobytes() for raw_id in ids]
+    root = reader.root(TRANSACTION_LOG, "transaction_log")
+    lists: dict[str, Iterable[Any]] = {
+        name: read_node_list(reader, root, name) for name in NODE_LISTS
+    }
+    (arrays,) = root.table_vectors("updated_chunks", UPDATED_CHUNKS)
+    lists["updated_chunks"] = NodeId.many(arrays.column("node_id").tobytes())
     return _unsorted(lists)
 
 
@@ -127,17 +126,14 @@ class StoredManifest:
 def stored_manifest(payload: bytes, *, object_key: str) -> StoredManifest:
     """Return the order of references in the decompressed flatbuffer of a manifest."""
     reader = VectorReader(payload, object_key=object_key, file_type="manifest")
-    (arrays,) = reader.root("manifest").table_vectors(ManifestSlot.ARRAYS, "arrays")
-    raw_ids = arrays.structs(ArrayManifestSlot.NODE_ID, "node_id", NodeId.SIZE)
-    node_ids = NodeId.many(raw_ids.tobytes())
+    (arrays,) = reader.root(MANIFEST, "manifest").table_vectors("arrays", ARRAY_MANIFEST)
+    node_ids = NodeId.many(arrays.column("node_id").tobytes())
     found = []
-    for node_id, tables in zip(
-        node_ids, arrays.table_vectors(ArrayManifestSlot.REFS, "refs"), strict=True
-    ):
+    for node_id, tables in zip(node_ids, arrays.table_vectors("refs", CHUNK_REF), strict=True):
         payloads = np.zeros(len(tables), dtype=np.uint8)
-        for slot, name in _PAYLOAD_SLOTS:
-            payloads += tables.has(slot, name)
-        coords = tables.matrix(ChunkRefSlot.INDEX, "index", "<u4")
+        for name in _PAYLOADS:
+            payloads += tables.has(name)
+        coords = tables.coordinates("index")
         repeated, ascends = coords[:0], is_sorted(coords)
         if not ascends:
             repeated, ascends = _repeated(coords), _ascends(coords)

@@ -32,6 +32,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.tables.byte_ranges import byte_windows, ragged_rows
+from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.vtables import SharedVtable, number_vtables
 
 _U16: Final = struct.Struct("<H")
@@ -114,16 +115,12 @@ class VectorReader:
         found: int = kind.unpack_from(self.data.data, position)[0]
         return found
 
-    def root(self, field: str = "root") -> Tables:
+    def root(self, schema: TableSchema, field: str) -> Tables:
         """Return the root table as one row."""
         at = self.number(0, _U32, field)
-        return self.tables(np.array([at], dtype=np.int64), field)
+        return Tables(self, np.array([at], dtype=np.int64), schema, field)
 
-    def tables(self, positions: NDArray[np.int64], field: str) -> Tables:
-        """Return the tables at these positions as rows, with their vtables checked."""
-        return Tables(self, positions, field)
-
-    def tables_between(self, start: int, count: int, field: str) -> Tables:
+    def tables_between(self, start: int, count: int, schema: TableSchema, field: str) -> Tables:
         """Return the tables that ``count`` 32-bit offsets from ``start`` point to."""
         if not 0 <= start <= self.data.size - count * _OFFSET_SIZE:
             self.fail(f"a vector of {count} tables exceeds the object", field, count=count)
@@ -131,12 +128,12 @@ class VectorReader:
         end = start + count * _OFFSET_SIZE
         positions = np.arange(start, end, _OFFSET_SIZE, dtype=np.int64)
         positions += offsets
-        return self.tables(positions, field)
+        return Tables(self, positions, schema, field)
 
-    def tables_of(self, spans: Ranges, field: str) -> Tables:
+    def tables_of(self, spans: Ranges, schema: TableSchema, field: str) -> Tables:
         """Return the tables of several vectors of offsets, in order."""
         cells = spans.cells(_OFFSET_SIZE)
-        return self.tables(cells + self.offsets(cells, field), field)
+        return Tables(self, cells + self.offsets(cells, field), schema, field)
 
     def struct_rows(self, start: int, count: int, size: int, field: str) -> NDArray[np.uint8]:
         """Copy ``count`` consecutive structs of ``size`` bytes: uint8, shape (count, size)."""
@@ -163,7 +160,7 @@ class Ranges:
 
 
 class Tables:
-    """Rows of tables of one type, read by column.
+    """Rows of tables of one type, read by column; their vtables are checked when it is made.
 
     ``positions`` are the starts of the tables, and ``field`` the prefix of field names in messages.
     """
@@ -171,6 +168,7 @@ class Tables:
     __slots__ = (
         "_codes",
         "_field",
+        "_fields",
         "_shared",
         "_slots",
         "_table_sizes",
@@ -180,9 +178,12 @@ class Tables:
         "r",
     )
 
-    def __init__(self, reader: VectorReader, positions: NDArray[np.int64], field: str) -> None:
+    def __init__(
+        self, reader: VectorReader, positions: NDArray[np.int64], schema: TableSchema, field: str
+    ) -> None:
         self.r = reader
         self.positions = positions
+        self._fields = schema.fields
         self._field = field
         self._slots: dict[int, NDArray[np.int64]] = {}
         if len(positions) == 1:
@@ -228,7 +229,10 @@ class Tables:
         return np.empty(0, dtype=per_vtable.dtype)
 
     def _offsets(self, slot: int, size: int, name: str) -> NDArray[np.int64]:
-        """Return the offset of a field in its table for each vtable; 0 if the vtable lacks it."""
+        """Return the offset of a field in its table for each vtable; 0 if the vtable lacks it.
+
+        The first ``size`` bytes of the field must be inside the buffer.
+        """
         field = f"{self._field}.{name}"
         offsets = self._slots.get(slot)
         if offsets is None:
@@ -264,26 +268,24 @@ class Tables:
     def _fail_over_vtable(self, field: str) -> Never:
         self.r.fail("the field overlaps the first offset of its table", field)
 
-    def has(self, slot: int, name: str) -> NDArray[np.bool_]:
+    def has(self, name: str) -> NDArray[np.bool_]:
         """Return a mask of the rows that have a field."""
+        slot = self._fields[name].slot
         if self._shared is not None:
             is_there = self._shared_offset(self._shared, slot, 1, name) != 0
             return np.full(len(self), is_there, dtype=np.bool_)
         return self._spread(self._offsets(slot, 1, name) != 0)
 
-    def has_all(self, slot: int, name: str) -> bool:
+    def has_all(self, name: str) -> bool:
         """Return True if every row has a field."""
+        slot = self._fields[name].slot
         if self._shared is not None:
             return self._shared_offset(self._shared, slot, 1, name) != 0
         return bool(self._spread(self._offsets(slot, 1, name) != 0).all())
 
-    def _cells(
-        self, slot: int, size: int, name: str
-    ) -> tuple[NDArray[np.intp] | None, NDArray[Any] | None]:
-        """Copy a field of ``size`` bytes: the rows that have it (None for all), and their bytes.
-
-        The bytes are None if no row has it.
-        """
+    def _cells(self, name: str) -> tuple[NDArray[np.intp] | None, NDArray[Any] | None]:
+        """Copy a field: the rows that have it (None for all), and their bytes (None if none)."""
+        slot, size = self._fields[name].slot, self._fields[name].size
         if self._shared is not None:
             offset = self._shared_offset(self._shared, slot, size, name)
             if not offset:
@@ -293,15 +295,14 @@ class Tables:
             shape = (data.size - offset - size + 1,)
             windows: NDArray[Any] = np.ndarray(shape, f"V{size}", data.data, offset, (1,))
             return None, windows[self.positions]
-        rows, at = self._present(slot, size, name)
+        rows, at = self._present(name)
         if not at.size:
             return None, None
         return rows, self.r.gather(at, size, f"{self._field}.{name}")
 
-    def _present(
-        self, slot: int, size: int, name: str
-    ) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
+    def _present(self, name: str) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
         """Return the rows that have a field (None for all), and the field's positions."""
+        slot, size = self._fields[name].slot, self._fields[name].size
         if self._shared is not None:
             offset = self._shared_offset(self._shared, slot, size, name)
             if offset:
@@ -313,34 +314,36 @@ class Tables:
         rows = np.flatnonzero(self._spread(offsets))
         return rows, self.positions[rows] + self._spread(offsets)[rows]
 
-    def require(self, slot: int, name: str) -> None:
-        """Raise unless every row has a required field."""
-        if not self.has_all(slot, name):
-            self.r.fail("a required field is absent", f"{self._field}.{name}", missing=name)
+    def require(self, *names: str) -> None:
+        """Raise unless every row has the required fields."""
+        for name in names:
+            if not self.has_all(name):
+                self.r.fail("a required field is absent", f"{self._field}.{name}", missing=name)
 
-    def scalars(self, slot: int, name: str, dtype: DTypeLike, default: int = 0) -> NDArray[Any]:
-        """Read a number per row: ``dtype``, shape (n,), ``default`` if absent."""
-        kind = np.dtype(dtype)
-        rows, cells = self._cells(slot, kind.itemsize, name)
-        if cells is not None and rows is None:
-            return cells.view(kind)
+    def column(self, name: str, default: int = 0) -> NDArray[Any]:
+        """Read a number, shape (n,), or an id, uint8 of shape (n, size), per row.
+
+        Rows without the field have ``default``, or an id of zeros.
+        """
+        kind = self._fields[name].dtype
+        rows, cells = self._cells(name)
+        if cells is not None:
+            cells = cells.view(kind.base).reshape(-1, *kind.shape)
+            if rows is None:
+                return cells
         filled = np.zeros(len(self), dtype=kind)
         if default:
             filled[:] = default
         if cells is not None:
-            filled[rows] = cells.view(kind)
+            filled[rows] = cells
         return filled
 
-    def structs(self, slot: int, name: str, size: int) -> NDArray[np.uint8]:
-        """Read a struct per row: uint8, shape (n, size), zeros if absent."""
-        return self.scalars(slot, name, f"V{size}").view(np.uint8).reshape(-1, size)
-
     def _heads(
-        self, slot: int, name: str
+        self, name: str
     ) -> tuple[NDArray[np.intp] | None, NDArray[np.int64], NDArray[np.int64]]:
         """Follow the offset of a vector field; return rows, first element and element count."""
         field = f"{self._field}.{name}"
-        rows, at = self._present(slot, _OFFSET_SIZE, name)
+        rows, at = self._present(name)
         if len(at) == 1:
             one = int(at[0])
             offset = self.r.number(one, _U32, field)
@@ -355,15 +358,15 @@ class Tables:
         heads += _OFFSET_SIZE
         return rows, heads, counts
 
-    def targets(self, slot: int, name: str) -> NDArray[np.int64]:
+    def targets(self, name: str) -> NDArray[np.int64]:
         """Return the unchecked starts of the required tables of a field: int64."""
-        self.require(slot, name)
-        _, at = self._present(slot, _OFFSET_SIZE, name)
+        self.require(name)
+        _, at = self._present(name)
         return at + self.r.offsets(at, f"{self._field}.{name}")
 
-    def ranges(self, slot: int, name: str, element_size: int = 1) -> Ranges:
+    def ranges(self, name: str, element_size: int = 1) -> Ranges:
         """Locate a vector or string per row; every range is inside the buffer."""
-        rows, starts, lengths = self._heads(slot, name)
+        rows, starts, lengths = self._heads(name)
         self.r.check_ranges(starts, lengths, element_size, f"{self._field}.{name}")
         if rows is None:
             return Ranges(starts=starts, lengths=lengths)
@@ -371,32 +374,31 @@ class Tables:
         found[:, rows] = starts, lengths
         return Ranges(starts=found[0], lengths=found[1])
 
-    def matrix(self, slot: int, name: str, dtype: DTypeLike) -> NDArray[Any]:
-        """Read a required vector per row, the same number of elements in each."""
+    def coordinates(self, name: str) -> NDArray[np.uint32]:
+        """Read a required vector of uint32 per row, the same number of elements in each."""
         field = f"{self._field}.{name}"
-        kind = np.dtype(dtype)
-        self.require(slot, name)
-        _, starts, lengths = self._heads(slot, name)
+        self.require(name)
+        _, starts, lengths = self._heads(name)
         count = int(lengths[0]) if lengths.size else 0
         if lengths.size and (lengths != count).any():
             odd = int(lengths[lengths != count][0])
             problem = f"vectors of {count} and of {odd} elements in one list"
             self.r.fail(problem, field, found=(count, odd))
-        if (size := len(self) * count * kind.itemsize) > self.r.data.size:
+        if (size := len(self) * count * _U32.size) > self.r.data.size:
             problem = "the vectors exceed the bytes of the object"
             self.r.fail(problem, field, found=size, allowed=self.r.data.size)
         if not count:
-            return np.empty((len(self), 0, *kind.shape), dtype=kind.base)
-        packed = self.r.gather(starts, count * kind.itemsize, field)
-        return packed.view(kind.base).reshape(len(self), count, *kind.shape)
+            return np.empty((len(self), 0), dtype=np.uint32)
+        packed = self.r.gather(starts, count * _U32.size, field)
+        return packed.view("<u4").reshape(len(self), count)
 
-    def table_vectors(self, slot: int, name: str) -> list[Tables]:
+    def table_vectors(self, name: str, schema: TableSchema) -> list[Tables]:
         """Return the required vector of tables of each row, for short lists of rows."""
-        self.require(slot, name)
-        found = self.ranges(slot, name, _OFFSET_SIZE)
+        self.require(name)
+        found = self.ranges(name, _OFFSET_SIZE)
         if int(found.lengths.sum()) * _OFFSET_SIZE > self.r.data.size:
             self.r.fail("the vectors of tables exceed the object", name)
         return [
-            self.r.tables_between(start, count, name)
+            self.r.tables_between(start, count, schema, name)
             for start, count in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
         ]

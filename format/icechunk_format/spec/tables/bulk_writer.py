@@ -22,7 +22,7 @@ Spec: https://flatbuffers.dev/internals. The reading side is `bulk_reader`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,38 +31,13 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, is_run_start
-from icechunk_format.spec.tables.writer import FILE_IDENTIFIER
+from icechunk_format.spec.tables.schema import OFFSET, TableSchema
+from icechunk_format.spec.tables.writer import FILE_IDENTIFIER, TableWriter
 
 MAX_BUFFER_SIZE: Final = 2**31 - 1
 _HEADER_SIZE: Final = 8  # offset of the root, then the identifier
 _CELLS_AT_ONCE: Final = 1 << 16
 _VECTORS_AT_ONCE: Final = 1 << 12
-OFFSET: Final = np.dtype("<u4")  # the type of a field that points to a vector, string or table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One field of a table: its slot in the schema, its dtype, and its alignment in bytes."""
-
-    slot: int
-    dtype: np.dtype[Any]
-    alignment: int
-
-
-def number_field(slot: int, dtype: str) -> Field:
-    """Describe a number, aligned to its size."""
-    kind = np.dtype(dtype)
-    return Field(slot=slot, dtype=kind, alignment=kind.itemsize)
-
-
-def offset_field(slot: int) -> Field:
-    """Describe a field that points to a vector, string or table."""
-    return Field(slot=slot, dtype=OFFSET, alignment=OFFSET.itemsize)
-
-
-def bytes_field(slot: int, size: int) -> Field:
-    """Describe a struct of ``size`` bytes, such as an id."""
-    return Field(slot=slot, dtype=np.dtype(("u1", (size,))), alignment=1)
 
 
 class TableLayout:
@@ -70,6 +45,8 @@ class TableLayout:
 
     Parameters
     ----------
+    names
+        The fields that all tables have; None for those of the schema.
     embedded
         Number of uint32 elements of a vector stored after each table (chunk coordinates), or
         None. It becomes the columns ``embedded_length`` and ``embedded``.
@@ -86,43 +63,45 @@ class TableLayout:
 
     __slots__ = ("dtype", "offsets", "vtable")
 
-    def __init__(self, fields: Mapping[str, Field], *, embedded: int | None = None) -> None:
-        names = ["vtable"]
+    def __init__(
+        self,
+        schema: TableSchema,
+        names: Iterable[str] | None = None,
+        *,
+        embedded: int | None = None,
+    ) -> None:
+        fields = {name: schema.fields[name] for name in (schema.fields if names is None else names)}
+        columns, offsets = ["vtable"], [0]
         formats: list[np.dtype[Any]] = [np.dtype("<i4")]
-        offsets = [0]
+        entries = [0] * (1 + max((field.slot for field in fields.values()), default=-1))
         pending, end = dict(fields), 4
         while pending:
             # The field that needs the least padding, the largest of equal ones.
-            name = min(
-                pending, key=lambda n: (-end % pending[n].alignment, -pending[n].dtype.itemsize)
-            )
+            name = min(pending, key=lambda n: (-end % pending[n].alignment, -pending[n].size))
             field = pending.pop(name)
             start = end + -end % field.alignment
-            names.append(name)
+            columns.append(name)
             formats.append(field.dtype)
             offsets.append(start)
-            end = start + field.dtype.itemsize
-        slots = 1 + max((field.slot for field in fields.values()), default=-1)
-        entries = [0] * slots
-        for name, start in zip(names[1:], offsets[1:], strict=True):
-            entries[fields[name].slot] = start
-        self.vtable = struct.pack(f"<{2 + slots}H", 4 + 2 * slots, end, *entries)
+            entries[field.slot] = start
+            end = start + field.size
+        self.vtable = struct.pack(f"<{2 + len(entries)}H", 4 + 2 * len(entries), end, *entries)
         if embedded is not None:
             end += -end % 4
-            names += ["embedded_length", "embedded"]
+            columns += ["embedded_length", "embedded"]
             formats += [OFFSET, np.dtype(("<u4", (embedded,)))]
             offsets += [end, end + 4]
             end += 4 + 4 * embedded
-        alignment = max(4, *(field.alignment for field in fields.values())) if fields else 4
+        alignment = max([4, *(field.alignment for field in fields.values())])
         self.dtype = np.dtype(
             {
-                "names": names,
+                "names": columns,
                 "formats": formats,
                 "offsets": offsets,
                 "itemsize": end + -end % alignment,
             }
         )
-        self.offsets = dict(zip(names, offsets, strict=True))
+        self.offsets = dict(zip(columns, offsets, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +199,13 @@ class Assembly:
         cells = raw.view(OFFSET)
         cells[0] = count
         return position, OffsetVector(cells=cells[1:], start=position + 4)
+
+    def table_vector(self, layout: TableLayout, count: int) -> tuple[int, Records]:
+        """Reserve a vector of offsets and the tables that they point to; return its position."""
+        position, cells = self.offset_vector(count)
+        tables = self.records(layout, count)
+        cells.point(slice(None), tables.positions)
+        return position, tables
 
     def offset_vectors(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], OffsetVector]:
         """Reserve a vector of offsets per row; return their positions and all cells."""
@@ -367,3 +353,41 @@ class OffsetVector:
         at = np.arange(len(self.cells), dtype=np.intp) if self.at is None else self.at
         chosen = at[rows]
         self.cells[chosen] = targets - (self.start + OFFSET.itemsize * chosen)
+
+
+# -- rows in the file of a TableWriter ----------------------------------------------------------
+
+
+def write_rows(
+    writer: TableWriter,
+    rows: NDArray[Any],
+    layout: TableLayout,
+    **targets: Sequence[int] | NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Write tables of one layout whose named fields point to handles; return their handles."""
+    vtable = writer.block(layout.vtable, alignment=2)
+    row_handles = row_handles_of(writer, rows)
+    point_rows(rows, row_handles, layout, vtable=vtable, **targets)
+    writer.block(rows.tobytes(), alignment=8)
+    return row_handles
+
+
+def row_handles_of(writer: TableWriter, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the handles of the rows that are written next."""
+    first, step = writer.handle_of(rows.nbytes, alignment=8), rows.dtype.itemsize
+    return first - step * np.arange(len(rows), dtype=np.int64)
+
+
+def point_rows(
+    rows: NDArray[Any],
+    row_handles: NDArray[np.int64],
+    layout: TableLayout,
+    *,
+    vtable: int,
+    **targets: Sequence[int] | NDArray[np.int64],
+) -> None:
+    """Set the offsets in tables, located by their handles, to the vtable and to ``targets``."""
+    rows["vtable"] = vtable - row_handles
+    for name, handles in targets.items():
+        at = row_handles - layout.offsets[name]
+        rows[name] = at - np.asarray(handles, dtype=np.int64)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 INLINE: Final = {
     "u8": struct.Struct("<B"),
@@ -28,15 +30,19 @@ INLINE: Final = {
 }
 """The packed form of a field inside its table, by kind."""
 
+OFFSET: Final = np.dtype("<u4")
+"""Type of a field that points to a vector, string or table."""
+
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One slot of a table: its number, kind, inline size and alignment."""
+    """One slot of a table: its number, kind, inline size and alignment, and its type in NumPy."""
 
     slot: int
     kind: str
     size: int
     alignment: int
+    dtype: np.dtype[Any]
 
 
 class TableSchema:
@@ -54,5 +60,6 @@ class TableSchema:
         self.fields: dict[str, FieldSpec] = {}
         for slot, (field_name, kind) in enumerate(fields.items()):
             size = INLINE[kind].size
-            alignment = 1 if kind.startswith("id") else size
-            self.fields[field_name] = FieldSpec(slot, kind, size, alignment)
+            is_id = kind.startswith("id")
+            dtype = np.dtype(("u1", (size,)) if is_id else INLINE[kind].format)
+            self.fields[field_name] = FieldSpec(slot, kind, size, 1 if is_id else size, dtype)
