@@ -15,12 +15,7 @@ from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
-from icechunk_format.spec.tables.bulk_writer import (
-    Assembly,
-    TableLayout,
-    bytes_field,
-    offset_field,
-)
+from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
 from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
 
 if TYPE_CHECKING:
@@ -140,33 +135,19 @@ def test_coordinates_out_of_order_are_sorted_once_each() -> None:
 def shared_log(*, chunk_lists: int, moves: int, same_node: bool) -> bytes:
     """Assemble a log whose arrays share one list of chunks, and whose moves share one path."""
     made = Assembly("the test log")
-    fields = {"id": bytes_field(0, 12)}
-    fields |= {name: offset_field(slot) for slot, name in enumerate(LISTS, start=1)}
-    fields |= {"updated_chunks": offset_field(7), "moved_nodes": offset_field(8)}
-    root = made.root(TableLayout(fields))
+    root = made.root(TableLayout(transaction_log.TRANSACTION_LOG))
     for name in LISTS:
         root.point(name, made.struct_vector(np.zeros((0, 8), dtype=np.uint8)))
-    at, cells = made.offset_vector(chunk_lists)
+    at, arrays = made.table_vector(TableLayout(transaction_log.UPDATED_CHUNKS), chunk_lists)
     root.point("updated_chunks", at)
-    arrays = made.records(
-        TableLayout({"node_id": bytes_field(0, 8), "chunks": offset_field(1)}), chunk_lists
-    )
-    cells.point(slice(None), arrays.positions)
     arrays.rows["node_id"][:, 0] = 0 if same_node else np.arange(chunk_lists)
-    at, cells = made.offset_vector(1)
+    layout = TableLayout(transaction_log._CHUNK_INDICES, embedded=100)
+    at, chunks = made.table_vector(layout, 1)
     arrays.point("chunks", np.full(chunk_lists, at))
-    layout = TableLayout({"coords": offset_field(0)}, embedded=100)
-    chunks = made.records(layout, 1)
-    cells.point(slice(None), chunks.positions)
     chunks.point("coords", chunks.positions + layout.offsets["embedded_length"])
     chunks.rows["embedded_length"] = 100
-    at, cells = made.offset_vector(moves)
+    at, tables = made.table_vector(TableLayout(transaction_log._MOVE), moves)
     root.point("moved_nodes", at)
-    tables = made.records(
-        TableLayout({"from": offset_field(0), "to": offset_field(1), "node_id": bytes_field(2, 8)}),
-        moves,
-    )
-    cells.point(slice(None), tables.positions)
     path = made.string("/" + "p" * 1000)
     tables.point("from", np.full(moves, path))
     tables.point("to", np.full(moves, path))

@@ -8,24 +8,15 @@ from typing import Any
 from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID
 
 from icechunk_format.spec.envelope import FileType, wrap
-from icechunk_format.spec.snapshot.file import NODE_SNAPSHOT, SNAPSHOT
-from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.spec.snapshot.decode_nodes import (
+    ARRAY_DATA,
+    DIMENSION_SHAPE_V2,
+    GROUP_DATA,
+    NODE_SNAPSHOT,
+)
+from icechunk_format.spec.snapshot.file import SNAPSHOT
+from icechunk_format.spec.snapshot.manifest_lists import MANIFEST_REF
 from icechunk_format.spec.tables.writer import TableWriter
-
-ARRAY_NODE_DATA = TableSchema(
-    "ArrayNodeData",
-    shape="offset",
-    dimension_names="offset",
-    manifests="offset",
-    shape_v2="offset",
-)
-GROUP_NODE_DATA = TableSchema("GroupNodeData")
-DIMENSION_NAME = TableSchema("DimensionName", name="offset")
-DIMENSION_SHAPE_V2 = TableSchema("DimensionShapeV2", array_length="u64", num_chunks="u32")
-MANIFEST_REF = TableSchema("ManifestRef", object_id="id12", extents="offset")
-MANIFEST_FILE = TableSchema(
-    "ManifestFileInfoV2", id="id12", size_bytes="u64", num_chunk_refs="u32", extra="offset"
-)
 
 
 def wrapped(writer: TableWriter, root: int, spec_version: int = 2) -> bytes:
@@ -58,7 +49,7 @@ def node_table(w: TableWriter, path: str = "/a", **changes: Any) -> int:
         "path": w.text(path),
         "user_data": w.blob(b"{}"),
         "node_data_type": 2,
-        "node_data": w.table(GROUP_NODE_DATA),
+        "node_data": w.table(GROUP_DATA),
     }
     return w.table(NODE_SNAPSHOT, **(fields | changes))
 
@@ -77,7 +68,7 @@ def with_array(spec_version: int = 2, **changes: Any) -> bytes:
             "shape_v2": w.offsets(dimensions),
         }
         fields |= {name: v(w) if callable(v) else v for name, v in changes.items()}
-        array = w.table(ARRAY_NODE_DATA, **fields)
+        array = w.table(ARRAY_DATA, **fields)
         return w.offsets([node_table(w, node_data_type=1, node_data=array)])
 
     return made(nodes=nodes, spec_version=spec_version)

@@ -6,7 +6,9 @@ from typing import Any
 
 from icechunk_format.spec.envelope import FileType, wrap
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import REF, REPO, SNAPSHOT_INFO, RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.file import REPO, RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.lists import REF
+from icechunk_format.spec.repo_info.stored_snapshots import SNAPSHOT_INFO
 from icechunk_format.spec.repo_info.updates import (
     REPO_STATUS,
     Availability,

@@ -18,9 +18,9 @@ from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.manifest import decode as manifest
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-from icechunk_format.spec.manifest.decode import ChunkRefSlot, Manifest, ManifestSlot
+from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.manifest.encode import encode
-from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout, bytes_field, offset_field
+from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,12 @@ def test_damaged_texts_fail_when_they_are_used() -> None:
 
 def test_lists_shared_by_arrays_to_multiply_memory_are_refused() -> None:
     made = Assembly("the test manifest")
-    root = made.root(TableLayout({"id": bytes_field(0, 12), "arrays": offset_field(1)}))
-    at, cells = made.offset_vector(50)
+    root = made.root(TableLayout(manifest.MANIFEST, ("id", "arrays")))
+    at, arrays = made.table_vector(TableLayout(manifest.ARRAY_MANIFEST), 50)
     root.point("arrays", at)
-    arrays = made.records(TableLayout({"node_id": bytes_field(0, 8), "refs": offset_field(1)}), 50)
-    cells.point(slice(None), arrays.positions)
-    at, cells = made.offset_vector(1)
+    layout = TableLayout(manifest.CHUNK_REF, ("index", "chunk_id"), embedded=500)
+    at, refs = made.table_vector(layout, 1)
     arrays.point("refs", np.full(50, at))
-    layout = TableLayout(
-        {"index": offset_field(ChunkRefSlot.INDEX), "chunk_id": bytes_field(4, 12)}, embedded=500
-    )
-    refs = made.records(layout, 1)
-    cells.point(slice(None), refs.positions)
     refs.point("index", refs.positions + layout.offsets["embedded_length"])
     refs.rows["embedded_length"] = 500
     with raises(FormatError, match="coordinates take more bytes", field="refs.index"):
@@ -85,26 +79,12 @@ def test_lists_shared_by_arrays_to_multiply_memory_are_refused() -> None:
 def test_texts_shared_to_multiply_memory_are_not_copied() -> None:
     # 5,000 references that take turns with two names of 100 kB: 500 MB when copied one by one.
     made = Assembly("the test manifest")
-    root = made.root(
-        TableLayout(
-            {"id": bytes_field(ManifestSlot.ID, 12), "arrays": offset_field(ManifestSlot.ARRAYS)}
-        )
-    )
-    arrays_at, arrays = made.offset_vector(1)
+    root = made.root(TableLayout(manifest.MANIFEST, ("id", "arrays")))
+    arrays_at, array = made.table_vector(TableLayout(manifest.ARRAY_MANIFEST), 1)
     root.point("arrays", arrays_at)
-    array = made.records(TableLayout({"node_id": bytes_field(0, 8), "refs": offset_field(1)}), 1)
-    arrays.point(slice(None), array.positions)
-    refs_at, cells = made.offset_vector(5000)
+    layout = TableLayout(manifest.CHUNK_REF, ("index", "location"), embedded=1)
+    refs_at, records = made.table_vector(layout, 5000)
     array.point("refs", refs_at)
-    layout = TableLayout(
-        {
-            "index": offset_field(ChunkRefSlot.INDEX),
-            "location": offset_field(ChunkRefSlot.LOCATION),
-        },
-        embedded=1,
-    )
-    records = made.records(layout, 5000)
-    cells.point(slice(None), records.positions)
     records.point("index", records.positions + layout.offsets["embedded_length"])
     records.rows["embedded_length"] = 1
     records.rows["embedded"] = np.arange(5000)[:, None]

@@ -17,7 +17,8 @@ from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import updates as repo_updates
-from icechunk_format.spec.repo_info.file import REPO, SNAPSHOT_INFO, RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.file import REPO, RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.stored_snapshots import SNAPSHOT_INFO
 from icechunk_format.spec.repo_info.updates import (
     Availability,
     RepoInitializedUpdate,

@@ -13,8 +13,7 @@ from helpers.raised import raises
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType, wrap
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import REF
-from icechunk_format.spec.repo_info.updates import UPDATE
+from icechunk_format.spec.repo_info.lists import REF, UPDATE
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM
 

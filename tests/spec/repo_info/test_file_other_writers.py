@@ -12,14 +12,9 @@ from helpers.raised import raises
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import updates as repo_updates
-from icechunk_format.spec.repo_info.file import REF, SNAPSHOT_INFO
-from icechunk_format.spec.repo_info.updates import (
-    REPO_STATUS,
-    UPDATE,
-    UnknownUpdate,
-    Update,
-    UpdateKind,
-)
+from icechunk_format.spec.repo_info.lists import REF, UPDATE
+from icechunk_format.spec.repo_info.stored_snapshots import SNAPSHOT_INFO
+from icechunk_format.spec.repo_info.updates import REPO_STATUS, UnknownUpdate, Update, UpdateKind
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.files.handmade_snapshots import ARRAY_NODE_DATA
 from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID, files_of, refs_of, small_snapshot
 from helpers.raised import raises
 from hypothesis import given, settings
@@ -23,8 +22,8 @@ from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.snapshot.decode_nodes import ARRAY_DATA, NODE_SNAPSHOT
 from icechunk_format.spec.snapshot.file import (
-    NODE_SNAPSHOT,
     SNAPSHOT,
     ArrayNode,
     ManifestFiles,
@@ -176,7 +175,7 @@ def test_each_flavour_has_its_lists(spec_version: int) -> None:
     for node in root.children("nodes", NODE_SNAPSHOT):
         if node.union_kind("node_data") == 2:
             continue
-        array = node.child("node_data", ARRAY_NODE_DATA)
+        array = node.child("node_data", ARRAY_DATA)
         assert array.has("shape")
         assert array.has("manifests")
         assert array.has("shape_v2") != is_v1

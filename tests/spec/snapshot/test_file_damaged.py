@@ -8,24 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers.damage.files import damaged_files
-from helpers.files.handmade_snapshots import (
-    ARRAY_NODE_DATA,
-    DIMENSION_NAME,
-    GROUP_NODE_DATA,
-    MANIFEST_FILE,
-    MANIFEST_REF,
-    made,
-    node_table,
-    refs_table,
-    with_array,
-)
+from helpers.files.handmade_snapshots import made, node_table, refs_table, with_array
 from helpers.files.small_snapshots import MANIFEST, small_snapshot
 from helpers.raised import raises
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.spec.envelope import FileType
 from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.file import NODE_SNAPSHOT
+from icechunk_format.spec.snapshot.decode_nodes import (
+    ARRAY_DATA,
+    DIMENSION_NAME,
+    GROUP_DATA,
+    NODE_SNAPSHOT,
+)
+from icechunk_format.spec.snapshot.manifest_lists import MANIFEST_FILE, MANIFEST_REF
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM
 
 if TYPE_CHECKING:
@@ -83,7 +79,7 @@ def test_contradictions_of_a_node_are_named(changes: dict[str, Any], field: str)
             "path": w.text("/a"),
             "user_data": w.blob(b"{}"),
             "node_data_type": 2,
-            "node_data": w.table(GROUP_NODE_DATA),
+            "node_data": w.table(GROUP_DATA),
         }
         return w.offsets([w.table(NODE_SNAPSHOT, **(fields | changes))])
 
@@ -169,7 +165,7 @@ def test_arrays_that_share_references_are_bounded() -> None:
         dimensions = w.offsets([])
         made_nodes = []
         for number in range(5_000):
-            array = w.table(ARRAY_NODE_DATA, shape=shape, manifests=refs, shape_v2=dimensions)
+            array = w.table(ARRAY_DATA, shape=shape, manifests=refs, shape_v2=dimensions)
             made_nodes.append(node_table(w, f"/{number}", node_data_type=1, node_data=array))
         return w.offsets(made_nodes)
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from helpers.files.handmade_snapshots import (
-    DIMENSION_NAME,
-    MANIFEST_FILE,
-    made,
-    node_table,
-    refs_table,
-    with_array,
-)
+from helpers.files.handmade_snapshots import made, node_table, refs_table, with_array
 from helpers.files.small_snapshots import MANIFEST
 
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.snapshot.decode_nodes import DIMENSION_NAME
+from icechunk_format.spec.snapshot.manifest_lists import MANIFEST_FILE
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM
 
 if TYPE_CHECKING:

@@ -18,17 +18,14 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
-from icechunk_format.spec.tables.bulk_writer import (
-    Assembly,
-    TableLayout,
-    bytes_field,
-    number_field,
-    offset_field,
-)
+from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
+from icechunk_format.spec.tables.schema import TableSchema
 
-# One row of the test table: coordinates, number (slot 1), text (slot 2), six bytes (slot 3).
+# One row of the test table: coordinates, number, text, id.
 Row = tuple[tuple[int, ...], int | None, str | None, bytes | None]
+ROOT = TableSchema("Root", rows="offset")
+ROW = TableSchema("Row", index="offset", number="u64", text="offset", raw="id8")
 u32 = st.integers(0, 2**32 - 1)
 
 
@@ -37,7 +34,7 @@ def rows_of(ndim: int) -> st.SearchStrategy[list[Row]]:
         st.tuples(*[u32] * ndim),
         st.none() | st.integers(1, 2**64 - 1),
         st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-        st.none() | st.binary(min_size=6, max_size=6),
+        st.none() | st.binary(min_size=8, max_size=8),
     )
     return st.lists(row, max_size=12)
 
@@ -58,7 +55,7 @@ def write_with_the_library(rows: list[Row]) -> bytes:
         if name is not None:
             builder.PrependUOffsetTRelativeSlot(2, name, 0)
         if raw is not None:
-            builder.Prep(1, 6)
+            builder.Prep(1, 8)
             for byte in reversed(raw):
                 builder.PrependByte(byte)
             builder.PrependStructSlot(3, builder.Offset(), 0)
@@ -74,12 +71,12 @@ def write_with_the_library(rows: list[Row]) -> bytes:
 
 
 def read_columns(payload: bytes) -> list[Row]:
-    (tables,) = VectorReader(payload).root().table_vectors(0, "rows")
-    coords = tables.matrix(0, "index", "<u4")
-    numbers = tables.scalars(1, "number", "<u8")
-    texts = tables.ranges(2, "text")
-    raws = tables.structs(3, "raw", 6)
-    has = [tables.has(slot, "field").tolist() for slot in range(4)]
+    (tables,) = VectorReader(payload).root(ROOT, "root").table_vectors("rows", ROW)
+    coords = tables.coordinates("index")
+    numbers = tables.column("number")
+    texts = tables.ranges("text")
+    raws = tables.column("raw")
+    has = [tables.has(name).tolist() for name in ROW.fields]
     return [
         (
             tuple(coords[i].tolist()),
@@ -115,26 +112,17 @@ def test_any_number_of_different_vtables_is_read(count: int, gap: int) -> None:
         body += struct.pack("<I", i + 7)
         rows.append(table_at)
     reader = VectorReader(bytes(body))
-    tables = reader.tables(np.array(rows * 2, dtype=np.int64), "rows")
-    assert tables.scalars(1, "number", "<u4").tolist() == [i + 7 for i in range(count)] * 2
-    assert not tables.has(0, "absent").any()
-
-
-LAYOUT_FIELDS = {
-    "number": number_field(1, "<u8"),
-    "raw": bytes_field(3, 6),
-    "index": offset_field(0),
-    "text": offset_field(2),
-}
+    schema = TableSchema("Other", absent="offset", number="u32")
+    tables = Tables(reader, np.array(rows * 2, dtype=np.int64), schema, "rows")
+    assert tables.column("number").tolist() == [i + 7 for i in range(count)] * 2
+    assert not tables.has("absent").any()
 
 
 def assemble(rows: list[tuple[tuple[int, ...], int, str, bytes]], ndim: int) -> bytes:
     made = Assembly("the test buffer")
-    root = made.root(TableLayout({"rows": offset_field(0)}))
-    at, cells = made.offset_vector(len(rows))
+    root = made.root(TableLayout(ROOT))
+    at, records = made.table_vector(TableLayout(ROW, embedded=ndim), len(rows))
     root.point("rows", at)
-    records = made.records(TableLayout(LAYOUT_FIELDS, embedded=ndim), len(rows))
-    cells.point(slice(None), records.positions)
     records.point("index", records.positions + records.layout.offsets["embedded_length"])
     records.rows["embedded_length"] = ndim
     if rows:
@@ -142,7 +130,7 @@ def assemble(rows: list[tuple[tuple[int, ...], int, str, bytes]], ndim: int) -> 
             len(rows), ndim
         )
         records.rows["number"] = np.array([r[1] for r in rows], dtype=np.uint64)
-        records.rows["raw"] = np.frombuffer(b"".join(r[3] for r in rows), np.uint8).reshape(-1, 6)
+        records.rows["raw"] = np.frombuffer(b"".join(r[3] for r in rows), np.uint8).reshape(-1, 8)
     texts = [r[2].encode() for r in rows]
     lengths = np.array([len(t) for t in texts], dtype=np.int64)
     records.point(
@@ -162,7 +150,7 @@ full_rows = st.integers(0, 4).flatmap(
                 st.tuples(*[u32] * ndim),
                 st.integers(0, 2**64 - 1),
                 st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
-                st.binary(min_size=6, max_size=6),
+                st.binary(min_size=8, max_size=8),
             ),
             max_size=9,
         ),
@@ -196,7 +184,7 @@ def test_the_library_reads_assembled_rows(case: tuple[int, list[Any]]) -> None:
         assert table.Get(number_types.Uint64Flags, number_at) == number
         assert table.String(table.Pos + table.Offset(8)).decode() == text
         raw_at = table.Pos + table.Offset(10)
-        assert payload[raw_at : raw_at + 6] == raw
+        assert payload[raw_at : raw_at + 8] == raw
     assert payload[4:8] == b"Ichk"
 
 
@@ -216,7 +204,7 @@ def test_neighbours_with_one_range_share_one_string() -> None:
 def test_a_buffer_beyond_the_limit_of_readers_is_refused() -> None:
     made = Assembly("manifest 'X'")
     with raises(InvalidInputError, found=3120000024, allowed=2147483647):
-        made.records(TableLayout(LAYOUT_FIELDS, embedded=3), 40_000_000)
+        made.records(TableLayout(ROW, embedded=3), 40_000_000)
 
 
 def test_sharing_cannot_hide_from_the_limit_of_readers() -> None:
@@ -239,23 +227,23 @@ def test_damage_only_gives_format_errors(rows: list[Row], data: st.DataObject) -
         read_columns(cut)
 
 
-def tables_over(payload: bytes, positions: list[int]) -> Tables:
-    return VectorReader(payload).tables(np.array(positions, dtype=np.int64), "rows")
+def tables_over(payload: bytes, positions: list[int], schema: TableSchema = ROW) -> Tables:
+    return Tables(VectorReader(payload), np.array(positions, dtype=np.int64), schema, "rows")
 
 
 def test_a_count_beyond_the_buffer_takes_no_memory() -> None:
     payload = struct.pack("<II4s", 8, 0, b"\xff\xff\xff\xff") + bytes(40)
     with raises(FormatError, field="rows", count=4294967295):
-        VectorReader(payload).tables_between(12, 4294967295, "rows")
+        VectorReader(payload).tables_between(12, 4294967295, ROW, "rows")
 
 
 def test_one_vector_shared_by_many_tables_is_refused() -> None:
     # vtable at 0, table at 8 with its index at 16: 1000 elements, and 100 tables that share it.
     payload = struct.pack("<4H", 6, 8, 4, 0) + struct.pack("<iI", 8, 4)
     payload += struct.pack("<I", 1000) + bytes(4000)
-    assert tables_over(payload, [8]).matrix(0, "index", "<u4").shape == (1, 1000)
+    assert tables_over(payload, [8]).coordinates("index").shape == (1, 1000)
     with raises(FormatError, field="rows.index", found=400_000, allowed=len(payload)):
-        tables_over(payload, [8] * 100).matrix(0, "index", "<u4")
+        tables_over(payload, [8] * 100).coordinates("index")
 
 
 def test_lists_that_claim_more_than_there_is_are_refused() -> None:
@@ -263,14 +251,14 @@ def test_lists_that_claim_more_than_there_is_are_refused() -> None:
     with raises(FormatError, field="ids", count=9):
         reader.struct_rows(0, 9, 8, "ids")
     with raises(FormatError, field="rows", count=17):
-        reader.tables_between(0, 17, "rows")
+        reader.tables_between(0, 17, ROW, "rows")
     with raises(FormatError, match="a vtable has an impossible size", field="root"):
-        reader.root()
+        reader.root(ROOT, "root")
     # vtable at 0, table at 8 with its list at 16 of 200 offsets, listed three times.
     payload = struct.pack("<4H", 6, 8, 4, 0) + struct.pack("<iI", 8, 4)
     payload += struct.pack("<I", 200) + bytes(800)
-    with raises(FormatError, field="lists"):
-        tables_over(payload, [8] * 3).table_vectors(0, "lists")
+    with raises(FormatError, field="rows"):
+        tables_over(payload, [8] * 3, ROOT).table_vectors("rows", ROW)
 
 
 def test_vectors_of_unequal_length_are_named() -> None:
@@ -285,7 +273,7 @@ def test_vectors_of_unequal_length_are_named() -> None:
 def test_a_missing_required_field_is_named() -> None:
     payload = struct.pack("<2H", 4, 4) + struct.pack("<i", 4)
     with raises(FormatError, field="rows.index", missing="index"):
-        tables_over(payload, [4]).matrix(0, "index", "<u4")
+        tables_over(payload, [4]).coordinates("index")
 
 
 @settings(deadline=None)

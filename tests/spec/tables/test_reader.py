@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 from flatbuffers import number_types
 from flatbuffers.table import Table as RuntimeTable
-from helpers.files import handmade_snapshots
 from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.spec import transaction_log
+from icechunk_format.spec.manifest import decode as manifest
 from icechunk_format.spec.repo_info import file as repo_info
+from icechunk_format.spec.repo_info import lists, stored_snapshots
 from icechunk_format.spec.repo_info import updates as repo_updates
+from icechunk_format.spec.snapshot import decode_nodes, manifest_lists
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.tables.reader import Table, read_root
 from icechunk_format.spec.tables.schema import TableSchema
@@ -379,9 +382,12 @@ def declared_tables() -> dict[str, dict[str, str]]:
 
 
 def python_schemas() -> list[TableSchema]:
-    modules = (metadata_items, repo_info, repo_updates, snapshot, handmade_snapshots)
+    modules = (
+        *(metadata_items, repo_info, repo_updates, lists, stored_snapshots),
+        *(snapshot, decode_nodes, manifest_lists, manifest, transaction_log),
+    )
     schemas = [v for m in modules for v in vars(m).values() if isinstance(v, TableSchema)]
-    return [*schemas, *repo_updates._SCHEMAS.values()]
+    return [*dict.fromkeys(schemas), *repo_updates._SCHEMAS.values()]
 
 
 @pytest.mark.parametrize("schema", python_schemas(), ids=lambda schema: schema.name)
