@@ -7,14 +7,13 @@ Rules of this file
 1. NumPy gathers read the manifest refs of all arrays of a snapshot; `snapshot.nodes` slices them by
    array, and `encode_nodes` writes them.
 2. Extents without ranges mean the whole grid, as for existing readers.
-3. The list of files is written as one block of bytes.
+3. The tables of the list of files are written as one block of bytes.
 
 Specification: ``ManifestRef``, ``ManifestFileInfo`` and ``ManifestFileInfoV2`` of ``snapshot.fbs``.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
+from icechunk_format.spec.tables.bulk_writer import TableLayout, write_rows
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, ragged_rows, starts_of
 from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
@@ -44,17 +44,7 @@ MANIFEST_REF = TableSchema("ManifestRef", object_id="id12", extents="offset")
 MANIFEST_FILE = TableSchema(
     "ManifestFileInfoV2", id="id12", size_bytes="u64", num_chunk_refs="u32", extra="offset"
 )
-# A row is a table that contains all its fields. A vtable records its own size, the size of the
-# table, then the offset of each slot.
-_V2_FILE = np.dtype(
-    {
-        "names": ["vtable", "num_chunk_refs", "size_bytes", "id"],
-        "formats": ["<i4", "<u4", "<u8", ("u1", (_ID,))],
-        "offsets": [0, 4, 8, 16],
-        "itemsize": 32,
-    }
-)
-_V2_FILE_VTABLE = struct.pack("<HHHHH", 10, 28, 16, 8, 4)
+_V2_FILE = TableLayout(MANIFEST_FILE, ("id", "size_bytes", "num_chunk_refs"))
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -269,44 +259,20 @@ def read_manifest_files(root: Table) -> ManifestFiles:
 
 def write_manifest_files_v1(writer: TableWriter, files: ManifestFiles) -> int:
     """Write the list of spec version 1; return its handle."""
-    rows = np.zeros(len(files), dtype=_V1_FILE)
-    for name in ("id", "size_bytes", "num_chunk_refs"):
-        rows[name] = files.ids if name == "id" else getattr(files, name)
+    rows = _rows(files, _V1_FILE)
     return writer.records(rows.tobytes(), count=len(rows), alignment=8)
 
 
 def write_manifest_files_v2(writer: TableWriter, files: ManifestFiles) -> int:
     """Write the list of spec version 2; return its handle."""
-    rows = np.zeros(len(files), dtype=_V2_FILE)
+    if not len(files):
+        return writer.offsets(())
+    return writer.offsets(write_rows(writer, _rows(files, _V2_FILE.dtype), _V2_FILE))
+
+
+def _rows(files: ManifestFiles, dtype: np.dtype[Any]) -> NDArray[Any]:
+    rows = np.zeros(len(files), dtype=dtype)
     rows["id"] = files.ids
     rows["size_bytes"] = files.size_bytes
     rows["num_chunk_refs"] = files.num_chunk_refs
-    return _write_block(writer, _V2_FILE_VTABLE, rows)
-
-
-def _write_block(writer: TableWriter, vtable: bytes, rows: NDArray[Any]) -> int:
-    """Write tables of one layout and the vector that lists them as one block.
-
-    The block is the vector, the shared vtable, padding to 8 bytes, and the tables.
-    """
-    count = len(rows)
-    if not count:
-        return writer.offsets(())
-    vtable_at = 4 + 4 * count
-    tables_at = vtable_at + len(vtable)
-    padding = -tables_at % 8
-    positions = tables_at + padding + rows.dtype.itemsize * np.arange(count, dtype=np.int64)
-    rows["vtable"] = positions - vtable_at
-    offsets = positions - (4 + 4 * np.arange(count, dtype=np.int64))
-    return writer.block(
-        b"".join(
-            (
-                struct.pack("<I", count),
-                offsets.astype("<u4").tobytes(),
-                vtable,
-                bytes(padding),
-                rows.tobytes(),
-            )
-        ),
-        alignment=8,
-    )
+    return rows
