@@ -58,6 +58,7 @@ TRANSACTION_LOG: Final = TableSchema(
     **dict.fromkeys(NODE_LISTS, "offset"),
     updated_chunks="offset",
     moved_nodes="offset",
+    extra="offset",
 )
 UPDATED_CHUNKS: Final = TableSchema("ArrayUpdatedChunks", node_id="id8", chunks="offset")
 _CHUNK_INDICES: Final = TableSchema("ChunkIndices", coords="offset")
@@ -304,7 +305,7 @@ def _assemble(
             "upgrade the repository to version 2 first",
             spec_version=spec_version,
         )
-    fields = [name for name in TRANSACTION_LOG.fields if has_moves or name != "moved_nodes"]
+    fields = ["id", *NODE_LISTS, "updated_chunks", *(["moved_nodes"] if has_moves else [])]
     root = made.root(TableLayout(TRANSACTION_LOG, fields))
     root.rows["id"] = np.frombuffer(log.id.raw, dtype=np.uint8)
     for name in NODE_LISTS:

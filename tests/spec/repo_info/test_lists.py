@@ -14,7 +14,6 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import backup_name
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import lists as repo_lists
-from icechunk_format.spec.repo_info import stored_snapshots
 from icechunk_format.spec.repo_info import updates as repo_updates
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import (
@@ -72,7 +71,7 @@ def one_by_one(monkeypatch):
     """Return a function that switches reading and writing in bulk off."""
 
     def switch() -> None:
-        for module in (repo_lists, repo_info, repo_updates, stored_snapshots):
+        for module in (repo_lists, repo_updates):
             monkeypatch.setattr(module, "MIN_ROWS", 10**9)
 
     return switch
@@ -101,8 +100,7 @@ def test_both_ways_say_the_same(seed, one_by_one):
 def test_files_of_single_tables_are_read_in_bulk(monkeypatch):
     repo = state(99)
     with monkeypatch.context() as patched:
-        for module in (repo_lists, repo_info, repo_updates, stored_snapshots):
-            patched.setattr(module, "MIN_ROWS", 10**9)
+        patched.setattr(repo_updates, "MIN_ROWS", 10**9)
         singly = repo_info.encode(repo)
     assert repo_info.decode(singly) == repo
 

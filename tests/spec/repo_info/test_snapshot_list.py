@@ -15,7 +15,7 @@ from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import stored_snapshots
+from icechunk_format.spec.repo_info import lists
 from icechunk_format.spec.repo_info.file import REPO, RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList, with_snapshot
 from icechunk_format.spec.repo_info.updates import RepoStatus
@@ -129,9 +129,9 @@ def test_what_cannot_be_written_is_refused_as_ever(wrong):
         info = replace(info, parent_id=SnapshotId(b"p" * 12))
     else:
         info = replace(info, flushed_at=2**64)
-    grown = replace(repo, snapshots=with_snapshot(read_again(repo).snapshots, info))
+    held = read_again(repo).snapshots
     with pytest.raises(InvalidInputError, match="does not list" if wrong == "parent" else "fit"):
-        repo_info.encode(grown)
+        with_snapshot(held, info)
 
 
 def test_items_out_of_order_and_lists_out_of_order(monkeypatch):
@@ -140,11 +140,10 @@ def test_items_out_of_order_and_lists_out_of_order(monkeypatch):
     first = next(iter(repo.snapshots))
     items = MetadataItems(items=(("b", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4")))
     odd = replace(repo.snapshots[first], metadata_items=items, pruned_ancestor_tx_logs=())
+    data = repo_info.encode(replace(repo, snapshots={**repo.snapshots, first: odd}))
+    data = arranged(data, random.Random(5).sample(range(40), 40))
     with monkeypatch.context() as singly:
-        for module in (repo_info, stored_snapshots):
-            singly.setattr(module, "MIN_ROWS", 10**9)
-        data = repo_info.encode(replace(repo, snapshots={**repo.snapshots, first: odd}))
-        data = arranged(data, random.Random(5).sample(range(40), 40))
+        singly.setattr(lists, "MIN_ROWS", 10**9)
         wanted = repo_info.decode(data)
     found = repo_info.decode(data)
     assert isinstance(found.snapshots, SnapshotList)
@@ -163,8 +162,7 @@ def test_an_id_that_is_listed_twice(monkeypatch):
         FormatError, match="1 ids are listed twice", object_key="repo", field="snapshots"
     ) as in_bulk:
         repo_info.decode(data)
-    for module in (repo_info, stored_snapshots):
-        monkeypatch.setattr(module, "MIN_ROWS", 10**9)
+    monkeypatch.setattr(lists, "MIN_ROWS", 10**9)
     with pytest.raises(FormatError) as singly:
         repo_info.decode(data)
     assert str(in_bulk.value) == str(singly.value)

@@ -12,7 +12,7 @@ from spec.repo_info.test_snapshot_list import history
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import lists, stored_snapshots
+from icechunk_format.spec.repo_info import lists
 from icechunk_format.spec.repo_info.file import REPO
 from icechunk_format.spec.repo_info.updates import NewCommitUpdate, Update
 from icechunk_format.spec.tables.reader import read_root
@@ -40,8 +40,7 @@ def payload() -> bytes:
 def outcome(payload: bytes, monkeypatch: pytest.MonkeyPatch, min_rows: int) -> object:
     data = wrap(payload, file_type=FileType.REPO_INFO, spec_version=2, level=1)
     with monkeypatch.context() as patched:
-        for module in (repo_info, stored_snapshots, lists):
-            patched.setattr(module, "MIN_ROWS", min_rows)
+        patched.setattr(lists, "MIN_ROWS", min_rows)
         try:
             return repo_info.decode(data)
         except FormatError as error:

@@ -356,6 +356,7 @@ UNIONS = {"NodeData", "UpdateType"}
 NUMBERS = {
     "uint8": "u8",
     "RepoAvailability": "u8",
+    "NodeType": "u8",
     "bool": "bool",
     "uint16": "u16",
     "uint32": "u32",

@@ -44,8 +44,9 @@ MANIFEST: Final = TableSchema(
     arrays="offset",
     location_dictionary="offset",
     compression_algorithm="u8",
+    extra="offset",
 )
-ARRAY_MANIFEST: Final = TableSchema("ArrayManifest", node_id="id8", refs="offset")
+ARRAY_MANIFEST: Final = TableSchema("ArrayManifest", node_id="id8", refs="offset", extra="offset")
 CHUNK_REF: Final = TableSchema(
     "ChunkRef",
     index="offset",
@@ -57,6 +58,7 @@ CHUNK_REF: Final = TableSchema(
     checksum_etag="offset",
     checksum_last_modified="u32",
     compressed_location="offset",
+    extra="offset",
 )
 
 

@@ -14,9 +14,9 @@ Specification: "Repo Info File", schema ``repo.fbs`` (slot 5 of SnapshotInfo is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap, wrap
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.lists import MIN_ROWS, REF, read_refs, write_refs
-from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotList, list_of
+from icechunk_format.spec.repo_info.lists import REF, read_in_bulk, read_refs, write_refs
+from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotList, list_of, unlisted
 from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotIds, SnapshotInfo
 from icechunk_format.spec.repo_info.stored_snapshots import (
     SNAPSHOT_INFO,
@@ -109,22 +109,27 @@ def _read_snapshot_infos(
     root: Table, spec_version: int
 ) -> tuple[Mapping[SnapshotId, SnapshotInfo], Sequence[SnapshotId]]:
     """Return all snapshots, sorted by id, and their ids in stored order."""
-    found = read_snapshots(root, spec_version)
-    if found is None:
-        tables = list(root.children("snapshots", SNAPSHOT_INFO))
-        ids = [SnapshotId(table.raw_id("id")) for table in tables]
-        infos = [
-            _read_snapshot_info(table, snapshot_id, ids, spec_version)
-            for snapshot_id, table in zip(ids, tables, strict=True)
-        ]
-        infos.sort(key=attrgetter("id.raw"))
-        snapshots = {info.id: info for info in infos}
-        _check_distinct(root, len(ids) - len(snapshots))
-        return snapshots, ids
-    columns, stored_ids = found
-    keys = id_keys(columns.ids)
-    _check_distinct(root, int((keys[1:] == keys[:-1]).sum()))
-    return SnapshotList(columns), stored_ids
+    found = read_in_bulk(
+        root,
+        "snapshots",
+        SNAPSHOT_INFO,
+        lambda tables: read_snapshots(tables, spec_version, root.object_key),
+    )
+    if found is not None:
+        columns, stored_ids = found
+        keys = id_keys(columns.ids)
+        _check_distinct(root, int((keys[1:] == keys[:-1]).sum()))
+        return SnapshotList(columns), stored_ids
+    tables = list(root.children("snapshots", SNAPSHOT_INFO))
+    ids = [SnapshotId(table.raw_id("id")) for table in tables]
+    infos = [
+        _read_snapshot_info(table, snapshot_id, ids, spec_version)
+        for snapshot_id, table in zip(ids, tables, strict=True)
+    ]
+    infos.sort(key=attrgetter("id.raw"))
+    snapshots = {info.id: info for info in infos}
+    _check_distinct(root, len(ids) - len(snapshots))
+    return snapshots, ids
 
 
 def _check_distinct(root: Table, repeated: int) -> None:
@@ -156,7 +161,7 @@ def _read_snapshot_info(
 
 
 def _read_refs(root: Table, field_name: str, ids: Sequence[SnapshotId]) -> dict[str, SnapshotId]:
-    found = read_refs(root, field_name)
+    found = read_in_bulk(root, field_name, REF, read_refs)
     if found is not None:
         names, indices = found
         if max(indices) < len(ids) and len(set(names)) == len(names):
@@ -186,14 +191,13 @@ def encode(repo: RepoInfo) -> bytes:
     backup, which the format reserves for older ones.
     """
     writer = TableWriter()
-    listed, infos = _rows_to_write(repo)
-    rows_of = listed.rows_of if listed else _row_lookup(infos)
+    listed = _listed(repo)
     updates, repo_before_updates = _writable_log(repo)
     root = writer.table(
         REPO,
-        snapshots=_write_snapshot_infos(writer, repo, listed, infos, rows_of),
-        tags=_write_refs(writer, repo.tags, rows_of),
-        branches=_write_refs(writer, repo.branches, rows_of),
+        snapshots=writer.offsets(write_snapshots(writer, listed.columns)),
+        tags=_write_refs(writer, repo.tags, listed),
+        branches=_write_refs(writer, repo.branches, listed),
         deleted_tags=writer.offsets([writer.text(name) for name in sorted(repo.deleted_tags)]),
         status=write_status(writer, repo.status),
         metadata=write_items(writer, repo.metadata_items, spec_version=repo.spec_version),
@@ -237,70 +241,21 @@ def _writable_log(repo: RepoInfo) -> tuple[tuple[Update, ...], str | None]:
     return updates, repo.repo_before_updates
 
 
-def _rows_to_write(repo: RepoInfo) -> tuple[SnapshotList | None, Sequence[SnapshotInfo]]:
-    """Return the snapshots as columns, or else as objects sorted by id."""
+def _listed(repo: RepoInfo) -> SnapshotList:
+    """Return the snapshots as columns of the spec version."""
     held = repo.snapshots
     if isinstance(held, SnapshotList) and held.columns.spec_version == repo.spec_version:
-        return held, ()
-    infos = sorted(held.values(), key=attrgetter("id.raw"))
-    return (list_of(infos, repo.spec_version) if len(infos) >= MIN_ROWS else None), infos
+        return held
+    return list_of(sorted(held.values(), key=attrgetter("id.raw")), repo.spec_version)
 
 
-_Lookup: TypeAlias = Callable[[Sequence[SnapshotId]], list[int]]
-
-
-def _row_lookup(infos: Sequence[SnapshotInfo]) -> _Lookup:
-    rows = {info.id: row for row, info in enumerate(infos)}
-    return lambda ids: [rows.get(snapshot_id, NONE) for snapshot_id in ids]
-
-
-def _rows(rows_of: _Lookup, named: Mapping[str, SnapshotId]) -> list[int]:
-    """Return the rows of snapshots; the keys name their referrers in messages."""
-    rows = rows_of(list(named.values()))
-    for (of, snapshot_id), row in zip(named.items(), rows, strict=True):
-        if row < 0:
-            raise InvalidInputError(
-                f"{of} refers to snapshot {snapshot_id}, which the repository does not list",
-                found=str(snapshot_id),
-                allowed="a listed snapshot",
-            )
-    return rows
-
-
-def _write_snapshot_infos(
-    writer: TableWriter,
-    repo: RepoInfo,
-    listed: SnapshotList | None,
-    infos: Sequence[SnapshotInfo],
-    rows_of: _Lookup,
-) -> int:
-    if listed is None:
-        return writer.offsets([_write_snapshot_info(writer, repo, i, rows_of) for i in infos])
-    return writer.offsets(write_snapshots(writer, listed.columns))
-
-
-def _write_snapshot_info(
-    writer: TableWriter, repo: RepoInfo, info: SnapshotInfo, rows_of: _Lookup
-) -> int:
-    pruned, parent = info.pruned_ancestor_tx_logs, info.parent_id
-    return writer.table(
-        SNAPSHOT_INFO,
-        id=info.id.raw,
-        parent_offset=(
-            NONE if parent is None else _rows(rows_of, {f"snapshot {info.id}": parent})[0]
-        ),
-        flushed_at=info.flushed_at,
-        message=writer.text(info.message),
-        metadata=write_items(writer, info.metadata_items, spec_version=repo.spec_version),
-        pruned_ancestor_tx_logs=(
-            writer.records(b"".join(i.raw for i in pruned), count=len(pruned)) if pruned else None
-        ),
-    )
-
-
-def _write_refs(writer: TableWriter, refs: Mapping[str, SnapshotId], rows_of: _Lookup) -> int:
+def _write_refs(writer: TableWriter, refs: Mapping[str, SnapshotId], listed: SnapshotList) -> int:
     names = sorted(refs)
-    rows = _rows(rows_of, {f"ref {name!r}": refs[name] for name in names})
+    ids = [refs[name] for name in names]
+    rows = listed.rows_of(ids)
+    for name, snapshot_id, row in zip(names, ids, rows, strict=True):
+        if row == NONE:
+            raise unlisted(f"ref {name!r}", snapshot_id)
     return writer.offsets(write_refs(writer, names, rows))
 
 

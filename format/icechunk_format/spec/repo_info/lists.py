@@ -7,18 +7,17 @@ Rules of this file
 ------------------
 1. Only common rows are handled: refs, and log entries of commits. The caller reads and writes other
    rows one at a time. Snapshots are in `snapshot_list`.
-2. None is returned for a list with any fault. The caller then reads it table by table, which
-   locates the first fault.
-3. Memory is bounded by the file: None is also returned if rows share strings so often that copies
-   would take several times its size.
+2. A list with any fault is read again table by table, which locates the first fault.
+3. Memory is bounded by the file: so is a list whose rows share strings so often that copies would
+   take several times its size.
 
 Specification: "Repo Info File", tables ``Ref``, ``Update`` and ``NewCommitUpdate``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +39,8 @@ from icechunk_format.spec.tables.writer import TableWriter
 _MAX_SHARING: Final = 4
 MIN_ROWS: Final = 16
 """Shorter lists are faster table by table."""
+
+_T = TypeVar("_T")
 
 REF: Final = TableSchema("Ref", name="offset", snapshot_index="u32")
 UPDATE: Final = TableSchema(
@@ -64,67 +65,63 @@ Commit: TypeAlias = tuple[str, SnapshotId, int, str]
 """A log entry of a commit with a backup: branch, snapshot, timestamp and backup."""
 
 
-def read_commits(root: Table, kind: int) -> list[Commit | None] | None:
-    """Read the log entries of commits; entries of other kinds are None.
+def read_in_bulk(
+    root: Table, field_name: str, schema: TableSchema, read: Callable[[Tables], _T]
+) -> _T | None:
+    """Read a vector of tables; None if the caller must read them one by one.
 
-    Returns None instead of a list if the caller must read the entries one by one.
+    ``read`` raises FormatError for a list with any fault.
     """
-    span = root.vector("latest_updates", 4)
-    if span is None or span[1] < MIN_ROWS:
-        return None
-    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
-    try:
-        updates = reader.tables_between(*span, UPDATE, "latest_updates")
-        is_commit = updates.column("update_type_type") == kind
-        is_commit &= updates.has("backup_path")
-        rows = np.flatnonzero(is_commit)
-        targets = updates.targets("update_type")[rows]
-        commits = Tables(reader, targets, _NEW_COMMIT, "latest_updates.update_type")
-        commits.require("branch", "new_snap_id")
-        branches = texts_of(reader, commits.ranges("branch"))
-        raw_ids = commits.column("new_snap_id").tobytes()
-        backups = texts_of(reader, updates.ranges("backup_path").take(rows))
-        updated_at = updates.column("updated_at")[rows]
-    except FormatError:
-        return None
-    if branches is None or backups is None:
-        return None
-    found: list[Commit | None] = [None] * len(is_commit)
-    entries = zip(branches, SnapshotId.many(raw_ids), updated_at.tolist(), backups, strict=True)
-    for row, entry in zip(rows.tolist(), entries, strict=True):
-        found[row] = entry
-    return found
-
-
-def read_refs(root: Table, field_name: str) -> tuple[list[str], list[int]] | None:
-    """Read names and unchecked indices of refs; None if the caller must read them one by one."""
     span = root.vector(field_name, 4)
     if span is None or span[1] < MIN_ROWS:
         return None
     reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
     try:
-        tables = reader.tables_between(*span, REF, field_name)
-        tables.require("name")
-        names = texts_of(reader, tables.ranges("name"))
-        indices = tables.column("snapshot_index")
+        return read(reader.tables_between(*span, schema, field_name))
     except FormatError:
         return None
-    return None if names is None else (names, indices.tolist())
 
 
-def is_shared_too_often(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> bool:
-    """Return True if copies of ranges would take several times the size of the file (rule 3)."""
-    return int(ranges.lengths.sum()) * element_size > _MAX_SHARING * reader.data.size
+def read_commits(updates: Tables, kind: int) -> list[Commit | None]:
+    """Read the log entries of commits; entries of other kinds are None."""
+    is_commit = updates.column("update_type_type") == kind
+    is_commit &= updates.has("backup_path")
+    rows = np.flatnonzero(is_commit)
+    targets = updates.targets("update_type")[rows]
+    commits = Tables(updates.r, targets, _NEW_COMMIT, "latest_updates.update_type")
+    commits.require("branch", "new_snap_id")
+    entries = zip(
+        texts_of(updates.r, commits.ranges("branch")),
+        SnapshotId.many(commits.column("new_snap_id").tobytes()),
+        updates.column("updated_at")[rows].tolist(),
+        texts_of(updates.r, updates.ranges("backup_path").take(rows)),
+        strict=True,
+    )
+    found: list[Commit | None] = [None] * len(is_commit)
+    for row, entry in zip(rows.tolist(), entries, strict=True):
+        found[row] = entry
+    return found
 
 
-def texts_of(reader: VectorReader, ranges: Ranges) -> list[str] | None:
-    """Return strings; None if any is not UTF-8 or they are shared too often (rule 3)."""
-    if is_shared_too_often(reader, ranges):
-        return None
+def read_refs(refs: Tables) -> tuple[list[str], list[int]]:
+    """Read names and unchecked indices of refs."""
+    refs.require("name")
+    return texts_of(refs.r, refs.ranges("name")), refs.column("snapshot_index").tolist()
+
+
+def check_sharing(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> None:
+    """Raise FormatError if copies of ranges would take several times the size of the file."""
+    if int(ranges.lengths.sum()) * element_size > _MAX_SHARING * reader.data.size:
+        reader.fail("the file refers to the same bytes too many times", "repo")
+
+
+def texts_of(reader: VectorReader, ranges: Ranges) -> list[str]:
+    """Return strings; FormatError if any is not UTF-8 or they are shared too often (rule 3)."""
+    check_sharing(reader, ranges)
     try:
         return cut_texts(reader.data, ranges.starts, ranges.starts + ranges.lengths)
     except UnicodeDecodeError:
-        return None
+        reader.fail("a text is not UTF-8", "repo")
 
 
 def write_refs(

@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.frozen_values import frozen_values
 from icechunk_format.spec.id_columns import id_keys, rows_of_ids
 from icechunk_format.spec.ids import SnapshotId
@@ -34,7 +35,7 @@ from icechunk_format.spec.repo_info.state import (
     broken_line,
 )
 from icechunk_format.spec.tables.byte_ranges import starts_of
-from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges
+from icechunk_format.spec.tables.writer import encoded_text, pack_blobs, pack_ranges
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 # Objects are made singly up to this many, then for all rows together, which is far cheaper per row.
@@ -229,27 +230,47 @@ def with_logs(
 # -- from objects ----------------------------------------------------------------------------------
 
 
-def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | None:
+def unlisted(of: str, snapshot_id: SnapshotId) -> InvalidInputError:
+    """Return the error for a snapshot that something refers to, but that does not exist."""
+    return InvalidInputError(
+        f"{of} refers to snapshot {snapshot_id}, which the repository does not list",
+        found=str(snapshot_id),
+        allowed="a listed snapshot",
+    )
+
+
+def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList:
     """Build a list from snapshots that are sorted by id.
 
-    Returns None if a parent is not among them or a number does not fit: writing them one at a time
-    then locates the first fault. Metadata is translated to the spec version.
+    Metadata is translated to the spec version. Raises InvalidInputError if a parent is not among
+    the snapshots, or a value does not fit.
     """
     rows = {info.id.raw: row for row, info in enumerate(infos)}
     raw = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, SnapshotId.SIZE)
     items = [info.metadata_items.in_version(spec_version).items for info in infos]
     names = tuple(sorted({name for each in items for name, _ in each}))
     numbers = {name: number for number, name in enumerate(names)}
+    parents = []
+    for info in infos:
+        above = info.parent_id
+        if above is not None and above.raw not in rows:
+            raise unlisted(f"snapshot {info.id}", above)
+        parents.append(NONE if above is None else rows[above.raw])
+    times = [info.flushed_at for info in infos]
     try:
-        parents = [NONE if info.parent_id is None else rows[info.parent_id.raw] for info in infos]
-        flushed_at = np.array([info.flushed_at for info in infos], dtype=np.uint64)
-        messages = [info.message.encode() for info in infos]
-    except (KeyError, OverflowError, UnicodeEncodeError):
-        return None
+        flushed_at = np.array(times, dtype=np.uint64)
+    except OverflowError as error:
+        raise InvalidInputError(
+            f"flushed_at of SnapshotInfo does not fit into 64 bits, found {min(times)} to "
+            f"{max(times)}",
+            found=(min(times), max(times)),
+            allowed=(0, 2**64 - 1),
+        ) from error
+    messages = [encoded_text(info.message) for info in infos]
     texts, heads = pack_blobs([*messages, *(value for each in items for _, value in each)])
     logs = [SnapshotIds.of(info.pruned_ancestor_tx_logs).raw for info in infos]
     counts = np.array([*map(len, logs)], dtype=np.int64)
-    ids = np.concatenate(logs).reshape(-1)
+    ids = np.concatenate([raw[:0], *logs]).reshape(-1)
     texts, pruned = with_logs(texts, ids, starts_of(counts) * SnapshotId.SIZE, counts)
     return SnapshotList(
         SnapshotColumns(
@@ -272,26 +293,21 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList | 
 def with_snapshot(
     snapshots: Mapping[SnapshotId, SnapshotInfo], info: SnapshotInfo
 ) -> Mapping[SnapshotId, SnapshotInfo]:
-    """Add a snapshot; a ``SnapshotList`` is returned for a ``SnapshotList`` if possible."""
-    if isinstance(snapshots, SnapshotList):
-        grown = _inserted(snapshots, info)
-        if grown is not None:
-            return grown
-    return {**snapshots, info.id: info}
-
-
-def _inserted(snapshots: SnapshotList, info: SnapshotInfo) -> SnapshotList | None:
+    """Add a snapshot; a ``SnapshotList`` stays one."""
+    if not isinstance(snapshots, SnapshotList):
+        return {**snapshots, info.id: info}
     held = snapshots.columns
-    parents_row = [] if info.parent_id is None else snapshots.rows_of([info.parent_id])
+    parents_row = NONE
+    if info.parent_id is not None:
+        [parents_row] = snapshots.rows_of([info.parent_id])
+        if parents_row == NONE:
+            raise unlisted(f"snapshot {info.id}", info.parent_id)
     # The parent is not in this list of one, so the row is made as a root.
-    alone = list_of([replace(info, parent_id=None)], held.spec_version)
-    if NONE in parents_row or alone is None:
-        return None
-    one = alone.columns
+    one = list_of([replace(info, parent_id=None)], held.spec_version).columns
     at = int(np.searchsorted(id_keys(held.ids), id_keys(one.ids))[0])
     first_item = int(held.item_counts[:at].sum())
     names = tuple(sorted({*held.names, *one.names}))
-    parents = np.insert(held.parents, at, parents_row or NONE)
+    parents = np.insert(held.parents, at, parents_row)
     parents += parents >= at
     shift = held.texts.size
     return SnapshotList(

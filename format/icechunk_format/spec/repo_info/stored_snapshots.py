@@ -1,7 +1,7 @@
 """Reads and writes the snapshots of the repo info file in bulk, as columns.
 
-Reading returns None for a list with any fault, by rules 2 and 3 of `lists`. All strings are checked
-when the file is read.
+Reading raises FormatError for a list with any fault, by rules 2 and 3 of `lists`. All strings are
+checked when the file is read.
 
 Specification: "Repo Info File", table ``SnapshotInfo``.
 """
@@ -13,16 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.errors import FormatError
 from icechunk_format.spec.id_columns import id_keys
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.lists import MIN_ROWS, is_shared_too_often, texts_of
+from icechunk_format.spec.repo_info.lists import check_sharing, texts_of
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotColumns, with_logs
 from icechunk_format.spec.repo_info.state import SnapshotIds
-from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
+from icechunk_format.spec.tables.bulk_reader import Ranges, Tables, VectorReader
 from icechunk_format.spec.tables.bulk_writer import TableLayout, write_rows
 from icechunk_format.spec.tables.byte_ranges import collect, ragged_rows, starts_of
-from icechunk_format.spec.tables.reader import Table
 from icechunk_format.spec.tables.schema import TableSchema
 from icechunk_format.spec.tables.writer import TableWriter, pack_ranges
 from icechunk_format.spec.values.metadata_items import METADATA_ITEM
@@ -43,36 +41,21 @@ _LAYOUT_WITH_LOGS: Final = TableLayout(SNAPSHOT_INFO)
 _ITEM_LAYOUT: Final = TableLayout(METADATA_ITEM)
 
 
-def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, SnapshotIds] | None:
-    """Read snapshots as columns sorted by id, and their ids in stored order.
-
-    Returns None if the caller must read them one by one.
-    """
-    span = root.vector("snapshots", 4)
-    if span is None or span[1] < MIN_ROWS:
-        return None
-    reader = VectorReader(root.payload, object_key=root.object_key, file_type=root.file_type)
-    try:
-        tables = reader.tables_between(*span, SNAPSHOT_INFO, "snapshots")
-        tables.require("id", "message")
-        messages = tables.ranges("message")
-        logs = tables.ranges("pruned_ancestor_tx_logs", SnapshotId.SIZE)
-        items = _read_items(reader, tables.ranges("metadata", 4))
-        ids = tables.column("id")
-        parents = tables.column("parent_offset")
-        flushed_at = tables.column("flushed_at")
-    except FormatError:
-        return None
+def read_snapshots(
+    tables: Tables, spec_version: int, object_key: str
+) -> tuple[SnapshotColumns, SnapshotIds]:
+    """Read snapshots as columns sorted by id, and their ids in stored order."""
+    reader = tables.r
+    tables.require("id", "message")
+    messages = tables.ranges("message")
+    logs = tables.ranges("pruned_ancestor_tx_logs", SnapshotId.SIZE)
+    names, counts, item_names, values = _read_items(reader, tables.ranges("metadata", 4))
+    ids, parents = tables.column("id"), tables.column("parent_offset")
     count = len(ids)
-    is_inside = (parents >= NONE) & (parents < count)
-    if (
-        items is None
-        or not is_inside.all()
-        or not _are_texts(reader, messages)
-        or is_shared_too_often(reader, logs, SnapshotId.SIZE)
-    ):
-        return None
-    names, counts, item_names, values = items
+    if not ((parents >= NONE) & (parents < count)).all():
+        reader.fail("a parent is not an index of a snapshot", "snapshots.parent_offset")
+    _check_texts(reader, messages)
+    check_sharing(reader, logs, SnapshotId.SIZE)
     texts, heads = pack_ranges(
         reader.data,
         np.concatenate([messages.starts, values.starts]),
@@ -88,7 +71,7 @@ def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, Sna
     columns = SnapshotColumns(
         ids=ids[order],
         parents=new_parents,
-        flushed_at=flushed_at[order].astype(np.uint64),
+        flushed_at=tables.column("flushed_at")[order].astype(np.uint64),
         texts=texts,
         messages=heads[:count][order],
         item_counts=counts[order],
@@ -97,39 +80,34 @@ def read_snapshots(root: Table, spec_version: int) -> tuple[SnapshotColumns, Sna
         names=names,
         pruned=pruned[order],
         spec_version=spec_version,
-        origin=root.object_key,
+        origin=object_key,
     )
     return columns, SnapshotIds(ids)
 
 
-def _are_texts(reader: VectorReader, ranges: Ranges) -> bool:
-    """Return True if all ranges are UTF-8 and not shared too often (rule 3 of `lists`)."""
-    if is_shared_too_often(reader, ranges):
-        return False
+def _check_texts(reader: VectorReader, ranges: Ranges) -> None:
+    """Raise FormatError unless all ranges are UTF-8 and not shared too often (rule 3)."""
+    check_sharing(reader, ranges)
     joined, _ = collect(reader.data, ranges.starts, ranges.lengths)
-    return joined.tobytes().isascii() or texts_of(reader, ranges) is not None
+    if not joined.tobytes().isascii():
+        texts_of(reader, ranges)
 
 
 def _read_items(
     reader: VectorReader, spans: Ranges
-) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges] | None:
-    """Return distinct names, items per row, and the name's index and value range of each item.
-
-    Returns None, or raises FormatError, if the caller must read the items one by one.
-    """
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], Ranges]:
+    """Return distinct names, items per row, and the name's index and value range of each item."""
     counts = spans.lengths
     if int(counts.sum()) * 4 > reader.data.size:
-        return None
+        reader.fail("the lists of items exceed the object", "snapshots.metadata")
     tables = reader.tables_of(spans, METADATA_ITEM, "snapshots.metadata")
     tables.require("name", "value")
     stored_names, values = tables.ranges("name"), tables.ranges("value")
     if int(values.lengths.sum()) > reader.data.size:
-        return None
+        reader.fail("the values exceed the object", "snapshots.metadata.value")
     # Most files store a name once, or next to its value.
     _, firsts, spelled = np.unique(stored_names.starts, return_index=True, return_inverse=True)
     spellings = texts_of(reader, stored_names.take(firsts))
-    if spellings is None:
-        return None
     names = tuple(sorted(set(spellings)))
     numbers = {name: number for number, name in enumerate(names)}
     item_names = np.array([numbers[name] for name in spellings], dtype=np.int64)[spelled]

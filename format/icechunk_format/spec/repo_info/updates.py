@@ -25,6 +25,7 @@ from icechunk_format.spec.repo_info.lists import (
     UPDATE,
     Commit,
     read_commits,
+    read_in_bulk,
     write_commits,
 )
 from icechunk_format.spec.tables.reader import Table
@@ -325,7 +326,9 @@ def _read_details(table: Table, kind: UpdateKind) -> UpdateDetails:
 
 def read_updates(root: Table) -> tuple[Update, ...]:
     """Read the log of a repo info file."""
-    found = read_commits(root, UpdateKind.NEW_COMMIT)
+    found = read_in_bulk(
+        root, "latest_updates", UPDATE, lambda updates: read_commits(updates, UpdateKind.NEW_COMMIT)
+    )
     if found is None or not all(commit is None or is_backup_name(commit[-1]) for commit in found):
         return tuple(read_update(table) for table in root.children("latest_updates", UPDATE))
     others = [row for row, commit in enumerate(found) if commit is None]

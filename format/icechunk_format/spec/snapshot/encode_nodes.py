@@ -33,9 +33,7 @@ from icechunk_format.spec.snapshot.nodes import Nodes
 from icechunk_format.spec.tables.bulk_writer import Assembly, OffsetVector, TableLayout
 from icechunk_format.spec.tables.byte_ranges import starts_of
 
-_NODE: Final = TableLayout(
-    NODE_SNAPSHOT, ("id", "path", "user_data", "node_data_type", "node_data")
-)
+_NODE: Final = TableLayout(NODE_SNAPSHOT)
 _GROUP: Final = TableLayout(GROUP_DATA)
 _DIMENSION: Final = TableLayout(DIMENSION_SHAPE_V2)
 _NAME: Final = TableLayout(DIMENSION_NAME)

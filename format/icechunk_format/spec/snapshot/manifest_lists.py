@@ -44,7 +44,7 @@ MANIFEST_REF = TableSchema("ManifestRef", object_id="id12", extents="offset")
 MANIFEST_FILE = TableSchema(
     "ManifestFileInfoV2", id="id12", size_bytes="u64", num_chunk_refs="u32", extra="offset"
 )
-_V2_FILE = TableLayout(MANIFEST_FILE, ("id", "size_bytes", "num_chunk_refs"))
+_V2_FILE = TableLayout(MANIFEST_FILE)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

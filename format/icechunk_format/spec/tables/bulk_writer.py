@@ -46,7 +46,8 @@ class TableLayout:
     Parameters
     ----------
     names
-        The fields that all tables have; None for those of the schema.
+        The fields that all tables have; None for those of the schema except ``extra``, which is
+        reserved.
     embedded
         Number of uint32 elements of a vector stored after each table (chunk coordinates), or
         None. It becomes the columns ``embedded_length`` and ``embedded``.
@@ -70,7 +71,9 @@ class TableLayout:
         *,
         embedded: int | None = None,
     ) -> None:
-        fields = {name: schema.fields[name] for name in (schema.fields if names is None else names)}
+        if names is None:
+            names = [name for name in schema.fields if name != "extra"]
+        fields = {name: schema.fields[name] for name in names}
         columns, offsets = ["vtable"], [0]
         formats: list[np.dtype[Any]] = [np.dtype("<i4")]
         entries = [0] * (1 + max((field.slot for field in fields.values()), default=-1))

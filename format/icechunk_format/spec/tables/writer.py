@@ -81,7 +81,7 @@ class TableWriter:
 
     def text(self, value: str) -> int:
         """Write a string."""
-        encoded = _encoded(value)
+        encoded = encoded_text(value)
         return self._push(struct.pack("<I", len(encoded)) + encoded + b"\0", 4)
 
     def text_list(self, values: Sequence[str]) -> NDArray[np.int64]:
@@ -89,7 +89,7 @@ class TableWriter:
         try:
             encoded = list(map(str.encode, values))
         except UnicodeEncodeError:
-            encoded = list(map(_encoded, values))
+            encoded = list(map(encoded_text, values))
         return self.blob_list(encoded)
 
     def blob_list(self, encoded: Sequence[bytes]) -> NDArray[np.int64]:
@@ -189,7 +189,8 @@ def pack_ranges(
     return content, heads
 
 
-def _encoded(value: str) -> bytes:
+def encoded_text(value: str) -> bytes:
+    """Return a string in UTF-8, or raise InvalidInputError."""
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
