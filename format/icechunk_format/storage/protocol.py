@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from typing import Final, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
 
@@ -100,40 +100,28 @@ class ReadRequest:
     if_unmodified_since: int | None = None
 
     def __post_init__(self) -> None:
+        first = self.start or 0
+        last = first if self.end is None else self.end
         if self.suffix is not None:
             if self.start is not None or self.end is not None:
-                raise InvalidInputError(
-                    f"the read of {self.key!r} has both a range and a suffix; give one",
-                    key=self.key,
-                )
+                self._refuse("it has both a range and a suffix; give one")
             first, last = 0, self.suffix
-        else:
-            first = self.start or 0
-            last = first if self.end is None else self.end
         if first < 0 or last < first:
-            raise InvalidInputError(
-                f"bytes {first} to {last} of {self.key!r} are not a range; "
-                "0 <= start <= end is needed",
-                key=self.key,
-            )
+            self._refuse(f"bytes {first} to {last} are not a range; 0 <= start <= end is needed")
         if self.if_match is not None and not self.if_match.isprintable():
-            raise InvalidInputError(
-                f"the etag {self.if_match!r} of {self.key!r} cannot be sent: it holds "
-                "characters that are not printable",
-                key=self.key,
-            )
+            self._refuse(f"its etag {self.if_match!r} has characters that are not printable")
         if not 0 <= (self.if_unmodified_since or 0) < 2**32:
-            raise InvalidInputError(
-                f"if_unmodified_since of {self.key!r} is {self.if_unmodified_since}; seconds since "
-                "1970 below 2**32 are allowed",
-                key=self.key,
+            self._refuse(
+                f"if_unmodified_since is {self.if_unmodified_since}; seconds since 1970 below "
+                "2**32 are allowed"
             )
         if last - first > MAX_READ_LENGTH:
-            raise InvalidInputError(
-                f"{last - first} bytes of {self.key!r} are requested at once; "
-                f"at most {MAX_READ_LENGTH} are allowed",
-                key=self.key,
+            self._refuse(
+                f"{last - first} bytes are requested at once; at most {MAX_READ_LENGTH} are allowed"
             )
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise InvalidInputError(f"the read of {self.key!r} is invalid: {problem}", key=self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

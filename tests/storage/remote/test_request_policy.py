@@ -8,15 +8,15 @@ import pytest
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
 from icechunk_format.storage.remote import request_policy
-from icechunk_format.storage.remote.failures import (
+from icechunk_format.storage.remote.request_policy import (
     Backoff,
     Failure,
     FailureKind,
     RequestFailedError,
+    Server,
     failure_of_status,
     safe_reason,
 )
-from icechunk_format.storage.remote.request_policy import Server
 
 
 class Clock:

@@ -9,6 +9,8 @@ Rules of this file
    the version is compared before writing. For S3 see ``s3_store.py``.
 3. A write is as atomic as the file system's ``pipe_file``; local files are staged and moved.
 4. Any exception of a file system becomes a typed error, since their types are not documented.
+5. Options are translated to those of each implementation; those of unknown kinds of URL are passed
+   on as given.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import secrets as random_secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +28,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address
 from icechunk_format.storage.measures import count
 from icechunk_format.storage.options import StorageOptions
@@ -41,15 +44,15 @@ from icechunk_format.storage.protocol import (
     check_key,
 )
 from icechunk_format.storage.ranges import check_length, check_unchanged, plan_reads, unquoted
-from icechunk_format.storage.remote.failures import (
+from icechunk_format.storage.remote.internal_hosts import guarded_client
+from icechunk_format.storage.remote.remote_storage import RemoteStorage
+from icechunk_format.storage.remote.request_policy import (
     Failure,
     FailureKind,
     RequestFailedError,
     failure_of_status,
     safe_reason,
 )
-from icechunk_format.storage.remote.fsspec_files import open_file_system
-from icechunk_format.storage.remote.remote_storage import RemoteStorage
 
 _STAGED: Final = ".storage-staged-"
 _PLAIN_IN_URLS: Final = "/:@!$&'()*+,;="
@@ -63,7 +66,7 @@ class FsspecStorage(RemoteStorage):
     def __init__(self, address: Address, options: StorageOptions) -> None:
         secrets = [value for value in options.values() if len(value) >= 4]
         super().__init__(address, options, classify=classify, secrets=secrets)
-        self._files, root = open_file_system(address, options, secrets)
+        self._files, root = _open_file_system(address, options, secrets)
         self._root = root.rstrip("/")
         protocols = self._files.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
@@ -309,3 +312,81 @@ def _object_info(key: str, info: Mapping[str, Any]) -> ObjectInfo:
         version=_version(info),
         last_modified=_modified(info),
     )
+
+
+# -- opening file systems -----------------------------------------------------------------------
+
+_OURS: Final = ("concurrency", "max_gap_bytes", "max_retries", "single_writer")
+_OBSTORE_ONLY: Final = ("timeout", "allow_http", "allow_invalid_certificates", "endpoint_url")
+
+
+def _open_file_system(
+    address: Address, options: StorageOptions, secrets: Sequence[str]
+) -> tuple[Any, str]:
+    """Return a file system without a listings cache, and the path of the root in it."""
+    # Imported here because it takes a quarter of a second, and most locations do not need it.
+    import fsspec.core
+
+    arguments = _arguments(address, options)
+    url = f"file://{address.path}" if address.kind == "local" else address.url
+    try:
+        file_system, path = fsspec.core.url_to_fs(
+            url, skip_instance_cache=address.kind != "memory", use_listings_cache=False, **arguments
+        )
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{address.shown_url} needs a package that is not installed: "
+            f"{safe_reason(str(error), secrets)}"
+        ) from None
+    except Exception as error:
+        # File systems raise anything; the error must not show the value of an option.
+        reason = safe_reason(f"{type(error).__name__}: {error}", secrets)
+        raise UnsupportedError(
+            f"fsspec cannot open {address.shown_url}: {reason}; check the URL and the options"
+        ) from None
+    return file_system, str(path)
+
+
+def _arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
+    given = {name: value for name, value in options.items() if name not in _OURS}
+    if address.kind == "http":
+        return {"get_client": guarded_client(address.url)}
+    if address.kind == "gs":
+        token = "anon" if options.flag("anon") else given.get("token")
+        parsed: Any = token
+        if token and token.lstrip().startswith("{"):
+            try:
+                parsed = json.loads(token)
+            except ValueError:
+                raise InvalidInputError(
+                    "storage.token begins like JSON but is not; give the text of the service "
+                    "account's key, or its path",
+                    option="token",
+                ) from None
+        names = {"project": given.get("project"), "endpoint_url": given.get("endpoint_url")}
+        return {name: value for name, value in {"token": parsed, **names}.items() if value}
+    if address.kind == "az":
+        if address.account is not None:
+            given.setdefault("account_name", address.account)
+        for name in _OBSTORE_ONLY:
+            given.pop(name, None)
+        return {**given, "anon": options.flag("anon")}
+    if address.kind == "local":
+        return {"auto_mkdir": True}
+    return {name: _typed(name, value) for name, value in given.items()}
+
+
+_NEVER_NUMBERS: Final = ("password", "passphrase", "secret", "token", "key", "user")
+
+
+def _typed(name: str, value: str) -> Any:
+    """Return an option for an unknown file system: JSON if it is JSON, else a string.
+
+    Passwords and similar options are strings even if they consist of digits.
+    """
+    if any(word in name.lower() for word in _NEVER_NUMBERS):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

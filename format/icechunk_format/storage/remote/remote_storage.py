@@ -37,14 +37,14 @@ from icechunk_format.storage.ranges import (
     modified_error,
     plan_reads,
 )
-from icechunk_format.storage.remote.failures import (
+from icechunk_format.storage.remote.request_policy import (
     DEFAULT_RETRIES,
     Backoff,
     Failure,
     FailureKind,
     RequestFailedError,
+    Server,
 )
-from icechunk_format.storage.remote.request_policy import Server
 
 DEFAULT_CONCURRENCY: Final = 32
 _DELETE_BATCH: Final = 1000

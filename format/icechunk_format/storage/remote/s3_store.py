@@ -33,13 +33,13 @@ from icechunk_format.storage.protocol import (
 from icechunk_format.storage.ranges import quoted, unquoted
 from icechunk_format.storage.remote import fsspec_store
 from icechunk_format.storage.remote.endpoint import check_reachable, server_url
-from icechunk_format.storage.remote.failures import (
+from icechunk_format.storage.remote.remote_storage import BucketStorage
+from icechunk_format.storage.remote.request_policy import (
     Failure,
     FailureKind,
     failure_of_status,
     safe_reason,
 )
-from icechunk_format.storage.remote.remote_storage import BucketStorage
 from icechunk_format.storage.remote.s3_credentials import check_conditions, make_client, s3_settings
 
 _MULTIPART_FROM: Final = 256 * 2**20

@@ -24,7 +24,7 @@ from icechunk_format.storage.remote.endpoint import (
     host_part,
     server_url,
 )
-from icechunk_format.storage.remote.failures import DEFAULT_RETRIES, Backoff, safe_reason
+from icechunk_format.storage.remote.request_policy import DEFAULT_RETRIES, Backoff, safe_reason
 from icechunk_format.storage.remote.s3_credentials import S3Settings, s3_settings
 
 _MEMORY: Final = obstore.store.MemoryStore()

@@ -38,7 +38,9 @@ from icechunk_format.storage.protocol import (
     ReplaceIfUnchanged,
 )
 from icechunk_format.storage.ranges import check_length, quoted, unquoted
-from icechunk_format.storage.remote.failures import (
+from icechunk_format.storage.remote.obstore.clients import make_clients
+from icechunk_format.storage.remote.remote_storage import BucketStorage
+from icechunk_format.storage.remote.request_policy import (
     Backoff,
     Failure,
     FailureKind,
@@ -46,8 +48,6 @@ from icechunk_format.storage.remote.failures import (
     failure_of_status,
     safe_reason,
 )
-from icechunk_format.storage.remote.obstore.clients import make_clients
-from icechunk_format.storage.remote.remote_storage import BucketStorage
 
 _MOST_CONCURRENCY: Final = 256
 _LIST_PAGE: Final = 1000
