@@ -264,7 +264,7 @@ def plan() -> dict[str, float | int]:
         repository = Repository.open(folder)
         variable = open_dataset(repository, repository.resolve()).variables["t2m"]
     made = ArrayTarget(
-        name="t2m", path="/t2m", node_id=NodeId.from_random(bytes(NodeId.SIZE)), dims=tuple(DIMS),
+        name="t2m", path="/t2m", node_id=NodeId(bytes(NodeId.SIZE)), dims=tuple(DIMS),
         metadata=target,
     )  # fmt: skip
     began = time.perf_counter()

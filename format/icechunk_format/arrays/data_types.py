@@ -45,6 +45,15 @@ _KIND_BY_NUMPY: Final[dict[str, DataTypeKind]] = {
     "S": "bytes",
     "V": "bytes",
 }
+# The Zarr names of the NumPy kinds with parameters; others have NumPy's name.
+_NAME_BY_NUMPY: Final = {
+    "M": "numpy.datetime64",
+    "m": "numpy.timedelta64",
+    "U": "fixed_length_utf32",
+    "S": "null_terminated_bytes",
+    "V": "raw_bytes",
+}
+_NUMPY_BY_NAME: Final = {name: kind for kind, name in _NAME_BY_NUMPY.items()}
 
 _NUMBER_NAMES: Final = (
     "bool",
@@ -155,13 +164,9 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
         return _struct_from_numpy(native)
     if native.subdtype is None and native.itemsize > 0:
         if native.kind in "Mm":
-            unit, scale_factor = np.datetime_data(native)
-            name = "numpy.datetime64" if native.kind == "M" else "numpy.timedelta64"
-            return _time(name, native, unit, scale_factor)
-        if native.kind in _FIXED_LENGTH:
-            return _plain(_FIXED_LENGTH[native.kind], native)
-        if native.name in _NUMBER_NAMES:
-            return _NUMBERS[native.name]
+            return _plain(native, *np.datetime_data(native))
+        if native.kind in _NAME_BY_NUMPY or native.name in _NUMBER_NAMES:
+            return _plain(native)
     raise InvalidInputError(
         f"NumPy type {shortened(numpy_dtype)} has no Zarr data type; allowed are "
         f"{', '.join(_NUMBER_NAMES)}, datetime64, timedelta64, fixed-length strings and bytes, "
@@ -170,19 +175,19 @@ def data_type_from_numpy(dtype: np.dtype[Any] | str) -> DataType:
     )
 
 
-def _plain(name: str, dtype: np.dtype[Any]) -> DataType:
-    return DataType(name=name, numpy=dtype, kind=_KIND_BY_NUMPY[dtype.kind])
+def _plain(dtype: np.dtype[Any], unit: str | None = None, scale_factor: int = 1) -> DataType:
+    return DataType(
+        name=_NAME_BY_NUMPY.get(dtype.kind, dtype.name),
+        numpy=dtype,
+        kind=_KIND_BY_NUMPY[dtype.kind],
+        unit=unit,
+        scale_factor=scale_factor,
+    )
 
 
-_FIXED_LENGTH: Final = {"U": "fixed_length_utf32", "S": "null_terminated_bytes", "V": "raw_bytes"}
-_NUMBERS: Final = {name: _plain(name, np.dtype(name)) for name in _NUMBER_NAMES}
+_NUMBERS: Final = {name: _plain(np.dtype(name)) for name in _NUMBER_NAMES}
 _STRING: Final = DataType(name="string", numpy=np.dtype(object), kind="string")
 _BYTES: Final = DataType(name="variable_length_bytes", numpy=np.dtype(object), kind="bytes")
-
-
-def _time(name: str, dtype: np.dtype[Any], unit: str, scale_factor: int) -> DataType:
-    kind: DataTypeKind = "datetime" if name == "numpy.datetime64" else "timedelta"
-    return DataType(name=name, numpy=dtype, kind=kind, unit=unit, scale_factor=scale_factor)
 
 
 def _struct_from_numpy(dtype: np.dtype[Any]) -> DataType:
@@ -216,10 +221,10 @@ def _parse(value: object, where: Member, depth: int = 0) -> DataType:
         return _STRING
     if name in ("variable_length_bytes", "bytes"):
         return _BYTES
-    if name in ("numpy.datetime64", "numpy.timedelta64"):
-        return _parse_time(named, where)
-    if name in _FIXED_LENGTH.values():
-        return _parse_fixed_length(named, where)
+    if name in _NUMPY_BY_NAME:
+        code = _NUMPY_BY_NAME[name]
+        parse = _parse_time if code in "Mm" else _parse_fixed_length
+        return parse(named, code, where)
     if name in ("struct", "structured"):
         return _parse_struct(named, where, depth)
     raw = _RAW_BITS.fullmatch(name)
@@ -235,7 +240,7 @@ def _parse(value: object, where: Member, depth: int = 0) -> DataType:
     )
 
 
-def _parse_time(named: NamedConfiguration, where: Member) -> DataType:
+def _parse_time(named: NamedConfiguration, code: str, where: Member) -> DataType:
     unit = named.configuration.get("unit", "generic")
     if unit == "μs":
         unit = "us"
@@ -249,22 +254,20 @@ def _parse_time(named: NamedConfiguration, where: Member) -> DataType:
             f"the scale factor must be an integer from 1 to {_MAX_SCALE_FACTOR}, found "
             f"{shortened(scale_factor)}"
         )
-    code = "M8" if named.name == "numpy.datetime64" else "m8"
     # NumPy times without a unit have no multiples, so only the data type keeps the factor.
-    spelled = code if unit == "generic" else f"{code}[{scale_factor}{unit}]"
-    return _time(named.name, np.dtype(spelled), str(unit), scale_factor)
+    spelled = f"{code}8" if unit == "generic" else f"{code}8[{scale_factor}{unit}]"
+    return _plain(np.dtype(spelled), str(unit), scale_factor)
 
 
-def _parse_fixed_length(named: NamedConfiguration, where: Member) -> DataType:
+def _parse_fixed_length(named: NamedConfiguration, code: str, where: Member) -> DataType:
     length: Any = named.configuration.get("length_bytes")
-    step = 4 if named.name == "fixed_length_utf32" else 1
+    step = 4 if code == "U" else 1
     if not is_integer(length) or not 1 <= length <= _MAX_ELEMENT_NBYTES or length % step:
         raise where.at(".configuration.length_bytes").error(
             f"{named.name} needs length_bytes, a multiple of {step} from {step} to "
             f"{_MAX_ELEMENT_NBYTES}; found {shortened(length)}"
         )
-    [code] = [code for code, name in _FIXED_LENGTH.items() if name == named.name]
-    return _plain(named.name, np.dtype(f"{code}{length // step}"))
+    return _plain(np.dtype(f"{code}{length // step}"))
 
 
 def _parse_raw_bits(name: str, bits: int, where: Member) -> DataType:
@@ -272,7 +275,7 @@ def _parse_raw_bits(name: str, bits: int, where: Member) -> DataType:
         raise where.error(
             f"raw type {name!r} must have a multiple of 8 bits, at most {8 * _MAX_ELEMENT_NBYTES}"
         )
-    return _plain("raw_bytes", np.dtype(f"V{bits // 8}"))
+    return _plain(np.dtype(f"V{bits // 8}"))
 
 
 def _parse_struct(named: NamedConfiguration, where: Member, depth: int) -> DataType:

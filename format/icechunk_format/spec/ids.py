@@ -83,11 +83,6 @@ class ObjectId:
         return -(-cls.SIZE * 8 // _DIGIT_BITS)
 
     @classmethod
-    def from_random(cls, random_bytes: bytes) -> Self:
-        """Make an id from random bytes."""
-        return cls(bytes(random_bytes))
-
-    @classmethod
     def many(cls, raw: bytes) -> list[Self]:
         """Split concatenated bytes, a multiple of ``SIZE``, into ids."""
         parts = np.frombuffer(raw, dtype=f"V{cls.SIZE}").tolist()

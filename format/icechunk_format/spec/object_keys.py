@@ -84,7 +84,7 @@ def backup_name(now_ms: int, random12: bytes, *, of: str = REPO) -> str:
             found=now_ms,
             allowed=f"{_BACKUP_EPOCH_MS - 10**_BACKUP_DIGITS + 1} to {_BACKUP_EPOCH_MS}",
         )
-    return f"{of}.{left:0{_BACKUP_DIGITS}d}.{SnapshotId.from_random(random12)}"
+    return f"{of}.{left:0{_BACKUP_DIGITS}d}.{SnapshotId(random12)}"
 
 
 def branch_ref_key(name: str) -> str:

@@ -41,7 +41,7 @@ def plan(tmp_path):
             "/t", source.to_bytes(), shape=shape, num_chunks=source.grid.num_chunks
         )
         made = ArrayTarget(
-            name="t", path="/t", node_id=NodeId.from_random(bytes(NodeId.SIZE)), dims=(),
+            name="t", path="/t", node_id=NodeId(bytes(NodeId.SIZE)), dims=(),
             metadata=target,
         )  # fmt: skip
         edges = [[edges_of(axis) for axis in one.grid.axes] for one in (source, target)]

@@ -39,13 +39,12 @@ def build_chain(
     *,
     ndim: int,
     where: Member,
-    make_sharding: Callable[[dict[str, Any], DataType, Any, int, Member], ElementCodec],
+    make_sharding: Callable[[CodecSpec], ElementCodec],
 ) -> tuple[list[ArrayCodec], ElementCodec, list[ByteCodec]]:
     """Make the codecs of a chain: array codecs, element codec and byte codecs, in encoding order.
 
     ``data_type``, ``fill_value`` and ``ndim`` are those of the decoded chunks. ``make_sharding``
-    makes ``sharding_indexed``, which contains chains, from its parameters, the data type, fill
-    value and number of dimensions at that step, and its member of the metadata.
+    makes ``sharding_indexed``, which contains chains.
     """
     if not 1 <= len(codecs_json) <= _MAX_CODECS:
         raise where.error(f"expected 1 to {_MAX_CODECS} codecs, found {len(codecs_json)}")
@@ -58,7 +57,7 @@ def build_chain(
     byte_codecs: list[ByteCodec] = []
     for i, (name, configuration) in enumerate(named):
         member = where.at(f"[{i}]")
-        spec = CodecSpec(name, configuration, data_type, ndim, where.node_path)
+        spec = CodecSpec(name, configuration, data_type, fill_value, ndim, member)
         try:
             if i < at_elements:
                 codec = _array_codec(spec)
@@ -69,7 +68,7 @@ def build_chain(
             elif i > at_elements:
                 byte_codecs.append(_byte_codec(spec))
             elif name == _SHARDING:
-                elements.append(make_sharding(configuration, data_type, fill_value, ndim, member))
+                elements.append(make_sharding(spec))
             else:
                 elements.append(_element_codec(spec))
         except ConfigurationError as error:

@@ -48,7 +48,7 @@ class CastValue(ArrayCodec):
         configuration, data_type = spec.configuration, spec.data_type
         field = "codecs.cast_value.data_type"
         self.encoded = parse_data_type(
-            configuration.get("data_type"), node_path=spec.node_path, field=field
+            configuration.get("data_type"), node_path=spec.where.node_path, field=field
         )
         for of in (data_type, self.encoded):
             if of.kind not in ("int", "uint", "float"):

@@ -30,8 +30,10 @@ from icechunk_format.arrays.codecs.steps import (
     ArrayCodec,
     Buffer,
     ByteCodec,
+    CodecSpec,
     ConfigurationError,
     Shape,
+    check_size,
 )
 from icechunk_format.arrays.data_types import DataType, parse_data_type
 from icechunk_format.arrays.fill_values import check_array_size
@@ -145,11 +147,7 @@ class ChunkCodecs:
         try:
             for step, limit, exact in plan.byte_steps:
                 data = step.decode(data, limit, exact)
-                if len(data) > limit or (exact and len(data) != limit):
-                    raise ValueError(
-                        f"it decodes to {len(data)} bytes, expected "
-                        f"{'' if exact else 'at most '}{limit}"
-                    )
+                check_size(len(data), limit, exact)
             step = self._elements
             array: Array = step.decode(data, plan.stored_shape)
             for step, decoded_shape in plan.array_steps:
@@ -265,14 +263,8 @@ class ChunkCodecs:
             node_path=self.node_path,
         )
 
-    def _make_sharding(
-        self,
-        configuration: dict[str, Any],
-        data_type: DataType,
-        fill_value: Any,
-        ndim: int,
-        where: Member,
-    ) -> Sharding:
+    def _make_sharding(self, spec: CodecSpec) -> Sharding:
+        configuration, ndim = spec.configuration, spec.ndim
         if self._depth >= _MAX_SHARDING_DEPTH:
             raise ConfigurationError(f"shards are nested more than {_MAX_SHARDING_DEPTH} deep")
         sizes = configuration.get("chunk_shape")
@@ -302,13 +294,13 @@ class ChunkCodecs:
             chains.append(chain)
         inner = ChunkCodecs(
             chains[0],
-            data_type,
-            fill_value,
+            spec.data_type,
+            spec.fill_value,
             ndim=ndim,
             node_path=self.node_path,
             max_variable_nbytes=self.max_variable_nbytes,
             _depth=self._depth + 1,
-            _field=f"{where.field}.configuration.codecs",
+            _field=f"{spec.where.field}.configuration.codecs",
         )
         index_codecs = ChunkCodecs(
             chains[1],
@@ -317,7 +309,7 @@ class ChunkCodecs:
             ndim=ndim + 1,
             node_path=self.node_path,
             _depth=_MAX_SHARDING_DEPTH,
-            _field=f"{where.field}.configuration.index_codecs",
+            _field=f"{spec.where.field}.configuration.index_codecs",
         )
         if not index_codecs.is_fixed_size:
             raise ConfigurationError(

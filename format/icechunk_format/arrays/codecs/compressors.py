@@ -2,9 +2,8 @@
 
 Rules of this file
 ------------------
-1. ``decode(data, limit, exact)`` returns at most ``limit`` bytes, and exactly that many if
-   ``exact``. A size in the stream is compared with the limit *before* memory is allocated; streams
-   without a size are decoded up to the limit and no further.
+1. A size in a stream is compared with the limit of ``decode`` *before* memory is allocated; streams
+   without a size are decoded up to the limit and little further. The chain checks the result.
 2. Threads can share the compressors, whose only state is their configuration.
 
 Spec: RFC 8878 (Zstandard), RFC 1950 and 1952 (zlib, gzip), the headers of Blosc 1 and of numcodecs'
@@ -22,7 +21,12 @@ import zstandard
 from numcodecs import blosc as numcodecs_blosc
 from numcodecs import zstd as numcodecs_zstd
 
-from icechunk_format.arrays.codecs.steps import Buffer, as_buffer, compressed_bound
+from icechunk_format.arrays.codecs.steps import (
+    Buffer,
+    as_buffer,
+    check_size,
+    compressed_bound,
+)
 from icechunk_format.errors import UnsupportedError
 
 # blosc has one locked thread pool per process; callers decode chunks in parallel instead.
@@ -52,8 +56,7 @@ class Zstd(_Compressor):
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
         size = zstandard.frame_content_size(data)
         if size >= 0:
-            if size > limit or (exact and size != limit):
-                raise ValueError(f"the frame holds {size} bytes, expected {_wanted(limit, exact)}")
+            check_size(size, limit, exact)
             if size == 0:
                 # numcodecs raises an error for an empty frame.
                 return b""
@@ -65,8 +68,6 @@ class Zstd(_Compressor):
             return memoryview(out)
         _check_zstd_blocks(data, limit)
         result = numcodecs_zstd.decompress(data)
-        if len(result) > limit:
-            raise ValueError(f"it decodes to {len(result)} bytes, allowed are {limit}")
         return result
 
     def encode(self, data: Buffer) -> Buffer:
@@ -92,8 +93,7 @@ class Blosc(_Compressor):
         stored = int.from_bytes(data[12:16], "little")
         if stored != len(data):
             raise ValueError(f"the header records {stored} stored bytes, found {len(data)}")
-        if size > limit or (exact and size != limit):
-            raise ValueError(f"the header records {size} bytes, expected {_wanted(limit, exact)}")
+        check_size(size, limit, exact)
         if size == 0:
             return b""
         flags = data[2]
@@ -137,8 +137,6 @@ class Streamed(_Compressor):
                 raise ValueError("the stream ends early")
             parts.append(part)
             rest = self.next_stream(stream.unused_data)
-        if exact and left:
-            raise ValueError(f"it decodes to {limit - left} bytes, expected {limit}")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def encode(self, data: Buffer) -> Buffer:
@@ -156,16 +154,11 @@ class Lz4(_Compressor):
         if len(data) < 4:
             raise ValueError(f"the length takes 4 bytes, found {len(data)}")
         size = int.from_bytes(data[:4], "little")
-        if size > limit or (exact and size != limit):
-            raise ValueError(f"the header records {size} bytes, expected {_wanted(limit, exact)}")
+        check_size(size, limit, exact)
         return b"" if size == 0 else as_buffer(self._codec.decode(data))
 
     def encode(self, data: Buffer) -> Buffer:
         return as_buffer(self._codec.encode(data))
-
-
-def _wanted(limit: int, exact: bool) -> str:
-    return f"{limit}" if exact else f"at most {limit}"
 
 
 def _check_zstd_blocks(data: Buffer, limit: int) -> None:

@@ -67,9 +67,9 @@ def unsupported_codec(spec: CodecSpec) -> UnsupportedError:
             "other arrays"
         )
     return UnsupportedError(
-        f"array {spec.node_path!r} is stored with codec {shortened(name)}, which is not "
+        f"array {spec.where.node_path!r} is stored with codec {shortened(name)}, which is not "
         f"available; {advice}",
-        node_path=spec.node_path,
+        node_path=spec.where.node_path,
         codec=name[:200],
         package=package,
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from icechunk_format.arrays.data_types import DataType
-from icechunk_format.arrays.named_configuration import is_integer, shortened
+from icechunk_format.arrays.named_configuration import Member, is_integer, shortened
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -29,8 +29,9 @@ class CodecSpec(NamedTuple):
     name: str
     configuration: dict[str, Any]
     data_type: DataType
+    fill_value: Any
     ndim: int
-    node_path: str
+    where: Member
 
 
 class ArrayCodec(Protocol):
@@ -82,7 +83,7 @@ class ByteCodec(Protocol):
     is_fixed_size: bool
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
-        """Return the decoded bytes: at most ``limit``, or exactly ``limit`` if ``exact``."""
+        """Return the decoded bytes; the chain accepts ``limit`` of them, fewer unless ``exact``."""
         ...
 
     def encode(self, data: Buffer) -> Buffer:
@@ -97,6 +98,14 @@ class ByteCodec(Protocol):
 def compressed_bound(nbytes: int) -> int:
     """Return a size that no compressor exceeds for ``nbytes`` of input."""
     return nbytes + nbytes // 16 + 65536
+
+
+def check_size(size: int, limit: int, exact: bool) -> None:
+    """Raise ValueError unless a step may decode to ``size`` bytes."""
+    if size > limit or (exact and size != limit):
+        raise ValueError(
+            f"it decodes to {size} bytes, expected {'' if exact else 'at most '}{limit}"
+        )
 
 
 def as_buffer(result: Any) -> Buffer:

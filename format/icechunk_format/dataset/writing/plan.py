@@ -125,7 +125,7 @@ def plan_write(
 
 def new_node_id() -> NodeId:
     """Generate the id of a new array."""
-    return NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+    return NodeId(secrets.token_bytes(NodeId.SIZE))
 
 
 class _Planner:

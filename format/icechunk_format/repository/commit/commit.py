@@ -117,7 +117,7 @@ class Written:
 
 def new_snapshot_id() -> SnapshotId:
     """Return a random id."""
-    return SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE))
+    return SnapshotId(secrets.token_bytes(SnapshotId.SIZE))
 
 
 def store_snapshot(

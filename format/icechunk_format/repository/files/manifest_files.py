@@ -117,7 +117,7 @@ def store_manifests(
             mine: list[ManifestReceipt] = []
             receipts.append(mine)
             for piece in chain.from_iterable(limited(refs, format.max_refs) for refs in pieces):
-                manifest_id = ManifestId.from_random(secrets.token_bytes(ManifestId.SIZE))
+                manifest_id = ManifestId(secrets.token_bytes(ManifestId.SIZE))
                 data = format.encode(manifest_id, node_id, piece)
                 mine.append(
                     ManifestReceipt(

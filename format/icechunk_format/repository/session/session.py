@@ -202,7 +202,7 @@ class WriteSession:
         self._state.check_open()
         if not isinstance(user_data, bytes):
             user_data = with_attributes(_GROUP, user_data, path=path) or _GROUP
-        node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+        node_id = NodeId(secrets.token_bytes(NodeId.SIZE))
         self._state.tree.create(path, user_data, node_id)
         return node_id
 
@@ -251,7 +251,7 @@ class WriteSession:
         self._state.check_open()
         array = checked_shape(path, shape, num_chunks, dimension_names)
         if node_id is None:
-            node_id = NodeId.from_random(secrets.token_bytes(NodeId.SIZE))
+            node_id = NodeId(secrets.token_bytes(NodeId.SIZE))
         self._state.tree.create(path, user_data, node_id, array)
         return node_id
 

@@ -62,7 +62,7 @@ def marker_on(
         Message of the marker; None for "Snapshot ... is used again".
     """
     marker = Snapshot(
-        id=SnapshotId.from_random(secrets.token_bytes(SnapshotId.SIZE)),
+        id=SnapshotId(secrets.token_bytes(SnapshotId.SIZE)),
         parent_id=snapshot_id,
         flushed_at=max(now_in_microseconds(), flushed_at + 1),
         message=f"Snapshot {snapshot_id} is used again" if message is None else message,

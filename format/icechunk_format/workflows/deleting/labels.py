@@ -100,7 +100,7 @@ def shrunk(variable: Variable, dim: str, labels: DimSelection) -> ShrunkArray:
     target = ArrayTarget(
         name=variable.name,
         path=variable.path,
-        node_id=variable.node.id if in_place else NodeId.from_random(secrets.token_bytes(8)),
+        node_id=variable.node.id if in_place else NodeId(secrets.token_bytes(8)),
         dims=variable.dims,
         metadata=metadata,
         old_shape=variable.shape if in_place else None,

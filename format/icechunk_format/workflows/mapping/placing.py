@@ -171,7 +171,7 @@ def place(
     target = ArrayTarget(
         name=layout.name,
         path=path,
-        node_id=NodeId.from_random(secrets.token_bytes(NodeId.SIZE)),
+        node_id=NodeId(secrets.token_bytes(NodeId.SIZE)),
         dims=layout.dims,
         metadata=metadata,
     )

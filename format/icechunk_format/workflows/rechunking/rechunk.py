@@ -299,7 +299,7 @@ def _target(
     return ArrayTarget(
         name=variable.name,
         path=path,
-        node_id=NodeId.from_random(secrets.token_bytes(NodeId.SIZE)),
+        node_id=NodeId(secrets.token_bytes(NodeId.SIZE)),
         dims=variable.dims,
         metadata=metadata,
     )

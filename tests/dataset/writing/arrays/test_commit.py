@@ -32,7 +32,7 @@ def target(path="/t", shape=(7, 10), chunks=(3, 5), **more):
     return ArrayTarget(
         name=path.rpartition("/")[2],
         path=path,
-        node_id=NodeId.from_random(np.random.default_rng().bytes(NodeId.SIZE)),
+        node_id=NodeId(np.random.default_rng().bytes(NodeId.SIZE)),
         dims=("y", "x"),
         metadata=metadata,
     )
