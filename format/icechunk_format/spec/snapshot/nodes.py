@@ -77,11 +77,7 @@ class Nodes(Sequence[NodeSnapshot]):
         ordered = sorted(nodes, key=lambda node: node.path)
         for left, right in pairwise(ordered):
             if left.path == right.path:
-                raise InvalidInputError(
-                    f"two nodes have the path {left.path!r}; paths must be unique",
-                    found=left.path,
-                    allowed="unique paths",
-                )
+                raise _repeated(left.path)
         return cls(_columns_of(ordered))
 
     def __len__(self) -> int:
@@ -282,11 +278,7 @@ class Nodes(Sequence[NodeSnapshot]):
         for key in added.columns.paths():
             index = self._first_not_before(key, index)
             if index < len(self) and stays[index] and self.columns.path(index) == key:
-                raise InvalidInputError(
-                    f"two nodes have the path {key.decode()!r}; paths must be unique",
-                    found=key.decode(),
-                    allowed="unique paths",
-                )
+                raise _repeated(key.decode())
             indices.append(index)
         kept = np.flatnonzero(stays)
         at = np.searchsorted(kept, np.array(indices, dtype=np.intp))
@@ -294,6 +286,14 @@ class Nodes(Sequence[NodeSnapshot]):
         rows = np.insert(kept, at, numbers)
         columns = self.columns.take(rows, added.columns).compacted()
         return Nodes(columns, object_key=self.object_key)
+
+
+def _repeated(path: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"two nodes have the path {path!r}; paths must be unique",
+        found=path,
+        allowed="unique paths",
+    )
 
 
 def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:

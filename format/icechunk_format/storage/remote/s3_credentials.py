@@ -9,9 +9,9 @@ waits long for instance metadata outside of AWS.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
@@ -77,26 +77,23 @@ class S3Credentials:
 
 def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
     """Return the settings of an S3 location from its options and the environment."""
-    session = _LazySession(options.get("profile"))
     endpoint = endpoint_url(address, options)
-    # Servers other than AWS accept any region; AWS reports the right one in its refusal.
     region = (
         options.get("region")
         or os.environ.get("AWS_REGION")
         or os.environ.get("AWS_DEFAULT_REGION")
-        or (session.region() if endpoint is None else None)
-        or _DEFAULT_REGION
     )
+    # Servers other than AWS accept any region; AWS reports the right one in its refusal.
+    if not region and endpoint is None:
+        region = _ask_botocore(options, lambda session: session.get_config_variable("region"))
     return S3Settings(
         endpoint=endpoint,
-        region=host_part(region, "region", address),
-        credentials=_credentials(address, options, session),
+        region=host_part(region or _DEFAULT_REGION, "region", address),
+        credentials=_credentials(address, options),
     )
 
 
-def _credentials(
-    address: Address, options: StorageOptions, session: _LazySession
-) -> S3Credentials | None:
+def _credentials(address: Address, options: StorageOptions) -> S3Credentials | None:
     if options.flag("anon"):
         return None
     key, secret = options.get("key"), options.get("secret")
@@ -114,7 +111,7 @@ def _credentials(
         if key and secret:
             token = os.environ.get("AWS_SESSION_TOKEN") or None
             return S3Credentials(key=key, secret=secret, token=token)
-    found = session.credentials()
+    found = _ask_botocore(options, lambda session: session.get_credentials())
     if found is None:
         raise StorageError(
             f"there are no credentials for {address.shown_url}: give storage.key and "
@@ -172,41 +169,24 @@ def check_conditions(client: Any) -> None:
         )
 
 
-class _LazySession:
-    """A botocore session, made only if options and environment are not enough."""
+def _ask_botocore(options: StorageOptions, question: Callable[[Any], Any]) -> Any:
+    """Return what a botocore session finds; it is needed only without options and environment."""
+    # Imported here because it takes half a second, and explicit keys do not need it.
+    import botocore.exceptions
+    import botocore.session
 
-    def __init__(self, profile: str | None) -> None:
-        self._profile = profile
-
-    @cached_property
-    def _session(self) -> Any:
-        # Imported here because it takes half a second, and explicit keys do not need it.
-        import botocore.session
-
-        return botocore.session.Session(profile=self._profile)
-
-    def region(self) -> str | None:
-        """Return the region of the profile."""
-        return self._asked(lambda session: session.get_config_variable("region"))  # type: ignore[no-any-return]
-
-    def credentials(self) -> Any:
-        """Return botocore credentials or ``None``."""
-        return self._asked(lambda session: session.get_credentials())
-
-    def _asked(self, question: Any) -> Any:
-        import botocore.exceptions
-
-        try:
-            return question(self._session)
-        except botocore.exceptions.ProfileNotFound:
-            raise InvalidInputError(
-                f"the AWS profile {self._profile or os.environ.get('AWS_PROFILE')!r} is not in any "
-                "AWS configuration file; check storage.profile and AWS_PROFILE",
-                option="profile",
-            ) from None
-        except botocore.exceptions.BotoCoreError as error:
-            raise StorageError(
-                f"the AWS configuration provides no credentials: {type(error).__name__}; "
-                "renew the login or give storage.key and storage.secret",
-                reason=type(error).__name__,
-            ) from None
+    profile = options.get("profile")
+    try:
+        return question(botocore.session.Session(profile=profile))
+    except botocore.exceptions.ProfileNotFound:
+        raise InvalidInputError(
+            f"the AWS profile {profile or os.environ.get('AWS_PROFILE')!r} is not in any "
+            "AWS configuration file; check storage.profile and AWS_PROFILE",
+            option="profile",
+        ) from None
+    except botocore.exceptions.BotoCoreError as error:
+        raise StorageError(
+            f"the AWS configuration provides no credentials: {type(error).__name__}; "
+            "renew the login or give storage.key and storage.secret",
+            reason=type(error).__name__,
+        ) from None
