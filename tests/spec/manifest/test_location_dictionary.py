@@ -17,6 +17,7 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.encode import encode, encode_payload
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
 from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
+from icechunk_format.spec.tables.byte_ranges import ByteRanges
 
 
 def test_many_locations_get_a_dictionary_and_few_do_not() -> None:
@@ -142,15 +143,16 @@ def test_texts_are_cut_from_wherever_they_lie() -> None:
 
 def test_nothing_to_compress_is_fine() -> None:
     nothing = np.zeros(0, dtype=np.int64)
-    data = np.zeros(0, dtype=np.uint8)
+    empty = ByteRanges(np.zeros(0, dtype=np.uint8), nothing, nothing)
     assert location_dictionary.train_dictionary([], max_size=10, level=3) is None
-    made = location_dictionary.compress(b"dictionary", data, nothing, nothing, level=3)
+    made = location_dictionary.compress(b"dictionary", empty, level=3)
     assert made[0].size == 0
-    found = location_dictionary.decompress(b"dictionary", data, nothing, nothing, object_key="m")
+    found = location_dictionary.decompress(b"dictionary", empty, object_key="m")
     assert found[0].size == 0
     long = np.array([2000], dtype=np.int64)
+    too_long = ByteRanges(np.zeros(2000, np.uint8), long - 2000, long)
     with raises(InvalidInputError, found=2000, allowed=1024):
-        location_dictionary.compress(b"d", np.zeros(2000, np.uint8), long - 2000, long, level=3)
+        location_dictionary.compress(b"d", too_long, level=3)
 
 
 def test_frames_without_a_size_are_read() -> None:

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
 from icechunk_format.spec.manifest.texts import RefTexts, join_texts
+from icechunk_format.spec.tables.byte_ranges import ByteRanges
 
 KIND_NATIVE: Final = 0
 KIND_INLINE: Final = 1
@@ -153,10 +154,8 @@ class ChunkRefs:
         """Return the locations of virtual chunks."""
         return self._texts_of(rows, KIND_VIRTUAL).strings(rows)
 
-    def location_ranges(
-        self, rows: NDArray[np.integer[Any]]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """Return locations as bytes: a buffer, and int64 starts and lengths of shape (m,).
+    def location_ranges(self, rows: NDArray[np.integer[Any]]) -> ByteRanges:
+        """Return locations as bytes.
 
         For callers that build a string column without a Python string per row. The bytes are not
         checked to be UTF-8.

@@ -25,7 +25,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError
-from icechunk_format.spec.tables.byte_ranges import is_run_start, joined
+from icechunk_format.spec.tables.byte_ranges import ByteRanges, is_run_start, joined
 
 MAX_LOCATION_SIZE: Final = 1024
 
@@ -60,15 +60,9 @@ def train_dictionary(samples: Sequence[bytes], *, max_size: int, level: int) -> 
         return None
 
 
-def compress(
-    dictionary: bytes,
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    *,
-    level: int,
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Compress ranges of ``data`` to frames; return their bytes, starts and lengths per row."""
+def compress(dictionary: bytes, ranges: ByteRanges, *, level: int) -> ByteRanges:
+    """Compress locations to frames."""
+    data, starts, lengths = ranges
     if lengths.size and int(np.max(lengths)) > MAX_LOCATION_SIZE:
         raise InvalidInputError(
             f"a location of {int(np.max(lengths))} bytes cannot be compressed; "
@@ -77,7 +71,7 @@ def compress(
             allowed=MAX_LOCATION_SIZE,
         )
     if not starts.size:
-        return np.empty(0, dtype=np.uint8), starts, lengths
+        return ByteRanges(data[:0], starts, lengths)
     shared = zstandard.ZstdCompressionDict(dictionary)
     shared.precompute_compress(level=level)
     compressor = zstandard.ZstdCompressor(
@@ -92,17 +86,11 @@ def compress(
     return _expand(frames, is_new)
 
 
-def decompress(
-    dictionary: bytes,
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    *,
-    object_key: str,
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Decompress the frames at ranges of ``data``; return bytes, starts and lengths per row."""
+def decompress(dictionary: bytes, ranges: ByteRanges, *, object_key: str) -> ByteRanges:
+    """Decompress the frames of locations."""
+    data, starts, lengths = ranges
     if not starts.size:
-        return np.empty(0, dtype=np.uint8), starts, lengths
+        return ByteRanges(data[:0], starts, lengths)
     where = {"object_key": object_key, "file_type": "manifest", "field": "refs.compressed_location"}
     is_new = is_run_start(starts, lengths)
     starts, lengths = starts[is_new], lengths[is_new]
@@ -139,10 +127,8 @@ def decompress(
         ) from error
 
 
-def _expand(
-    items: Sequence[Any], is_new: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Join distinct items; return their bytes, and starts and lengths for every row."""
+def _expand(items: Sequence[Any], is_new: NDArray[np.bool_]) -> ByteRanges:
+    """Return the item of every row, given those of the rows that are new."""
     content, starts, sizes = joined(items)
     run_of_row = np.cumsum(is_new) - 1
-    return content, starts[run_of_row], sizes[run_of_row]
+    return ByteRanges(content, starts[run_of_row], sizes[run_of_row])

@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.manifest import location_dictionary
-from icechunk_format.spec.tables.byte_ranges import collect, is_run_start
-
-Located = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+from icechunk_format.spec.tables.byte_ranges import ByteRanges, collect, is_run_start
 
 _MAX_SPAN_SHARE: Final = 4
 
@@ -89,14 +87,18 @@ class RefTexts:
         start = int(self.starts[row])
         return self.buffer[start : start + int(self.lengths[row])].tobytes()
 
-    def located(self, rows: NDArray[Any]) -> Located:
-        """Return decompressed texts: a buffer, and int64 starts and lengths of shape (m,)."""
-        starts, lengths = self.starts[rows], self.lengths[rows].astype(np.int64)
+    def stored(self, rows: NDArray[Any]) -> ByteRanges:
+        """Return texts as they are stored."""
+        return ByteRanges(self.buffer, self.starts[rows], self.lengths[rows].astype(np.int64))
+
+    def located(self, rows: NDArray[Any]) -> ByteRanges:
+        """Return decompressed texts."""
+        stored = self.stored(rows)
         if self.is_compressed is None:
-            return self.buffer, starts, lengths
+            return stored
         frames = np.flatnonzero(self.is_compressed[rows])
         if not frames.size:
-            return self.buffer, starts, lengths
+            return stored
         if self.dictionary is None:
             raise FormatError(
                 "a location is compressed, but the manifest has no dictionary to decompress it",
@@ -104,22 +106,20 @@ class RefTexts:
                 file_type="manifest",
                 field="location_dictionary",
             )
-        texts, at, sizes = location_dictionary.decompress(
-            self.dictionary,
-            self.buffer,
-            starts[frames],
-            lengths[frames],
-            object_key=self.object_key,
+        buffer, starts, lengths = stored
+        compressed = ByteRanges(buffer, starts[frames], lengths[frames])
+        texts = location_dictionary.decompress(
+            self.dictionary, compressed, object_key=self.object_key
         )
         if frames.size == len(starts):
-            return texts, at, sizes
-        starts[frames] = at + self.buffer.size
-        lengths[frames] = sizes
-        return np.concatenate([self.buffer, texts]), starts, lengths
+            return texts
+        starts[frames] = texts.starts + buffer.size
+        lengths[frames] = texts.lengths
+        return ByteRanges(np.concatenate([buffer, texts.buffer]), starts, lengths)
 
     def strings(self, rows: NDArray[Any]) -> list[str]:
         """Return decompressed texts as strings."""
-        return self._decoded(*self.located(rows), "location")
+        return self._decoded(self.located(rows), "location")
 
     def etags(self, rows: NDArray[Any]) -> list[str | None]:
         """Return the etag of each row, or None."""
@@ -128,7 +128,8 @@ class RefTexts:
         starts, lengths = self.etag_starts[rows], self.etag_lengths[rows].astype(np.int64)
         at = np.flatnonzero(starts >= 0)
         found: list[str | None] = [None] * len(starts)
-        texts = self._decoded(self.buffer, starts[at], lengths[at], "checksum_etag")
+        ranges = ByteRanges(self.buffer, starts[at], lengths[at])
+        texts = self._decoded(ranges, "checksum_etag")
         for row, text in zip(at.tolist(), texts, strict=True):
             found[row] = text
         return found
@@ -139,14 +140,9 @@ class RefTexts:
             return np.full(len(self), -1, dtype=np.int64), np.zeros(len(self), dtype=np.int64)
         return self.etag_starts, self.etag_lengths.astype(np.int64)
 
-    def _decoded(
-        self,
-        buffer: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        field: str,
-    ) -> list[str]:
+    def _decoded(self, ranges: ByteRanges, field: str) -> list[str]:
         """Return ranges as strings, decoded once per run of equal ranges."""
+        buffer, starts, lengths = ranges
         is_new = is_run_start(starts, lengths)
         try:
             texts = cut_texts(buffer, starts[is_new], (starts + lengths)[is_new])
@@ -233,11 +229,7 @@ class RefTexts:
         Rows that are already compressed must have the same dictionary.
         """
         frames, at, sizes = location_dictionary.compress(
-            dictionary,
-            self.buffer,
-            self.starts[rows],
-            self.lengths[rows].astype(np.int64),
-            level=compression_level,
+            dictionary, self.stored(rows), level=compression_level
         )
         starts, lengths = self.starts.copy(), self.lengths.copy()
         starts[rows] = at + self.buffer.size

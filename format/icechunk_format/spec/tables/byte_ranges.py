@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +42,19 @@ def byte_windows(data: NDArray[np.uint8], size: int) -> NDArray[np.void]:
     return np.ndarray((data.size - size + 1,), dtype=f"V{size}", buffer=data.data, strides=(1,))
 
 
-def joined(
-    parts: Sequence[bytes],
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Join byte strings; return the bytes, and the start and length of each string."""
+class ByteRanges(NamedTuple):
+    """Byte strings as ranges of a buffer: starts and lengths of shape (n,)."""
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+def joined(parts: Sequence[bytes]) -> ByteRanges:
+    """Join byte strings."""
     lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
     content = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return content, np.cumsum(lengths) - lengths, lengths
+    return ByteRanges(content, starts_of(lengths), lengths)
 
 
 def length_groups(lengths: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.intp] | slice]]:
