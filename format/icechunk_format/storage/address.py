@@ -46,7 +46,6 @@ _KINDS: Final[dict[str, Kind]] = {
     "http": "http",
     "https": "http",
 }
-_CANONICAL_SCHEME: Final = {"s3": "s3", "gs": "gs", "az": "az"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +195,7 @@ def _bucket(kind: Kind, scheme: str, rest: str, url: str) -> Address:
         )
     path = path.strip("/")
     _check_path(path, url)
-    scheme = _CANONICAL_SCHEME[kind] if account is None else "abfss"
-    normal = f"{scheme}://{authority}" + (f"/{path}" if path else "")
+    normal = f"{kind if account is None else 'abfss'}://{authority}" + (f"/{path}" if path else "")
     return Address(
         kind=kind, url=normal, shown_url=normal, bucket=bucket, path=path, account=account
     )

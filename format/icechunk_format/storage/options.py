@@ -267,19 +267,12 @@ def _unknown(kind: str, name: str, spellings: Mapping[str, tuple[str, bool]]) ->
     near = nearest(_squashed(name), spellings, cutoff=0.5)
     guess = f"; did you mean storage.{spellings[near][0]}?" if near else ""
     allowed = ", ".join(known) if known else "none"
+    urls = _KIND_NAMES.get(kind, f"{kind}:// URLs")
     return InvalidInputError(
-        f"storage.{name} is not an option of {_KIND_NAMES[kind]}{guess} Known: {allowed}",
+        f"storage.{name} is not an option of {urls}{guess} Known: {allowed}",
         option=name,
         known=known,
     )
 
 
-_KIND_NAMES: Final = {
-    "local": "local folders",
-    "memory": "memory:// URLs",
-    "s3": "s3:// URLs",
-    "gs": "gs:// URLs",
-    "az": "az:// URLs",
-    "http": "http(s):// URLs",
-    "other": "this URL",
-}
+_KIND_NAMES: Final = {"local": "local folders", "http": "http(s):// URLs", "other": "this URL"}

@@ -29,6 +29,7 @@ from icechunk_format.arrays.codecs.steps import (
     CodecSpec,
     ConfigurationError,
     Shape,
+    as_elements,
 )
 from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
 from icechunk_format.arrays.fill_values import decode_fill_value
@@ -175,32 +176,21 @@ class NumcodecsFilter(ArrayCodec):
 
     def decode(self, array: Array, shape: Shape) -> Array:
         with np.errstate(all="ignore"):
-            result = np.asarray(self._codec.decode(np.ascontiguousarray(array)))
-        _check_result(result, shape, self._dtype)
-        return result.astype(self._dtype, copy=False).reshape(shape)
+            return as_elements(self._codec.decode(np.ascontiguousarray(array)), shape, self._dtype)
 
     def encode(self, array: Array) -> Array:
         with np.errstate(all="ignore"):
             result = np.asarray(self._codec.encode(np.ascontiguousarray(array)))
         wanted = self.encoded.numpy
-        _check_result(result, array.shape, wanted)
         if result.dtype.newbyteorder("=") != wanted:
             # bitround returns the bits of floats as integers; they are stored unchanged.
             if result.dtype.itemsize != wanted.itemsize:
                 raise ValueError(f"it returns elements of type {result.dtype}, expected {wanted}")
             result = result.astype(result.dtype.newbyteorder("="), copy=False).view(wanted)
-        return result.astype(wanted, copy=False).reshape(array.shape)
+        return as_elements(result, array.shape, wanted)
 
     def encoded_fill(self, fill_value: Any) -> Any:
         return np.asarray(fill_value).astype(self.encoded.numpy)[()]
-
-
-def _check_result(result: Array, shape: Shape, dtype: np.dtype[Any]) -> None:
-    if result.dtype.hasobject or result.size != math.prod(shape):
-        raise ValueError(
-            f"it returns {result.size} elements of type {result.dtype}, expected "
-            f"{math.prod(shape)} of type {dtype}"
-        )
 
 
 def _scalar(configuration: dict[str, Any], key: str, default: int, data_type: DataType) -> Any:

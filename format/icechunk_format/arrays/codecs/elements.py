@@ -32,6 +32,7 @@ from icechunk_format.arrays.codecs.steps import (
     ElementCodec,
     Shape,
     as_buffer,
+    as_elements,
     compressed_bound,
 )
 from icechunk_format.arrays.data_types import DataType
@@ -144,14 +145,7 @@ class NumcodecsElements:
         self._dtype = spec.data_type.numpy
 
     def decode(self, data: Buffer, shape: Shape) -> Array:
-        result = np.asarray(self._codec.decode(bytes(data)))
-        if result.dtype.hasobject:
-            raise ValueError(f"it returns elements of type {result.dtype}")
-        if result.size != math.prod(shape):
-            raise ValueError(f"it decodes to {result.size} elements, expected {math.prod(shape)}")
-        if result.dtype != self._dtype:
-            result = result.astype(self._dtype)
-        return np.ascontiguousarray(result).reshape(shape)
+        return as_elements(self._codec.decode(bytes(data)), shape, self._dtype)
 
     def encode(self, array: Array) -> Buffer:
         return as_buffer(self._codec.encode(array))

@@ -12,9 +12,13 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-import numpy as np
-
-from icechunk_format.arrays.codecs.steps import Array, Buffer, ConfigurationError, Shape
+from icechunk_format.arrays.codecs.steps import (
+    Array,
+    Buffer,
+    ConfigurationError,
+    Shape,
+    as_elements,
+)
 from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import shortened
 
@@ -51,15 +55,13 @@ class Grib:
         if points > MAX_POINTS or (not is_coordinate and points != math.prod(shape)):
             raise ValueError(f"the message has {points} points, expected {math.prod(shape)}")
         try:
-            result = np.asarray(self._parse(message, is_coordinate))
+            result = self._parse(message, is_coordinate)
         except BaseException as error:
             # Damaged messages can make the library panic, which is not an ``Exception``.
             if type(error).__name__ != "PanicException":
                 raise
             raise ValueError(f"the library failed: {error}") from error
-        if result.size != math.prod(shape):
-            raise ValueError(f"the message has {result.size} elements, expected {math.prod(shape)}")
-        return np.ascontiguousarray(result.astype(self._dtype, copy=False)).reshape(shape)
+        return as_elements(result, shape, self._dtype)
 
     def _parse(self, message: bytes, is_coordinate: bool) -> Any:
         if is_coordinate:

@@ -7,6 +7,7 @@ methods are documented here and not repeated in the codecs.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -115,6 +116,17 @@ def as_buffer(result: Any) -> Buffer:
     if isinstance(result, np.ndarray):
         return memoryview(np.ascontiguousarray(result).reshape(-1).view(np.uint8))
     return memoryview(result).cast("B")
+
+
+def as_elements(result: Any, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """Return what a library made as an array of a shape and type, or raise ValueError."""
+    array = np.asarray(result)
+    if array.dtype.hasobject or array.size != math.prod(shape):
+        raise ValueError(
+            f"it returns {array.size} elements of type {array.dtype}, expected "
+            f"{math.prod(shape)} of type {dtype}"
+        )
+    return np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(shape)
 
 
 def integer_parameter(
