@@ -16,6 +16,7 @@ from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
+from icechunk_format.spec.tables.byte_ranges import joined
 from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def shared_log(*, chunk_lists: int, moves: int, same_node: bool) -> bytes:
     chunks.rows["embedded_length"] = 100
     at, tables = made.table_vector(TableLayout(transaction_log._MOVE), moves)
     root.point("moved_nodes", at)
-    path = made.string("/" + "p" * 1000)
+    path = int(made.byte_vectors(*joined([b"/" + b"p" * 1000]))[0])
     tables.point("from", np.full(moves, path))
     tables.point("to", np.full(moves, path))
     return made.finish()

@@ -41,6 +41,7 @@ from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, component_order, stored_node_path
 from icechunk_format.spec.tables.bulk_reader import Tables, VectorReader
 from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
+from icechunk_format.spec.tables.byte_ranges import joined
 from icechunk_format.spec.tables.schema import TableSchema
 
 # The lists of node ids, in the order of their slots.
@@ -363,6 +364,6 @@ def _write_moves(made: Assembly, log: TransactionLog) -> int:
         ("from", [move.from_path for move in moves]),
         ("to", [move.to_path for move in moves]),
     ):
-        at = [made.string(path) for path in paths]
-        tables.point(name, np.array(at, dtype=np.int64))
+        texts = joined([path.encode() for path in paths])
+        tables.point(name, made.byte_vectors(*texts))
     return vector_at

@@ -21,6 +21,7 @@ from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, K
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.manifest.encode import encode
 from icechunk_format.spec.tables.bulk_writer import Assembly, TableLayout
+from icechunk_format.spec.tables.byte_ranges import joined
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_texts_shared_to_multiply_memory_are_not_copied() -> None:
     records.point("index", records.positions + layout.offsets["embedded_length"])
     records.rows["embedded_length"] = 1
     records.rows["embedded"] = np.arange(5000)[:, None]
-    names = [made.string(letter * 100_000) for letter in "xy"]
-    records.point("location", np.array(names)[np.arange(5000) % 2])
+    names = made.byte_vectors(*joined([letter * 100_000 for letter in (b"x", b"y")]))
+    records.point("location", names[np.arange(5000) % 2])
     refs = manifest.decode_payload(made.finish()).arrays[0].refs
     assert refs.nbytes < 1_000_000
     assert refs.location(4999) == "y" * 100_000

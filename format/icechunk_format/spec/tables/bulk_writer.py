@@ -285,12 +285,6 @@ class Assembly:
         self.reserve(0)
         return heads + self._later(int(sizes.sum()), blocks)
 
-    def string(self, text: str) -> int:
-        """Write one string; return its position."""
-        raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-        at = np.zeros(1, dtype=np.int64)
-        return int(self.byte_vectors(raw, at, at + raw.size)[0])
-
     def streamed_tables(
         self, layout: TableLayout, count: int, blocks: Callable[[], Iterable[NDArray[Any]]]
     ) -> int:
