@@ -12,8 +12,7 @@ from icechunk_format.maintenance.garbage.parts import (
     part_prefix,
     parts_of,
 )
-from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import ChunkId, decode_many
+from icechunk_format.spec.ids import ChunkId, IdSet, decode_many
 from icechunk_format.storage.batches import sized_batches
 
 # Few distinct bytes, so that first halves are often equal.

@@ -16,7 +16,7 @@ from icechunk_format.dataset.metadata_tables.read import InspectionPlan, run_ins
 from icechunk_format.dataset.reading.costs import ReadCost
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
-from icechunk_format.spec.id_columns import rows_of_ids
+from icechunk_format.spec.ids import rows_of_ids
 from icechunk_format.spec.snapshot.file import Snapshot
 
 

@@ -26,8 +26,7 @@ from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coord
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.metadata_tables import CHUNKS, MANIFESTS, arrow_kinds
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
-from icechunk_format.spec.id_columns import id_keys, rows_of_ids
-from icechunk_format.spec.ids import ManifestId, encode_many
+from icechunk_format.spec.ids import ManifestId, encode_many, id_keys, rows_of_ids
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.storage.protocol import Storage

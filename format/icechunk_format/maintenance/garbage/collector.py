@@ -11,8 +11,7 @@ from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.maintenance.garbage.sweep import delete_unneeded
 from icechunk_format.progress import ProgressOption
-from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import IdSet, SnapshotId
 from icechunk_format.spec.object_keys import SNAPSHOTS
 from icechunk_format.storage.protocol import Storage
 

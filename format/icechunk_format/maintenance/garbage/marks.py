@@ -24,8 +24,7 @@ from icechunk_format.errors import FormatError
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.files.metadata_files import check_id
-from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import ManifestId, SnapshotId
+from icechunk_format.spec.ids import IdSet, ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.id_columns import SortedIds, id_columns
-from icechunk_format.spec.ids import ObjectId, decode_many
+from icechunk_format.spec.ids import ObjectId, SortedIds, decode_many, id_columns
 from icechunk_format.storage.protocol import Storage
 
 _PAGE: Final = 10_000

@@ -26,8 +26,7 @@ from icechunk_format.maintenance.garbage.marks import LISTED, listed_manifests, 
 from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.maintenance.garbage.sweep import delete_unneeded
-from icechunk_format.spec.id_columns import IdSet, id_columns
-from icechunk_format.spec.ids import ALPHABET, SnapshotId
+from icechunk_format.spec.ids import ALPHABET, IdSet, SnapshotId, id_columns
 from icechunk_format.spec.object_keys import SNAPSHOTS
 from icechunk_format.storage.location import Location, open_storage
 

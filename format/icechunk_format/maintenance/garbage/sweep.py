@@ -25,8 +25,7 @@ from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.garbage.result import DeleteReport, distinct_errors
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import encode_many
+from icechunk_format.spec.ids import IdSet, encode_many
 from icechunk_format.storage.protocol import Storage
 
 DELETE_BATCH: Final = 1000

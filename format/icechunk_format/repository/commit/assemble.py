@@ -37,8 +37,7 @@ from icechunk_format.repository.files.manifest_files import (
     store_manifests,
 )
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.id_columns import rows_of_ids
-from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.ids import ManifestId, NodeId, rows_of_ids
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot

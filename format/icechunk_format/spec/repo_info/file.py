@@ -23,8 +23,7 @@ import numpy as np
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType, unwrap, wrap
-from icechunk_format.spec.id_columns import id_keys
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import SnapshotId, id_keys
 from icechunk_format.spec.repo_info.lists import REF, read_in_bulk, read_refs, write_refs
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotList, list_of, unlisted
 from icechunk_format.spec.repo_info.state import RepoInfo, SnapshotIds, SnapshotInfo

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.frozen_values import frozen_values
-from icechunk_format.spec.id_columns import id_keys, rows_of_ids
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import SnapshotId, id_keys, rows_of_ids
 from icechunk_format.spec.repo_info.state import (
     SnapshotIds,
     SnapshotInfo,

@@ -20,8 +20,7 @@ from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType
-from icechunk_format.spec.id_columns import IdSet
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import IdSet, SnapshotId
 from icechunk_format.spec.repo_info.updates import RepoStatus, Update
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 

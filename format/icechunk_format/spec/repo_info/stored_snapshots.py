@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.spec.id_columns import id_keys
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.ids import SnapshotId, id_keys
 from icechunk_format.spec.repo_info.lists import check_sharing, texts_of
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotColumns, with_logs
 from icechunk_format.spec.repo_info.state import SnapshotIds

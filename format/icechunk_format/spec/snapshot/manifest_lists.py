@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.id_columns import id_keys, rows_of_ids
-from icechunk_format.spec.ids import ManifestId
+from icechunk_format.spec.ids import ManifestId, id_keys, rows_of_ids
 from icechunk_format.spec.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.spec.tables.bulk_writer import TableLayout, write_rows
 from icechunk_format.spec.tables.byte_ranges import copy_ranges, ragged_rows, starts_of

@@ -32,8 +32,7 @@ from icechunk_format.maintenance.verifying.checks.uses import (
 )
 from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.spec.envelope import SPEC_V2, FileType
-from icechunk_format.spec.id_columns import id_keys
-from icechunk_format.spec.ids import ManifestId, encode_many
+from icechunk_format.spec.ids import ManifestId, encode_many, id_keys
 from icechunk_format.spec.node_path import ROOT, is_canonical, parent
 from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file

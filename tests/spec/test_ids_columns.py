@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.spec.id_columns import IdSet, SortedIds, id_columns, rows_of_ids
+from icechunk_format.spec.ids import IdSet, SortedIds, id_columns, rows_of_ids
 
 # Few first halves, and zeros at the end, which NumPy hides in byte strings.
 RAW_IDS = st.lists(
