@@ -165,19 +165,6 @@ class Tables:
     ``positions`` are the starts of the tables, and ``field`` the prefix of field names in messages.
     """
 
-    __slots__ = (
-        "_codes",
-        "_field",
-        "_fields",
-        "_shared",
-        "_slots",
-        "_table_sizes",
-        "_vtable_sizes",
-        "_vtables",
-        "positions",
-        "r",
-    )
-
     def __init__(
         self, reader: VectorReader, positions: NDArray[np.int64], schema: TableSchema, field: str
     ) -> None:
