@@ -88,13 +88,13 @@ def read_commits(updates: Tables, kind: int) -> list[Commit | None]:
     is_commit &= updates.has("backup_path")
     rows = np.flatnonzero(is_commit)
     targets = updates.targets("update_type")[rows]
-    commits = Tables(updates.r, targets, _NEW_COMMIT, "latest_updates.update_type")
+    commits = Tables(updates.reader, targets, _NEW_COMMIT, "latest_updates.update_type")
     commits.require("branch", "new_snap_id")
     entries = zip(
-        texts_of(updates.r, commits.ranges("branch")),
+        texts_of(updates.reader, commits.ranges("branch")),
         SnapshotId.many(commits.column("new_snap_id").tobytes()),
         updates.column("updated_at")[rows].tolist(),
-        texts_of(updates.r, updates.ranges("backup_path").take(rows)),
+        texts_of(updates.reader, updates.ranges("backup_path").take(rows)),
         strict=True,
     )
     found: list[Commit | None] = [None] * len(is_commit)
@@ -106,7 +106,7 @@ def read_commits(updates: Tables, kind: int) -> list[Commit | None]:
 def read_refs(refs: Tables) -> tuple[list[str], list[int]]:
     """Read names and unchecked indices of refs."""
     refs.require("name")
-    return texts_of(refs.r, refs.ranges("name")), refs.column("snapshot_index").tolist()
+    return texts_of(refs.reader, refs.ranges("name")), refs.column("snapshot_index").tolist()
 
 
 def check_sharing(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> None:

@@ -44,7 +44,7 @@ def read_snapshots(
     tables: Tables, spec_version: int, object_key: str
 ) -> tuple[SnapshotColumns, SnapshotIds]:
     """Read snapshots as columns sorted by id, and their ids in stored order."""
-    reader = tables.r
+    reader = tables.reader
     tables.require("id", "message")
     messages = tables.ranges("message")
     logs = tables.ranges("pruned_ancestor_tx_logs", SnapshotId.SIZE)

@@ -168,7 +168,7 @@ class Tables:
     def __init__(
         self, reader: VectorReader, positions: NDArray[np.int64], schema: TableSchema, field: str
     ) -> None:
-        self.r = reader
+        self.reader = reader
         self.positions = positions
         self._fields = schema.fields
         self._field = field
@@ -197,7 +197,7 @@ class Tables:
 
         Tables cannot start before the buffer, since their unsigned offsets have been read.
         """
-        reader, field = self.r, self._field
+        reader, field = self.reader, self._field
         size = reader.number(at, _U16, f"{field} vtable")
         table_size = reader.number(at + _U16.size, _U16, f"{field} vtable")
         if size < _VTABLE_HEADER or size & 1 or table_size < _OFFSET_SIZE:
@@ -227,7 +227,7 @@ class Tables:
             offsets = np.zeros(self._vtables.shape, dtype=np.int64)
             known = np.flatnonzero(self._vtable_sizes >= entry + 2)
             if known.size:
-                offsets[known] = self.r.numbers(self._vtables[known] + entry, "<u2", field)
+                offsets[known] = self.reader.numbers(self._vtables[known] + entry, "<u2", field)
             self._slots[slot] = offsets
         if ((offsets != 0) & (offsets < _OFFSET_SIZE)).any():
             self._fail_over_vtable(field)
@@ -237,7 +237,7 @@ class Tables:
             # bound these fields; they are checked against the file.
             rows = self._spread(beyond)
             at = self.positions[rows] + self._spread(offsets)[rows]
-            self.r.check_ranges(at, np.ones_like(at), size, field)
+            self.reader.check_ranges(at, np.ones_like(at), size, field)
         return offsets
 
     def _shared_offset(self, shared: SharedVtable, slot: int, size: int, name: str) -> int:
@@ -245,15 +245,15 @@ class Tables:
         entry = _VTABLE_HEADER + 2 * slot
         if shared.size < entry + 2:
             return 0
-        offset: int = _U16.unpack_from(self.r.data.data, shared.at + entry)[0]
+        offset: int = _U16.unpack_from(self.reader.data.data, shared.at + entry)[0]
         if 0 < offset < _OFFSET_SIZE:
             self._fail_over_vtable(f"{self._field}.{name}")
         if offset and offset + size > shared.table_size:
-            self.r.check_end(shared.last + offset + size, f"{self._field}.{name}")
+            self.reader.check_end(shared.last + offset + size, f"{self._field}.{name}")
         return offset
 
     def _fail_over_vtable(self, field: str) -> Never:
-        self.r.fail("the field overlaps the first offset of its table", field)
+        self.reader.fail("the field overlaps the first offset of its table", field)
 
     def has(self, name: str) -> NDArray[np.bool_]:
         """Return a mask of the rows that have a field."""
@@ -278,14 +278,14 @@ class Tables:
             if not offset:
                 return None, None
             # The field of the last table is inside the buffer, so those of the others are.
-            data = self.r.data
+            data = self.reader.data
             shape = (data.size - offset - size + 1,)
             windows: NDArray[Any] = np.ndarray(shape, f"V{size}", data.data, offset, (1,))
             return None, windows[self.positions]
         rows, at = self._present(name)
         if not at.size:
             return None, None
-        return rows, self.r.gather(at, size, f"{self._field}.{name}")
+        return rows, self.reader.gather(at, size, f"{self._field}.{name}")
 
     def _present(self, name: str) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
         """Return the rows that have a field (None for all), and the field's positions."""
@@ -305,7 +305,9 @@ class Tables:
         """Raise unless every row has the required fields."""
         for name in names:
             if not self.has_all(name):
-                self.r.fail("a required field is absent", f"{self._field}.{name}", missing=name)
+                self.reader.fail(
+                    "a required field is absent", f"{self._field}.{name}", missing=name
+                )
 
     def column(self, name: str, default: int = 0) -> NDArray[Any]:
         """Read a number, shape (n,), or an id, uint8 of shape (n, size), per row.
@@ -333,15 +335,15 @@ class Tables:
         rows, at = self._present(name)
         if len(at) == 1:
             one = int(at[0])
-            offset = self.r.number(one, _U32, field)
+            offset = self.reader.number(one, _U32, field)
             if not offset:
-                self.r.fail("an offset points to itself", field)
+                self.reader.fail("an offset points to itself", field)
             one += offset
-            count = self.r.number(one, _U32, field)
+            count = self.reader.number(one, _U32, field)
             ends = np.array([one + _OFFSET_SIZE, count], dtype=np.int64)
             return rows, ends[:1], ends[1:]
-        heads = at + self.r.offsets(at, field)
-        counts = self.r.numbers(heads, "<u4", field)
+        heads = at + self.reader.offsets(at, field)
+        counts = self.reader.numbers(heads, "<u4", field)
         heads += _OFFSET_SIZE
         return rows, heads, counts
 
@@ -349,12 +351,12 @@ class Tables:
         """Return the unchecked starts of the required tables of a field: int64."""
         self.require(name)
         _, at = self._present(name)
-        return at + self.r.offsets(at, f"{self._field}.{name}")
+        return at + self.reader.offsets(at, f"{self._field}.{name}")
 
     def ranges(self, name: str, element_size: int = 1) -> Ranges:
         """Locate a vector or string per row; every range is inside the buffer."""
         rows, starts, lengths = self._heads(name)
-        self.r.check_ranges(starts, lengths, element_size, f"{self._field}.{name}")
+        self.reader.check_ranges(starts, lengths, element_size, f"{self._field}.{name}")
         if rows is None:
             return Ranges(starts=starts, lengths=lengths)
         found = np.zeros((2, len(self)), dtype=np.int64)
@@ -370,22 +372,22 @@ class Tables:
         if lengths.size and (lengths != count).any():
             odd = int(lengths[lengths != count][0])
             problem = f"vectors of {count} and of {odd} elements in one list"
-            self.r.fail(problem, field, found=(count, odd))
-        if (size := len(self) * count * _U32.size) > self.r.data.size:
+            self.reader.fail(problem, field, found=(count, odd))
+        if (size := len(self) * count * _U32.size) > self.reader.data.size:
             problem = "the vectors exceed the bytes of the object"
-            self.r.fail(problem, field, found=size, allowed=self.r.data.size)
+            self.reader.fail(problem, field, found=size, allowed=self.reader.data.size)
         if not count:
             return np.empty((len(self), 0), dtype=np.uint32)
-        packed = self.r.gather(starts, count * _U32.size, field)
+        packed = self.reader.gather(starts, count * _U32.size, field)
         return packed.view("<u4").reshape(len(self), count)
 
     def table_vectors(self, name: str, schema: TableSchema) -> list[Tables]:
         """Return the required vector of tables of each row, for short lists of rows."""
         self.require(name)
         found = self.ranges(name, _OFFSET_SIZE)
-        if int(found.lengths.sum()) * _OFFSET_SIZE > self.r.data.size:
-            self.r.fail("the vectors of tables exceed the object", name)
+        if int(found.lengths.sum()) * _OFFSET_SIZE > self.reader.data.size:
+            self.reader.fail("the vectors of tables exceed the object", name)
         return [
-            self.r.tables_between(start, count, schema, name)
+            self.reader.tables_between(start, count, schema, name)
             for start, count in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
         ]
