@@ -332,7 +332,7 @@ def read_updates(root: Table) -> tuple[Update, ...]:
     if found is None or not all(commit is None or is_backup_name(commit[-1]) for commit in found):
         return tuple(read_update(table) for table in root.children("latest_updates", UPDATE))
     others = [row for row, commit in enumerate(found) if commit is None]
-    tables = root.children_at("latest_updates", UPDATE, others)
+    tables = root.children("latest_updates", UPDATE, others)
     updates: list[Update] = []
     for commit in found:
         if commit is None:

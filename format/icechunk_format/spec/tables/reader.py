@@ -300,36 +300,28 @@ class Table:
             targets.append(target)
         return targets
 
-    def optional_texts(self, field: str) -> list[str] | None:
-        """Read a vector of strings; None if absent."""
-        targets = self._targets(field)
-        if targets is None:
-            return None
-        return [self._text_at(f"{field}[{i}]", target) for i, target in enumerate(targets)]
-
     def texts(self, field: str) -> list[str]:
         """Read a vector of strings that must be present."""
-        return self._required(field, self.optional_texts(field))
+        targets = self._required(field, self._targets(field))
+        return [self._text_at(f"{field}[{i}]", target) for i, target in enumerate(targets)]
 
-    def optional_children(self, field: str, schema: TableSchema) -> Iterator[Table] | None:
-        """Read a vector of tables, one at a time; None if absent."""
+    def optional_children(
+        self, field: str, schema: TableSchema, rows: Iterable[int] | None = None
+    ) -> Iterator[Table] | None:
+        """Read the tables of a vector, or some of them, one at a time; None if it is absent."""
         targets = self._targets(field)
         if targets is None:
             return None
-        payload = self._payload
-        return (Table(payload, at, schema, (self, field, i)) for i, at in enumerate(targets))
+        payload, chosen = self._payload, range(len(targets)) if rows is None else rows
+        return (Table(payload, targets[i], schema, (self, field, i)) for i in chosen)
 
-    def children(self, field: str, schema: TableSchema) -> Iterator[Table]:
-        """Read a vector of tables that must be present, one at a time."""
-        return self._required(field, self.optional_children(field, schema))
+    def children(
+        self, field: str, schema: TableSchema, rows: Iterable[int] | None = None
+    ) -> Iterator[Table]:
+        """Read the tables of a vector that must be present, or some of them, one at a time."""
+        return self._required(field, self.optional_children(field, schema, rows))
 
     # -- tables and unions --------------------------------------------------------------------
-
-    def children_at(self, field: str, schema: TableSchema, rows: Iterable[int]) -> Iterator[Table]:
-        """Read some tables of a vector that must be present, by their indices."""
-        targets = self._required(field, self._targets(field))
-        payload = self._payload
-        return (Table(payload, targets[i], schema, (self, field, i)) for i in rows)
 
     def optional_child(self, field: str, schema: TableSchema) -> Table | None:
         """Read a table; None if absent."""
