@@ -13,7 +13,7 @@ COVERAGE_OF = format/icechunk_format/spec/*,format/icechunk_format/arrays/*,form
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
+.PHONY: help demo cluster bench test nightly torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -27,19 +27,25 @@ cluster: $(VENV)/.ready java  ## run the services of docker-compose.yml as proce
 bench: $(VENV)/.ready java  ## compare speed and memory with limits and peers; NAMES=scan for one, ARGS='--plots pictures'
 	$(PY) benchmarks/run.py $(NAMES) $(ARGS)
 
+# Python keeps what it compiled, whatever the shell says: a run starts hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 # One run without a JVM and one with it, since starting Spark costs half a minute. Two processes
 # share the files of a run, as there are two cores to share, in the order of `tests/conftest.py`.
 SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST   = $(PY) $(SHARED)
 
-test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests, on the newest Spark and, if they need Spark, on 4.0
+test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests but those of nightly, on the newest Spark and, if they need Spark, on 4.0
 	$(PYTEST) tests --layer full
 	$(SPARK40)/bin/python $(SHARED) tests/spark -m each_spark
+
+nightly: $(VENV)/.ready java  ## run the longest tests: benchmarks of tiny data against their peers, and a few batches of the soak
+	$(PYTEST) tests --layer nightly
 
 torture: $(VENV)/.ready  ## test with faults and hostile input for SECONDS=300 each; TORTURE_SEED=n starts at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture
 	FUZZ_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/fuzz
-	INTERLEAVINGS=all $(PYTEST) tests/repository/state/test_state_interleaved_calls.py
+	INTERLEAVINGS=all EXAMPLES=10 $(PYTEST) tests --layer fast --timeout=0
 
 # Old releases of s3fs leave warnings to the garbage collector, which meets them in any test.
 lower-bounds:  ## run the tests of the format with the oldest packages that pyproject.toml allows

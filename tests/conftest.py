@@ -45,9 +45,9 @@ NEEDS_MORE = ("cluster", "benchmarks", "s3", "spark", "manual", "cloud", "confor
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--layer",
-        choices=("fast", "full", "all"),
+        choices=("fast", "full", "nightly", "all"),
         default="all",
-        help="fast: tests that need no Java and no server; full: the others",
+        help="fast: tests that need no Java and no server; full: the others; nightly: long ones",
     )
 
 
@@ -64,13 +64,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.parent != here:
         return None
     layer, needs_more = config.getoption("--layer"), collection_path.name in NEEDS_MORE
-    left_out = {"fast": needs_more, "full": not needs_more, "all": False}
-    return left_out[layer] or None
+    left_out = {"fast": needs_more, "full": not needs_more}
+    return left_out.get(layer, False) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--layer") == "full":
+    layer = config.getoption("--layer")
+    if layer == "full":
         items.sort(key=lambda item: (*NEEDS_MORE, folder_of(item.path)).index(folder_of(item.path)))
+    if layer != "all":
+        kept, left_out = [], []
+        for item in items:
+            is_nightly = item.get_closest_marker("nightly") is not None
+            (kept if is_nightly == (layer == "nightly") else left_out).append(item)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
     for item in items:
         if not HAS_REFERENCE and item.get_closest_marker("needs_reference"):
             item.add_marker(pytest.mark.skip(reason="the reference needs Python >= 3.12"))

@@ -1,11 +1,13 @@
 """Every benchmark runs, sees the same values as its peers, and reports what it promises.
 
-Sizes here say nothing about speed. Nothing is asserted about seconds.
+Sizes here say nothing about speed. Nothing is asserted about seconds. Most comparisons run at night,
+since each starts Spark and its peers.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +40,24 @@ def report(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return found
 
     return run
+
+
+@pytest.mark.needs_reference
+def test_every_benchmark_imports_what_there_is():
+    program = (
+        "import importlib, run\n"
+        "for module, _ in run.BENCHMARKS.values():\n"
+        "    importlib.import_module(module)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=RUN.parent,
+        env={**os.environ, "PYTHONPATH": str(RUN.parent)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.needs_reference
@@ -88,6 +108,7 @@ def test_reports_become_pictures_and_a_table_again(report, tmp_path):
         assert len(shown) == (1 if row["goal"] else 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_large_repositories_are_compared_step_by_step(report):
     pytest.importorskip("icechunk")
@@ -106,6 +127,7 @@ def test_large_repositories_are_compared_step_by_step(report):
         assert ours["figures"]["repo_bytes"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_scans_are_compared_in_one_run(report):
     pytest.importorskip("icechunk")
@@ -145,6 +167,7 @@ def test_scans_are_compared_in_one_run(report):
             assert row["figures"]["chunks_ideal"] <= row["figures"]["chunks_of_array"]
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_writes_are_compared_with_sinks_that_drop_the_rows(report):
     pytest.importorskip("icechunk")
@@ -157,6 +180,7 @@ def test_writes_are_compared_with_sinks_that_drop_the_rows(report):
     assert many["peak_mb"] < 2 * few["peak_mb"]
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_a_verification_is_compared_with_reading_manifests(report):
     pytest.importorskip("icechunk")
@@ -166,6 +190,7 @@ def test_a_verification_is_compared_with_reading_manifests(report):
     assert rows[0]["ratio"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_rivals_commit_near_and_far(report):
     pytest.importorskip("icechunk")
@@ -178,6 +203,7 @@ def test_rivals_commit_near_and_far(report):
         assert compared[f"{wire}, this library", f"{wire}, one writer"]["ratio"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_copies_answer_as_repositories_do(report):
     pytest.importorskip("icechunk")
@@ -199,6 +225,7 @@ def test_points_fetch_what_is_ideal(report):
     assert figures["bytes_by_ideal"] == 1.0
 
 
+@pytest.mark.nightly
 def test_streams_lose_nothing(report):
     rows = report("streams", "--scale", "0.02")["rows"]
     soak = next(row for row in rows if row["case"].startswith("soak"))
@@ -210,6 +237,7 @@ def test_streams_lose_nothing(report):
     ] * 3
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_arrays_are_those_of_peers(report):
     pytest.importorskip("cubed")
@@ -229,6 +257,7 @@ def test_arrays_are_those_of_peers(report):
     assert 256 << 10 < plan["bytes_per_piece"] < 16 << 20
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_reference
 def test_observation_is_compared_with_silence(report):
     pytest.importorskip("icechunk")

@@ -42,6 +42,7 @@ PAUSE = 1.0
 OLD = timedelta(minutes=2)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(0 if IS_FULL else 600)
 def test_no_batch_is_lost_and_none_is_written_twice(tmp_path):
     soak.write_files(tmp_path / "files", BATCHES, PLACES)
