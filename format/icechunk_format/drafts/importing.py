@@ -42,11 +42,11 @@ from icechunk_format.repository.files.manifest_files import (
     ManifestReceipt,
     store_manifests,
 )
+from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle import create
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
-from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import (
@@ -56,7 +56,7 @@ from icechunk_format.spec.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.spec.node_path import ancestors
-from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key, transaction_log_key
+from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
@@ -249,10 +249,7 @@ class _Import:
             above = snapshot_key(version.parent_id)
             before = snapshot.decode(self._target.get(above).data, object_key=above)
             log = difference(self._target, before, version, snapshot_id=version.id)
-        key, log_key = snapshot_key(version.id), transaction_log_key(version.id)
-        self._target.put_many(
-            [(key, snapshot.encode(version)), (log_key, transaction_log.encode(log))]
-        )
+        self._target.put_many(snapshot_objects(version, log))
 
     def _stored(self, node: DraftNode) -> tuple[NodeSnapshot, Sequence[ManifestReceipt]]:
         """Return a node with its manifests, which are stored once for snapshots that share them."""

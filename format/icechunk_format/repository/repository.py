@@ -125,13 +125,10 @@ class Repository(RepositoryReader):
         # Raises for a read-only repository, before the branch is resolved.
         status = None if state is None else state.info.status
         tip = writable_tip(self.storage, branch, status=status, state=self._held)
-        return WriteSession(
-            self.storage,
-            tip,
-            files.load_snapshot(self.storage, base or self._resolve(history, branch=branch)),
-            config=self.config if state is None else config_in(state.info),
-            spec_version=self.spec_version,
-        )
+        snapshot = files.load_snapshot(self.storage, base or self._resolve(history, branch=branch))
+        config = self.config if state is None else config_in(state.info)
+        format = ManifestFormat(spec_version=self.spec_version, config=config)
+        return WriteSession(self.storage, tip, snapshot, format)
 
     def writable_tip(self, branch: str) -> BranchTip:
         """Return the tip of a branch, which sessions and maintenance use to move the branch.

@@ -275,6 +275,7 @@ class EncodedLog:
                 node_id: _WholeCoordinates(_checked(coords, node_id))
                 for node_id, coords in log.updated_chunks.items()
             }
+        self.id = log.id
         self._spec_version = spec_version
         self._made = Assembly(
             f"the transaction log of {sum(c.count for c in chunks.values())} changed chunks",

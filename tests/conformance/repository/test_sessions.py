@@ -173,7 +173,7 @@ def test_a_large_commit_cut_into_manifests_is_readable(tmp_path):
     add_array(session, "/big", (300, 300))
     coords = np.argwhere(np.ones((300, 300), dtype=bool))
     session.set_chunks("/big", coords, [b"%d" % n for n in range(len(coords))])
-    session._state.assembler._format = type(session.format)(spec_version=2, max_refs=20_000)
+    session._assembler._format = type(session.format)(spec_version=2, max_refs=20_000)
     session.commit("big")
     theirs = open_reference(tmp_path)
     assert len(theirs.list_manifest_files(theirs.lookup_branch("main"))) == 7

@@ -314,14 +314,14 @@ def test_a_lost_race_costs_two_small_files():
     session.set_chunks("/b", [[i] for i in range(4)], [b"x" * 600] * 4)
     session.set_chunks("/g/a", [[i] for i in range(1, 4)], [b"x" * 600] * 3)
     commits = iter(["chunk 0", "new array", "new apart"])
-    advance = session._state.tip.advance
+    advance = session._tip.advance
 
     def advance_late(info):
         for theirs in commits:
             commit_theirs(repository, theirs)
         return advance(info)
 
-    session._state.tip.advance = advance_late
+    session._tip.advance = advance_late
     result = session.commit("ours")
     assert result.rebased == 1
     assert result.files_written == {
@@ -338,7 +338,7 @@ def test_many_lost_races_are_passed_one_by_one(spec_version):
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     commits = iter(range(5))
-    advance = session._state.tip.advance
+    advance = session._tip.advance
 
     def advance_late(info):
         for number in commits:
@@ -348,7 +348,7 @@ def test_many_lost_races_are_passed_one_by_one(spec_version):
             break
         return advance(info)
 
-    session._state.tip.advance = advance_late
+    session._tip.advance = advance_late
     result = session.commit("ours")
     assert result.rebased == 5
     messages = [info.message for info in repository.ancestry()]
@@ -360,7 +360,7 @@ def test_giving_up_after_so_many_tries():
     session = repository.writable_session()
     ACTIONS["chunk 1"](session, b"O")
     numbers = itertools.count()
-    advance = session._state.tip.advance
+    advance = session._tip.advance
 
     def advance_late(info):
         other = repository.writable_session()
@@ -368,11 +368,11 @@ def test_giving_up_after_so_many_tries():
         other.commit("late")
         return advance(info)
 
-    session._state.tip.advance = advance_late
+    session._tip.advance = advance_late
     with pytest.raises(ConflictError) as caught:
         session.commit("ours", rebase_tries=2)
     assert caught.value.facts["attempts"] == 3
-    session._state.tip.advance = advance
+    session._tip.advance = advance
     session.commit("ours")
 
 

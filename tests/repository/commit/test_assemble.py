@@ -103,7 +103,7 @@ def test_what_shrinking_dropped_stays_dropped(repository):
 
 def test_large_commits_are_cut_into_manifests_of_bounded_size(repository_v2):
     session = grid_session(repository_v2, (30, 30))
-    session._state.assembler._format = type(session.format)(spec_version=2, max_refs=100)
+    session._assembler._format = type(session.format)(spec_version=2, max_refs=100)
     set_block(session, range(30), range(30))
     session.commit("first")
     snapshot = repository_v2.snapshot(repository_v2.resolve())
@@ -140,7 +140,7 @@ def test_overlapping_manifests_of_others_are_put_in_order(repository):
         ids=np.concatenate([node.array.manifests.ids, new_id]).astype("u1"),
         extents=np.concatenate([node.array.manifests.extents, [[[2, 4]]]]).astype("u4"),
     )
-    files = manifest_files_of(Nodes.of([node]), snapshot.manifest_files, [receipt], object_key="x")
+    files = manifest_files_of(Nodes.of([node]), snapshot, [receipt])
     files = ManifestFiles.of(
         np.concatenate([files.ids, new_id]).astype("u1"),
         np.append(files.size_bytes, receipt.size_bytes),

@@ -18,7 +18,7 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 def store_block(session, ranges, payload=b"z" * 600, path="/a"):
     """Store a block of chunks and their manifest, as an executor does."""
-    storage = session._state.storage
+    storage = session._storage
     coords = np.array(np.meshgrid(*ranges, indexing="ij")).reshape(len(ranges), -1).T
     refs = store_chunks(storage, coords, [payload] * len(coords), inline_threshold=512)
     [receipts] = store_manifests(storage, session.format, [(session.node(path).id, [refs])])

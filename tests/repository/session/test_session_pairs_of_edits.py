@@ -32,7 +32,7 @@ def places(coords):
 
 def add_manifest(session, path, coords, payloads):
     """Write chunks and their manifest as an executor does."""
-    storage = session._state.storage
+    storage = session._storage
     refs = store_chunks(storage, places(coords), payloads, inline_threshold=64)
     parts = [(session.node(path).id, [refs])]
     [receipts] = store_manifests(storage, session.format, parts)

@@ -77,7 +77,7 @@ def test_a_lost_race_is_logged_with_its_cause(tmp_path, caplog):
     first.commit("root")
     late = repository.writable_session()
     late.create_group("/late", group)
-    tip, names = late._state.tip, iter("ab")
+    tip, names = late._tip, iter("ab")
     advance = tip.advance
 
     def after_a_rival(info):

@@ -25,7 +25,7 @@ from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, mis
 from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.files.metadata_files import load_snapshot, snapshot_objects
 from icechunk_format.repository.lifecycle.create import create_object
 from icechunk_format.repository.lifecycle.restore import difference
 from icechunk_format.repository.state.publish import now_in_microseconds, update_repo
@@ -44,9 +44,7 @@ from icechunk_format.spec.repo_info.updates import (
     RepoStatus,
     Update,
 )
-from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.transaction_log import EncodedLog
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import open_storage
@@ -157,10 +155,7 @@ def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
     version = replace(
         whole, id=made.id, parent_id=root, spec_version=SPEC_V2, flushed_at=made.flushed_at
     )
-    files = [
-        (snapshot_key(made.id), snapshot_file.encode(version)),
-        (transaction_log_key(made.id), EncodedLog(log).file()),
-    ]
+    files = snapshot_objects(version, log)
     target.put_many(files)
     return sum(len(data) for _, data in files)
 

@@ -42,11 +42,10 @@ from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved
 from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.splitting import SplittingRule, rules_tree
-from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
+from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.measures import Measures
 
 
@@ -147,22 +146,17 @@ def commit_rewrite(
             )
         nodes = current.nodes.changed([node.path for node in changed], changed)
         replaced = tip.amendable(current.id) if amend else None
-        snapshot_id = new_snapshot_id()
-        log = TransactionLog(id=snapshot_id)
+        log = TransactionLog(id=new_snapshot_id())
         if amend:
-            log = replace(load_transaction_log(storage, current.id), id=snapshot_id)
-        version = store_snapshot(
+            log = replace(load_transaction_log(storage, current.id), id=log.id)
+        stored = store_snapshot(
             storage,
             format,
-            snapshot_id=snapshot_id,
             base=current,
             nodes=nodes,
-            files=manifest_files_of(
-                nodes, current.manifest_files, files, object_key=snapshot_key(current.id)
-            ),
-            log=EncodedLog(log, spec_version=format.spec_version),
-            parent_id=current.id if replaced is None else replaced.parent_id,
-            pruned_ancestor_tx_logs=() if replaced is None else replaced.pruned_ancestor_tx_logs,
+            files=manifest_files_of(nodes, current, files),
+            log=log,
+            replaced=replaced,
             message=message,
             metadata=commit_metadata(
                 metadata,
@@ -172,12 +166,12 @@ def commit_rewrite(
             ),
             written=written,
         )
-        moved = tip.amend(current.id, version.info) if amend else tip.advance(version.info)
+        moved = tip.amend(current.id, stored.info) if amend else tip.advance(stored.info)
         if moved is None:
-            after = version.snapshot.manifest_files
+            after = stored.snapshot.manifest_files
             written.add("manifests", len(files), sum(file.size_bytes for file in files))
             return RewriteResult(
-                commit=version.landed(branch, rebased=attempt),
+                commit=stored.result(branch, rebased=attempt),
                 manifests_before=len(current.manifest_files),
                 manifests_after=len(after),
                 references=sum(file.num_chunk_refs for file in files),

@@ -110,9 +110,7 @@ def metadata_of(node: NodeSnapshot) -> tuple[Any, ...]:
     return (node.user_data, array.shape, array.num_chunks, array.dimension_names)
 
 
-def joined_logs(
-    earlier: TransactionLog, later: TransactionLog, *, snapshot_id: SnapshotId
-) -> TransactionLog:
+def joined_logs(earlier: TransactionLog, later: TransactionLog) -> TransactionLog:
     """Combine the logs of two commits, for a commit that replaces the first.
 
     Chunks are omitted: see ``joined_chunks``. The result is net: a node that the first commit
@@ -127,7 +125,7 @@ def joined_logs(
         first = moves.get(move.node_id, move)
         moves[move.node_id] = replace(move, from_path=first.from_path)
     return TransactionLog(
-        id=snapshot_id,
+        id=later.id,
         new_groups=tuple(new_groups - gone_groups),
         new_arrays=tuple(new_arrays - gone_arrays),
         deleted_groups=tuple({*earlier.deleted_groups} | (gone_groups - {*earlier.new_groups})),

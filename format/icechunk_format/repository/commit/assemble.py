@@ -40,7 +40,8 @@ from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId, NodeId, rows_of_ids
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot
+from icechunk_format.spec.object_keys import snapshot_key
+from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
@@ -243,12 +244,13 @@ def files_of_receipts(receipts: Collection[ManifestReceipt]) -> ManifestFiles:
 
 
 def manifest_files_of(
-    nodes: Nodes, listed: ManifestFiles, written: Iterable[ManifestReceipt], *, object_key: str
+    nodes: Nodes, base: Snapshot, written: Iterable[ManifestReceipt] = ()
 ) -> ManifestFiles:
     """Return all manifest files that arrays refer to.
 
     ``written`` are files that the base does not list.
     """
+    listed = base.manifest_files
     new = files_of_receipts({receipt.manifest_id: receipt for receipt in written}.values())
     known = ManifestFiles.of(
         np.concatenate([listed.ids, new.ids]),
@@ -263,7 +265,7 @@ def manifest_files_of(
         missing = ManifestId(ids[int(np.argmax(rows < 0))].tobytes())
         raise FormatError(
             f"an array refers to manifest {missing}, which the list of manifest files lacks",
-            object_key=object_key,
+            object_key=snapshot_key(base.id),
             file_type="snapshot",
             field="manifest_files",
         )

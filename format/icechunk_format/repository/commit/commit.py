@@ -19,22 +19,21 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, StorageError
-from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
+from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.spec.snapshot.nodes import Nodes
@@ -83,14 +82,14 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredVersion:
+class StoredSnapshot:
     """A snapshot with stored files that no ref points to yet."""
 
     info: SnapshotInfo
     snapshot: Snapshot
     written: Written
 
-    def landed(self, branch: str, *, rebased: int = 0) -> CommitResult:
+    def result(self, branch: str, *, rebased: int = 0) -> CommitResult:
         """Return the result of the commit after a branch was moved to the snapshot."""
         return CommitResult(
             snapshot_id=self.info.id,
@@ -124,33 +123,29 @@ def store_snapshot(
     storage: Storage,
     format: ManifestFormat,
     *,
-    snapshot_id: SnapshotId,
     base: Snapshot,
     nodes: Nodes,
     files: ManifestFiles,
-    log: EncodedLog,
-    parent_id: SnapshotId | None,
-    pruned_ancestor_tx_logs: Sequence[SnapshotId] = (),
+    log: TransactionLog | EncodedLog,
+    replaced: SnapshotInfo | None = None,
     message: str,
     metadata: MetadataItems,
     written: Written,
     clock_is_known: bool = False,
     beside: Iterable[tuple[str, bytes]] = (),
-) -> StoredVersion:
+) -> StoredSnapshot:
     """Store a snapshot and its transaction log, after its manifests.
 
     Parameters
     ----------
-    snapshot_id, log
-        The id of the new snapshot, and its log.
     base
-        The snapshot that the changes are based on, which must be older.
+        The snapshot that the changes are based on, which must be older; also the parent.
     nodes, files
         All nodes of the new snapshot, and its list of manifest files.
-    parent_id
-        The parent of the new snapshot: the base, or the parent of the base for an amendment.
-    pruned_ancestor_tx_logs
-        For an amendment: those of the snapshot that it replaces.
+    log
+        The log, with the id of the new snapshot.
+    replaced
+        For an amendment: the replaced snapshot, whose parent and expired logs are kept.
     clock_is_known
         True if this machine's clock was just compared with the storage's.
     beside
@@ -159,8 +154,8 @@ def store_snapshot(
     now = now_in_microseconds()
     flushed_at = max(now, base.flushed_at + 1)
     new = Snapshot(
-        id=snapshot_id,
-        parent_id=parent_id,
+        id=log.id,
+        parent_id=base.id if replaced is None else replaced.parent_id,
         spec_version=format.spec_version,
         flushed_at=flushed_at,
         message=message,
@@ -168,33 +163,16 @@ def store_snapshot(
         nodes=nodes,
         manifest_files=files,
     )
-    level = format.config.compression_level
-    snapshot_data = snapshot_file.encode(new, level=level)
-    log_data = log.file(level=level)
-    storage.put_many(
-        [
-            (snapshot_key(snapshot_id), snapshot_data),
-            (transaction_log_key(snapshot_id), log_data),
-            *beside,
-        ]
-    )
-    written.add("snapshots", 1, len(snapshot_data))
-    written.add("transactions", 1, len(log_data))
+    stored = snapshot_objects(new, log, level=format.config.compression_level)
+    storage.put_many([*stored, *beside])
+    for kind, (_, data) in zip(("snapshots", "transactions"), stored, strict=True):
+        written.add(kind, 1, len(data))
     if flushed_at != now or not clock_is_known:
-        _check_clock(storage, snapshot_id, flushed_at)
-    info = replace(snapshot_summary(new), pruned_ancestor_tx_logs=pruned_ancestor_tx_logs)
-    return StoredVersion(info=info, snapshot=new, written=written)
-
-
-def planned_log(
-    changes: ChangeSet, snapshot_id: SnapshotId, *, before: TransactionLog | None, spec_version: int
-) -> EncodedLog:
-    """Return the log of changes; for an amendment, combined with the log ``before`` it replaces."""
-    log, touched = changes.transaction_log(snapshot_id), changes.touched()
-    if before is not None:
-        touched = joined_chunks(before, log, touched)
-        log = joined_logs(before, log, snapshot_id=snapshot_id)
-    return EncodedLog(log, chunks=touched, spec_version=spec_version)
+        _check_clock(storage, new)
+    info = snapshot_summary(new)
+    if replaced is not None:
+        info = replace(info, pruned_ancestor_tx_logs=replaced.pruned_ancestor_tx_logs)
+    return StoredSnapshot(info=info, snapshot=new, written=written)
 
 
 def store_nodes(
@@ -217,20 +195,19 @@ def store_nodes(
         changed[position] = replace(node, array=replace(node.array, manifests=found.refs))
         written += found.files
     nodes = tree.with_changed(changed)
-    files = manifest_files_of(nodes, base.manifest_files, written, object_key=snapshot_key(base.id))
-    return nodes, files
+    return nodes, manifest_files_of(nodes, base, written)
 
 
-def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> None:
+def _check_clock(storage: Storage, stored: Snapshot) -> None:
     """Raise an error if the clocks of this machine and of the storage differ too much.
 
     A snapshot from the future would prevent other writers from committing until that time.
     """
-    key = snapshot_key(snapshot_id)
+    key = snapshot_key(stored.id)
     found = storage.head(key)
     if found is None:
         raise StorageError(f"{key!r} was stored in {storage.root_url} just now and does not exist")
-    ahead = flushed_at - int(found.last_modified.timestamp() * 1_000_000)
+    ahead = stored.flushed_at - int(found.last_modified.timestamp() * 1_000_000)
     if abs(ahead) > MAX_CLOCK_SKEW:
         direction = "ahead of" if ahead > 0 else "behind"
         raise InvalidInputError(
@@ -238,7 +215,7 @@ def _check_clock(storage: Storage, snapshot_id: SnapshotId, flushed_at: int) -> 
             f"{storage.root_url}; {MAX_CLOCK_SKEW / 1e6:.0f} s are tolerated. Nothing was "
             "committed: correct the clock of this machine, or wait if the parent snapshot has "
             "that date",
-            flushed_at=flushed_at,
+            flushed_at=stored.flushed_at,
         )
 
 

@@ -32,14 +32,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.spec import transaction_log as transaction_log_file
-from icechunk_format.spec.envelope import SPEC_V1
+from icechunk_format.spec.envelope import DEFAULT_LEVEL, SPEC_V1
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import NODE_LISTS, TransactionLog
+from icechunk_format.spec.transaction_log import NODE_LISTS, EncodedLog, TransactionLog
 from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import ReadRequest, Storage
@@ -274,6 +274,18 @@ def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
     # Version 2 does not store the parent, so a snapshot read from its file has none.
     kept = _kept_snapshot(replace(snapshot, parent_id=None))
     metadata_cache().keep((storage.cache_scope, snapshot_key(snapshot.id)), kept)
+
+
+def snapshot_objects(
+    snapshot: Snapshot, log: TransactionLog | EncodedLog, *, level: int = DEFAULT_LEVEL
+) -> list[tuple[str, bytes]]:
+    """Return key and bytes of a snapshot and of its transaction log, to be stored together."""
+    if isinstance(log, TransactionLog):
+        log = EncodedLog(log, spec_version=snapshot.spec_version)
+    return [
+        (snapshot_key(snapshot.id), snapshot_file.encode(snapshot, level=level)),
+        (transaction_log_key(snapshot.id), log.file(level=level)),
+    ]
 
 
 def load_manifests(

@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Final
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
 from icechunk_format.repository.state.publish import create_once, now_in_microseconds
 from icechunk_format.repository.state.transitions import MAIN
-from icechunk_format.spec import transaction_log
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icechunk_format.spec.object_keys import (
@@ -34,7 +34,6 @@ from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
-from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
@@ -78,14 +77,14 @@ def create_repository(
         raise _already_exists(storage)
     now = now_in_microseconds()
     root = root_snapshot(now, spec_version=spec_version)
-    files = [(snapshot_key(root.id), snapshot.encode(root))]
+    files = snapshot_objects(root, TransactionLog(id=root.id))
     if spec_version == SPEC_V1:
+        # The first snapshot of version 1 has no log.
+        files = files[:1]
         # Random spaces and tabs after the JSON distinguish concurrent creators.
         mark = bytes(secrets.choice(b" \t") for _ in range(_MARK_SIZE))
         key, data = MAIN_REF, v1_refs.encode_ref_json(root.id) + mark
     else:
-        log = TransactionLog(id=root.id)
-        files.append((transaction_log_key(root.id), transaction_log.encode(log)))
         info = RepoInfo(
             branches={MAIN: root.id},
             snapshots={root.id: snapshot_summary(root)},

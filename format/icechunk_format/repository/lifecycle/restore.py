@@ -54,11 +54,10 @@ from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.using_tip import tip_using
 from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.nodes import Nodes
-from icechunk_format.spec.transaction_log import EncodedLog, MoveOperation, TransactionLog
+from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 
@@ -90,10 +89,9 @@ def restore_snapshot(
     CommitOutcomeUnknownError, ReadOnlyError, StorageError
         As for commits.
     """
-    branch, spec_version = tip.branch, format.spec_version
+    branch = tip.branch
     current, old = load_snapshot(storage, seen), load_snapshot(storage, old_id)
-    snapshot_id = new_snapshot_id()
-    log = difference(storage, current, old, snapshot_id=snapshot_id)
+    log = difference(storage, current, old, snapshot_id=new_snapshot_id())
     if log.is_empty:
         raise InvalidInputError(
             f"nothing to restore: branch {branch!r} of {storage.root_url} has the content of "
@@ -101,26 +99,23 @@ def restore_snapshot(
             branch=branch,
             snapshot=str(old_id),
         )
-    written = Written()
     tip = tip_using(tip, storage, old)
-    version = store_snapshot(
+    stored = store_snapshot(
         storage,
         format,
-        snapshot_id=snapshot_id,
         base=current,
         nodes=old.nodes,
-        files=manifest_files_of(old.nodes, old.manifest_files, (), object_key=snapshot_key(old_id)),
-        log=EncodedLog(log, spec_version=spec_version),
-        parent_id=seen,
+        files=manifest_files_of(old.nodes, old),
+        log=log,
         message=f"Restore snapshot {old_id}" if message is None else message,
-        metadata=commit_metadata(metadata, spec_version=spec_version),
-        written=written,
+        metadata=commit_metadata(metadata, spec_version=format.spec_version),
+        written=Written(),
         beside=tip.copy_to_store(),
     )
-    moved = tip.advance(version.info)
+    moved = tip.advance(stored.info)
     if moved is not None:
         raise conflict_errors.tip_moved(storage, moved, seen)
-    return version.landed(branch)
+    return stored.result(branch)
 
 
 # -- differences ----------------------------------------------------------------------------

@@ -181,13 +181,8 @@ class Merge:
         if remaining := conflict_rules.resolved(named, resolve):
             raise conflict_errors.merge_conflicts(storage, self.name, branch, remaining)
         conflict_rules.rebased(changes, tip=target, conflicts=found, resolve=resolve)
-        session = WriteSession(
-            storage,
-            tip_using(self.tip, storage, source),
-            target,
-            config=self.format.config,
-            spec_version=self.format.spec_version,
-        )
+        tip = tip_using(self.tip, storage, source)
+        session = WriteSession(storage, tip, target, self.format)
         session.take_over(changes)
         for group in groups:
             group.apply(session)

@@ -1,4 +1,4 @@
-"""Commits the changes of a session, and rebases them if the branch has moved.
+"""``CommittingSession``: commits the changes of a session, and rebases them if the branch moved.
 
 Rules of this file
 ------------------
@@ -13,23 +13,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.repository.changes import conflicts as conflict_rules
-from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.changes.conflicts import ConflictDetector, TheirCommit
 from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.commit.assemble import ManifestAssembler
 from icechunk_format.repository.commit.commit import (
     CommitResult,
-    StoredVersion,
+    StoredSnapshot,
     Written,
     commit_metadata,
     new_snapshot_id,
     pause_after_lost_race,
-    planned_log,
     store_nodes,
     store_snapshot,
 )
@@ -43,8 +41,9 @@ from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip, CommitsSince
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import transaction_log_key
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
+from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000
@@ -57,242 +56,347 @@ Resolve = Literal["ours", "theirs"]
 WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class SessionState:
-    """The branch, changes and stored objects of a session."""
+class CommittingSession:
+    """The half of ``WriteSession`` that commits its changes.
 
-    storage: Storage
-    tip: BranchTip
-    tree: WorkingTree
-    format: ManifestFormat
-    assembler: ManifestAssembler
-    written: Written = field(default_factory=Written)
-    times_rebased: int = 0
-    ended: str | None = None
+    Attributes
+    ----------
+    format
+        The spec version and configuration, with which executors write manifests; picklable.
+    """
 
-    def check_open(self) -> None:
+    def __init__(
+        self, storage: Storage, tip: BranchTip, base: Snapshot, format: ManifestFormat
+    ) -> None:
+        self.format = format
+        self._storage = storage
+        self._tip = tip
+        self._tree = WorkingTree(base, ChangeSet())
+        self._assembler = ManifestAssembler(storage, format)
+        self._written = Written()
+        self._times_rebased = 0
+        self._ended: str | None = None
+
+    @property
+    def branch(self) -> str:
+        """The branch that a commit moves."""
+        return self._tip.branch
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        """The base snapshot of the session; after a commit, the new snapshot."""
+        return self._tree.base.id
+
+    @property
+    def has_changes(self) -> bool:
+        """True if a commit would change anything."""
+        return not self.changes.is_empty
+
+    @property
+    def changes(self) -> ChangeSet:
+        """The changes of the session; must not be modified."""
+        return self._tree.changes
+
+    def commit(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        on_conflict: OnConflict = "rebase",
+        resolve: Resolve | None = None,
+        rebase_tries: int = DEFAULT_REBASE_TRIES,
+        allow_empty: bool = False,
+        when_moved: WhenMoved | None = None,
+    ) -> CommitResult:
+        """Commit the changes to the branch.
+
+        Parameters
+        ----------
+        message
+            The message of the snapshot.
+        metadata
+            JSON values by name, stored in the snapshot.
+        on_conflict
+            If the branch has moved: ``"rebase"`` rebases the changes if they do not conflict,
+            ``"fail"`` raises.
+        resolve
+            For chunks that both wrote: ``"ours"`` keeps those of this session, ``"theirs"`` those
+            of the other writer; None raises.
+        rebase_tries
+            Largest number of lost races.
+        allow_empty
+            True to allow a commit without changes.
+        when_moved
+            Called with the new tip and the commits of other writers before the changes are rebased;
+            its exceptions end the commit and leave the session unchanged.
+
+        Returns
+        -------
+        CommitResult
+            The new snapshot, its parent, and the stored files.
+
+        Raises
+        ------
+        ConflictError
+            Another writer made conflicting changes, or the branch was deleted or reset; nothing was
+            committed, and the session keeps its changes.
+        InvalidInputError
+            There is nothing to commit, or an argument is invalid.
+        CommitOutcomeUnknownError
+            The storage did not report whether the commit landed.
+        ReadOnlyError, StorageError, FormatError, NotFoundError
+            The repository cannot be written or read; nothing was committed.
+
+        Examples
+        --------
+        >>> session.commit("Add June", metadata={"author": "ana"}).snapshot_id  # doctest: +SKIP
+        """
+        self._check_commit(on_conflict, resolve, allow_empty)
+        if on_conflict == "rebase":
+            # Rebasing before anything is stored costs no files.
+            self.rebase(resolve=resolve, when_moved=when_moved)
+        url, attempt = self._storage.root_url, 0
+        while True:
+            began = time.monotonic()
+            beside = self._tip.copy_to_store()
+            stored = self._store(message, metadata, attempt=attempt, beside=beside)
+            moved = self._tip.advance(stored.info)
+            if moved is None:
+                return self._finish(stored, attempt)
+            if on_conflict == "fail":
+                raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
+            attempt += 1
+            if attempt > rebase_tries:
+                raise ConflictError(
+                    f"branch {self.branch!r} of {url} was moved by other writers {attempt} times "
+                    "during this commit; nothing was committed. Let fewer writers commit "
+                    "concurrently, or try again",
+                    branch=self.branch,
+                    attempts=attempt,
+                )
+            _log.info(
+                "attempt %d to commit to branch %s of %s lost a race: another writer committed %s"
+                " first; checking for conflicts and trying again",
+                *(attempt, self.branch, url, moved.tip),
+            )
+            pause_after_lost_race(attempt, time.monotonic() - began)
+            self.rebase(resolve=resolve, when_moved=when_moved)
+
+    def amend(
+        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
+    ) -> CommitResult:
+        """Replace the newest snapshot of the branch by one that includes the changes.
+
+        The parent of the new snapshot is that of the replaced one, which can be read by id until
+        garbage collection.
+
+        Parameters
+        ----------
+        message, metadata, allow_empty
+            As for ``commit``; message and metadata of the replaced snapshot are not kept.
+
+        Returns
+        -------
+        CommitResult
+            The new snapshot and its parent.
+
+        Raises
+        ------
+        UnsupportedError
+            The repository has spec version 1.
+        InvalidInputError
+            There is nothing to commit, the snapshot is the first one, or only one of the two
+            commits moves nodes.
+        ConflictError
+            The branch has moved; an amendment is never rebased.
+        CommitOutcomeUnknownError
+            As for ``commit``.
+
+        Examples
+        --------
+        >>> session.amend("Add June, with corrected units")  # doctest: +SKIP
+        """
+        self._check_commit("fail", None, allow_empty)
+        replaced = self._tip.amendable(self.snapshot_id)
+        log = load_transaction_log(self._storage, self.snapshot_id)
+        edited = not log.is_empty and not log.moved_nodes
+        if (self.changes.moved and edited) or (self.changes.has_edits and log.moved_nodes):
+            raise InvalidInputError(
+                "a commit that moves nodes cannot be amended with other changes, nor the other way "
+                "round; commit instead"
+            )
+        stored = self._store(message, metadata, replaced=replaced, before=log)
+        moved = self._tip.amend(self.snapshot_id, stored.info)
+        if moved is not None:
+            raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
+        return self._finish(stored)
+
+    def flush(
+        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
+    ) -> SnapshotId:
+        """Store the changes as a detached snapshot, on no branch, and return its id.
+
+        The session ends, as after a commit. Garbage collection keeps the snapshot while it is
+        recent, or if a ref reaches it.
+
+        Parameters
+        ----------
+        message, metadata, allow_empty
+            As for ``commit``.
+
+        Raises
+        ------
+        InvalidInputError
+            There is nothing to commit.
+        CommitOutcomeUnknownError
+            As for ``commit``.
+
+        Examples
+        --------
+        >>> repository.create_tag("draft", session.flush("Try other units"))  # doctest: +SKIP
+        """
+        self._check_commit("fail", None, allow_empty)
+        stored = self._store(message, metadata)
+        self._tip.add_detached(stored.info)
+        return self._finish(stored).snapshot_id
+
+    def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
+        """Rebase the changes on the tip of the branch; return the number of new commits there.
+
+        Nothing is written.
+
+        Parameters
+        ----------
+        resolve, when_moved
+            As for ``commit``.
+
+        Raises
+        ------
+        ConflictError
+            The changes conflict, or the branch was deleted or reset; the session is unchanged.
+        """
+        self._check_open()
+        check_choice("resolve", resolve, (None, "ours", "theirs"))
+        storage, base = self._storage, self._tree.base
+        since = self._tip.commits_since(base.id)
+        if since is None:
+            return 0
+        if not since.is_ancestor:
+            raise conflict_errors.history_left(storage, self.branch, base.id, since.tip)
+        theirs, tip = self._commits_of(since)
+        if when_moved is not None:
+            when_moved(tip, theirs)
+        detector = ConflictDetector(changes=self.changes, base=base, tip=tip, theirs=theirs)
+        found = list(detector.conflicts())
+        remaining = conflict_rules.resolved(found, resolve)
+        if remaining:
+            raise conflict_errors.conflicting(storage, self.branch, remaining)
+        conflict_rules.rebased(self.changes, tip=tip, conflicts=found, resolve=resolve)
+        self._tree = WorkingTree(tip, self.changes)
+        self._times_rebased += 1
+        if commits := since.commits:
+            plural = "s" * (len(commits) > 1)
+            conflicts = f"{len(found)} resolved" if found else "no"
+            _log.info(
+                "rebased on %d newer commit%s of other writers to branch %s of %s, with %s"
+                " conflicts; the newest is %s: %s",
+                *(len(commits), plural, self.branch, storage.root_url, conflicts),
+                *(since.tip, commits[-1].message),
+            )
+        return len(since.commits)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
         """Raise ReadOnlyError if the session was committed."""
-        if self.ended is not None:
+        if self._ended is not None:
             raise ReadOnlyError(
-                f"this session has been {self.ended}; open another session to change more"
+                f"this session has been {self._ended}; open another session to change more"
             )
 
-
-def commit(
-    state: SessionState,
-    message: str,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    on_conflict: OnConflict = "rebase",
-    resolve: Resolve | None = None,
-    rebase_tries: int = DEFAULT_REBASE_TRIES,
-    allow_empty: bool = False,
-    when_moved: WhenMoved | None = None,
-) -> CommitResult:
-    """Commit the changes to the branch; see ``WriteSession.commit``."""
-    _check_commit(state, on_conflict, resolve, allow_empty)
-    if on_conflict == "rebase":
-        # Rebasing before anything is stored costs no files.
-        rebase(state, resolve=resolve, when_moved=when_moved)
-    attempt = 0
-    while True:
-        began = time.monotonic()
-        version = _store(
-            state,
-            message,
-            metadata,
-            parent_id=state.tree.base.id,
-            attempt=attempt,
-            beside=state.tip.copy_to_store(),
-        )
-        moved = state.tip.advance(version.info)
-        if moved is None:
-            return _landed(state, version, attempt)
-        if on_conflict == "fail":
-            raise conflict_errors.tip_moved(state.storage, moved, state.tree.base.id)
-        attempt += 1
-        if attempt > rebase_tries:
-            raise ConflictError(
-                f"branch {state.tip.branch!r} of {state.storage.root_url} was moved by other "
-                f"writers {attempt} times during this commit; nothing was committed. Let "
-                "fewer writers commit concurrently, or try again",
-                branch=state.tip.branch,
-                attempts=attempt,
+    def _check_commit(self, on_conflict: str, resolve: str | None, allow_empty: bool) -> None:
+        self._check_open()
+        check_choice("on_conflict", on_conflict, ("rebase", "fail"))
+        check_choice("resolve", resolve, (None, "ours", "theirs"))
+        if not (allow_empty or self.has_changes):
+            raise InvalidInputError(
+                f"nothing to commit: this session on branch {self.branch!r} has changed nothing; "
+                "allow_empty=True makes a snapshot without changes",
+                branch=self.branch,
             )
+
+    def _store(
+        self,
+        message: str,
+        metadata: Mapping[str, Any] | None,
+        *,
+        replaced: SnapshotInfo | None = None,
+        before: TransactionLog | None = None,
+        attempt: int = 0,
+        beside: Iterable[tuple[str, bytes]] = (),
+    ) -> StoredSnapshot:
+        """Store manifests, snapshot and transaction log, before anything refers to them.
+
+        An amendment has a snapshot that is ``replaced``, and its log ``before``.
+        """
+        spec_version = self.format.spec_version
+        # Raises for metadata that are not JSON, and too many chunks for one log, before anything is
+        # stored.
+        items = commit_metadata(metadata, spec_version=spec_version, rebased=self._times_rebased)
+        log, touched = self.changes.transaction_log(new_snapshot_id()), self.changes.touched()
+        if before is not None:
+            touched = joined_chunks(before, log, touched)
+            log = joined_logs(before, log)
+        encoded = EncodedLog(log, chunks=touched, spec_version=spec_version)
+        # After a lost race small manifests are not joined, so that stored ones are reused.
+        nodes, files = store_nodes(self._assembler, self._tree, joins_small=attempt == 0)
+        return store_snapshot(
+            self._storage,
+            self.format,
+            base=self._tree.base,
+            nodes=nodes,
+            files=files,
+            log=encoded,
+            replaced=replaced,
+            message=message,
+            metadata=items,
+            written=self._written,
+            clock_is_known=attempt > 0,
+            beside=beside,
+        )
+
+    def _finish(self, stored: StoredSnapshot, lost: int = 0) -> CommitResult:
+        """End the session after its commit, and return the result."""
+        snapshot = stored.snapshot
+        self._ended = f"committed as snapshot {snapshot.id}"
+        self._written.add("manifests", self._assembler.files_written, self._assembler.bytes_written)
+        self._tree = WorkingTree(snapshot, ChangeSet())
+        remember_snapshot(self._storage, snapshot)
+        races = f" ({lost} lost {'race' if lost == 1 else 'races'} before)" if lost else ""
         _log.info(
-            "attempt %d to commit to branch %s of %s lost a race: another writer committed %s"
-            " first; checking for conflicts and trying again",
-            *(attempt, state.tip.branch, state.storage.root_url, moved.tip),
+            "committed %s to branch %s of %s: %s%s",
+            *(snapshot.id, self.branch, self._storage.root_url, snapshot.message, races),
         )
-        pause_after_lost_race(attempt, time.monotonic() - began)
-        rebase(state, resolve=resolve, when_moved=when_moved)
+        return stored.result(self.branch, rebased=self._times_rebased)
 
-
-def amend(
-    state: SessionState,
-    message: str,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    allow_empty: bool = False,
-) -> CommitResult:
-    """Replace the newest snapshot of the branch; see ``WriteSession.amend``."""
-    _check_commit(state, "fail", None, allow_empty)
-    replaced = state.tip.amendable(state.tree.base.id)
-    log = load_transaction_log(state.storage, state.tree.base.id)
-    changes = state.tree.changes
-    edited = not log.is_empty and not log.moved_nodes
-    if (changes.moved and edited) or (changes.has_edits and log.moved_nodes):
-        raise InvalidInputError(
-            "a commit that moves nodes cannot be amended with other changes, nor the other way "
-            "round; commit instead"
-        )
-    version = _store(
-        state,
-        message,
-        metadata,
-        parent_id=replaced.parent_id,
-        pruned=replaced.pruned_ancestor_tx_logs,
-        before=log,
-    )
-    moved = state.tip.amend(state.tree.base.id, version.info)
-    if moved is not None:
-        raise conflict_errors.tip_moved(state.storage, moved, state.tree.base.id)
-    return _landed(state, version)
-
-
-def flush(
-    state: SessionState,
-    message: str,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    allow_empty: bool = False,
-) -> SnapshotId:
-    """Store the changes as a detached snapshot; see ``WriteSession.flush``."""
-    _check_commit(state, "fail", None, allow_empty)
-    version = _store(state, message, metadata, parent_id=state.tree.base.id)
-    state.tip.add_detached(version.info)
-    return _landed(state, version).snapshot_id
-
-
-def rebase(
-    state: SessionState, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None
-) -> int:
-    """Rebase the changes over the newest snapshot of the branch; see ``WriteSession.rebase``."""
-    state.check_open()
-    check_choice("resolve", resolve, (None, "ours", "theirs"))
-    since = state.tip.commits_since(state.tree.base.id)
-    if since is None:
-        return 0
-    if not since.is_ancestor:
-        raise conflict_errors.history_left(
-            state.storage, state.tip.branch, state.tree.base.id, since.tip
-        )
-    theirs, tip = _versions_of(state, since)
-    if when_moved is not None:
-        when_moved(tip, theirs)
-    changes = state.tree.changes
-    detector = ConflictDetector(changes=changes, base=state.tree.base, tip=tip, theirs=theirs)
-    found = list(detector.conflicts())
-    remaining = conflict_rules.resolved(found, resolve)
-    if remaining:
-        raise conflict_errors.conflicting(state.storage, state.tip.branch, remaining)
-    conflict_rules.rebased(changes, tip=tip, conflicts=found, resolve=resolve)
-    state.tree = WorkingTree(tip, changes)
-    state.times_rebased += 1
-    if commits := since.commits:
-        plural, conflicts = "s" * (len(commits) > 1), f"{len(found)} resolved" if found else "no"
-        _log.info(
-            "rebased on %d newer commit%s of other writers to branch %s of %s, with %s conflicts;"
-            " the newest is %s: %s",
-            *(len(commits), plural, state.tip.branch, state.storage.root_url, conflicts),
-            *(since.tip, commits[-1].message),
-        )
-    return len(since.commits)
-
-
-def _check_commit(
-    state: SessionState, on_conflict: str, resolve: str | None, allow_empty: bool
-) -> None:
-    state.check_open()
-    check_choice("on_conflict", on_conflict, ("rebase", "fail"))
-    check_choice("resolve", resolve, (None, "ours", "theirs"))
-    if not allow_empty and state.tree.changes.is_empty:
-        raise InvalidInputError(
-            f"nothing to commit: this session on branch {state.tip.branch!r} has changed nothing; "
-            "allow_empty=True makes a snapshot without changes",
-            branch=state.tip.branch,
-        )
-
-
-def _store(
-    state: SessionState,
-    message: str,
-    metadata: Mapping[str, Any] | None,
-    *,
-    parent_id: SnapshotId | None,
-    pruned: Sequence[SnapshotId] = (),
-    before: TransactionLog | None = None,
-    attempt: int = 0,
-    beside: Iterable[tuple[str, bytes]] = (),
-) -> StoredVersion:
-    """Store manifests, snapshot and transaction log, before anything refers to them."""
-    spec_version, tree = state.format.spec_version, state.tree
-    snapshot_id = new_snapshot_id()
-    # Raises for metadata that are not JSON, and too many chunks for one log, before anything is
-    # stored.
-    items = commit_metadata(metadata, spec_version=spec_version, rebased=state.times_rebased)
-    log = planned_log(tree.changes, snapshot_id, before=before, spec_version=spec_version)
-    # After a lost race small manifests are not joined, so that stored ones are reused.
-    nodes, files = store_nodes(state.assembler, tree, joins_small=attempt == 0)
-    return store_snapshot(
-        state.storage,
-        state.format,
-        snapshot_id=snapshot_id,
-        base=tree.base,
-        nodes=nodes,
-        files=files,
-        log=log,
-        parent_id=parent_id,
-        pruned_ancestor_tx_logs=pruned,
-        message=message,
-        metadata=items,
-        written=state.written,
-        clock_is_known=attempt > 0,
-        beside=beside,
-    )
-
-
-def _landed(state: SessionState, version: StoredVersion, lost: int = 0) -> CommitResult:
-    state.ended = f"committed as snapshot {version.info.id}"
-    state.written.add("manifests", state.assembler.files_written, state.assembler.bytes_written)
-    state.tree = WorkingTree(version.snapshot, ChangeSet())
-    remember_snapshot(state.storage, version.snapshot)
-    races = f" ({lost} lost {'race' if lost == 1 else 'races'} before)" if lost else ""
-    _log.info(
-        "committed %s to branch %s of %s: %s%s",
-        *(version.info.id, state.tip.branch, state.storage.root_url, version.info.message, races),
-    )
-    return version.landed(state.tip.branch, rebased=state.times_rebased)
-
-
-def _versions_of(state: SessionState, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
-    """Return the commits of other writers, oldest first, and the newest snapshot."""
-    versions = {
-        log_id: info.id
-        for info in since.commits
-        for log_id in (*info.pruned_ancestor_tx_logs, info.id)
-    }
-    try:
-        logs, tip = load_newer_versions(state.storage, list(versions), since.tip)
-    except NotFoundError as error:
-        if error.facts.get("file_type") != "transaction log":
-            raise
-        missing = next(i for i in versions if transaction_log_key(i) == error.facts["key"])
-        raise conflict_errors.log_missing(
-            state.storage, state.tip.branch, missing, versions[missing]
-        ) from error
-    commits = zip(versions.values(), logs, strict=True)
-    return [TheirCommit(snapshot_id=version, log=log) for version, log in commits], tip
+    def _commits_of(self, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
+        """Return the commits of other writers, oldest first, and the newest snapshot."""
+        snapshot_of = {
+            log_id: info.id
+            for info in since.commits
+            for log_id in (*info.pruned_ancestor_tx_logs, info.id)
+        }
+        try:
+            logs, tip = load_newer_versions(self._storage, list(snapshot_of), since.tip)
+        except NotFoundError as error:
+            if error.facts.get("file_type") != "transaction log":
+                raise
+            missing = next(i for i in snapshot_of if transaction_log_key(i) == error.facts["key"])
+            raise conflict_errors.log_missing(
+                self._storage, self.branch, missing, snapshot_of[missing]
+            ) from error
+        commits = zip(snapshot_of.values(), logs, strict=True)
+        return [TheirCommit(snapshot_id=i, log=log) for i, log in commits], tip
 
 
 def check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:

@@ -44,41 +44,25 @@ from icechunk_format.repository.changes.working_tree import (
     checked_shape,
 )
 from icechunk_format.repository.commit.assemble import ManifestAssembler
-from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
-from icechunk_format.repository.session import committing
-from icechunk_format.repository.session.committing import (
-    DEFAULT_REBASE_TRIES,
-    OnConflict,
-    Resolve,
-    SessionState,
-    WhenMoved,
-)
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.session.committing import CommittingSession
 from icechunk_format.repository.session.editing import with_attributes
 from icechunk_format.repository.session.reads import current_refs, dropped_coords, shifted
-from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.spec.config.config import RepositoryConfig
-from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
 from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.storage.protocol import Storage
+from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 _GROUP: Final = b'{"zarr_format": 3, "node_type": "group"}'
 
 
-class WriteSession:
+class WriteSession(CommittingSession):
     """Changes to one branch that become one commit; made by ``Repository.writable_session``.
 
     Methods raise ``NotFoundError`` if a node or its parent does not exist, ``InvalidInputError`` if
     a path or an argument is malformed, ``ReadOnlyError`` after a commit, ``FormatError`` and
     ``StorageError`` if files cannot be read or written. Methods list further errors.
-
-    Attributes
-    ----------
-    format
-        The spec version and configuration, with which executors write manifests; picklable.
 
     Examples
     --------
@@ -86,26 +70,8 @@ class WriteSession:
     >>> session.commit("Delete the notes")  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        tip: BranchTip,
-        base: Snapshot,
-        *,
-        config: RepositoryConfig,
-        spec_version: int,
-    ) -> None:
-        self.format = ManifestFormat(spec_version=spec_version, config=config)
-        self._state = SessionState(
-            storage=storage,
-            tip=tip,
-            tree=WorkingTree(base, ChangeSet()),
-            format=self.format,
-            assembler=ManifestAssembler(storage, self.format),
-        )
-
     def __repr__(self) -> str:
-        url = self._state.storage.root_url
+        url = self._storage.root_url
         return f"WriteSession({url!r}, {self.branch!r}, base={self.snapshot_id})"
 
     def __reduce__(self) -> Never:
@@ -117,39 +83,19 @@ class WriteSession:
 
     # -- reading ----------------------------------------------------------------------------
 
-    @property
-    def branch(self) -> str:
-        """The branch that a commit moves."""
-        return self._state.tip.branch
-
-    @property
-    def snapshot_id(self) -> SnapshotId:
-        """The base snapshot of the session; after a commit, the new snapshot."""
-        return self._state.tree.base.id
-
-    @property
-    def has_changes(self) -> bool:
-        """True if a commit would change anything."""
-        return not self._state.tree.changes.is_empty
-
-    @property
-    def changes(self) -> ChangeSet:
-        """The changes of the session; must not be modified."""
-        return self._state.tree.changes
-
     def nodes(self) -> list[NodeSnapshot]:
         """Return all nodes with the changes of this session, sorted by path.
 
         Manifests of arrays are those of the base; ``chunk_refs`` includes changed chunks.
         """
-        return self._state.tree.nodes()
+        return self._tree.nodes()
 
     def node(self, path: str) -> NodeSnapshot | None:
         """Return the node at a path with the changes of this session, or None if it does not exist.
 
         Manifests are those of the base, as for ``nodes``.
         """
-        return self._state.tree.node(path)
+        return self._tree.node(path)
 
     def chunk_refs(self, path: str, lo: Sequence[int], hi: Sequence[int]) -> ChunkRefs:
         """Return the references of an array in a box, with the changes of this session.
@@ -170,11 +116,9 @@ class WriteSession:
         --------
         >>> session.chunk_refs("/t2m", (0, 0), (2, 1)).coords  # doctest: +SKIP
         """
-        node = self._state.tree.existing_array(path)
-        changes = self._state.tree.changes.chunks.get(node.id)
-        return current_refs(
-            self._state.storage, node, changes, self._state.tree.base.manifest_files, lo, hi
-        )
+        node = self._tree.existing_array(path)
+        changes = self.changes.chunks.get(node.id)
+        return current_refs(self._storage, node, changes, self._tree.base.manifest_files, lo, hi)
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -199,11 +143,11 @@ class WriteSession:
         --------
         >>> session.create_group("/daily", {"title": "Daily means"})  # doctest: +SKIP
         """
-        self._state.check_open()
+        self._check_open()
         if not isinstance(user_data, bytes):
             user_data = with_attributes(_GROUP, user_data, path=path) or _GROUP
         node_id = NodeId(secrets.token_bytes(NodeId.SIZE))
-        self._state.tree.create(path, user_data, node_id)
+        self._tree.create(path, user_data, node_id)
         return node_id
 
     def create_array(
@@ -248,11 +192,11 @@ class WriteSession:
         ... )
         >>> session.set_chunk("/t2m", (0, 0), payload)  # doctest: +SKIP
         """
-        self._state.check_open()
+        self._check_open()
         array = checked_shape(path, shape, num_chunks, dimension_names)
         if node_id is None:
             node_id = NodeId(secrets.token_bytes(NodeId.SIZE))
-        self._state.tree.create(path, user_data, node_id, array)
+        self._tree.create(path, user_data, node_id, array)
         return node_id
 
     def update_metadata(
@@ -283,15 +227,15 @@ class WriteSession:
             Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, the number
             of dimensions differs, or the session has moved nodes.
         """
-        self._state.check_open()
-        node = self._state.tree.existing(path)
+        self._check_open()
+        node = self._tree.existing(path)
         array = changed_shape(node, path, shape, num_chunks, dimension_names)
         dropped = None
         if array is not None:
-            changes = self._state.tree.changes.chunks.get(node.id)
-            files = self._state.tree.base.manifest_files
-            dropped = dropped_coords(self._state.storage, node, changes, files, array.num_chunks)
-        self._state.tree.update(path, user_data, array, dropped)
+            changes = self.changes.chunks.get(node.id)
+            files = self._tree.base.manifest_files
+            dropped = dropped_coords(self._storage, node, changes, files, array.num_chunks)
+        self._tree.update(path, user_data, array, dropped)
 
     def set_attributes(
         self, path: str, values: Mapping[str, Any], remove: Iterable[str] = ()
@@ -316,7 +260,7 @@ class WriteSession:
         --------
         >>> session.set_attributes("/t2m", {"units": "K"}, remove=["history"])  # doctest: +SKIP
         """
-        document = self._state.tree.existing(path).user_data
+        document = self._tree.existing(path).user_data
         key = snapshot_key(self.snapshot_id)
         edited = with_attributes(document, values, remove, path=path, object_key=key)
         if edited is not None:
@@ -328,8 +272,8 @@ class WriteSession:
 
         Raises ``InvalidInputError`` (the session has moved nodes).
         """
-        self._state.check_open()
-        self._state.tree.delete(path)
+        self._check_open()
+        self._tree.delete(path)
 
     def move(self, source: str, target: str) -> None:
         """Move a node and its descendants to another path, without copying data.
@@ -356,9 +300,9 @@ class WriteSession:
         --------
         >>> session.move("/t2m", "/air_temperature")  # doctest: +SKIP
         """
-        self._state.check_open()
-        self._state.tip.check_moves()
-        self._state.tree.move(source, target)
+        self._check_open()
+        self._tip.check_moves()
+        self._tree.move(source, target)
 
     # -- chunks -----------------------------------------------------------------------------
 
@@ -397,13 +341,13 @@ class WriteSession:
         """
         changes, at = self._changes_at(path, coords)
         refs = store_chunks(
-            self._state.storage,
+            self._storage,
             at,
             payloads,
             inline_threshold=self.format.config.inline_chunk_threshold_bytes,
         )
         own = refs.kind == KIND_NATIVE
-        self._state.written.add("chunks", int(own.sum()), int(refs.length[own].sum()))
+        self._written.add("chunks", int(own.sum()), int(refs.length[own].sum()))
         changes.set_refs(refs)
 
     def set_refs(self, path: str, refs: ChunkRefs) -> None:
@@ -447,10 +391,10 @@ class WriteSession:
         InvalidInputError
             Two manifests hold the same chunk, or a chunk is outside of the grid.
         """
-        self._state.check_open()
-        node = self._state.tree.existing_array(path)
+        self._check_open()
+        node = self._tree.existing_array(path)
         check_receipts(path, receipts, grid_of(node))
-        self._state.tree.chunks_of(node).add_receipts(receipts)
+        self._tree.chunks_of(node).add_receipts(receipts)
 
     def delete_chunks(self, path: str, coords: ArrayLike) -> None:
         """Delete chunks, which then read as the fill value; missing ones are ignored.
@@ -496,8 +440,8 @@ class WriteSession:
         --------
         >>> session.shift("/t2m", (-1, 0))  # doctest: +SKIP
         """
-        self._state.check_open()
-        node = self._state.tree.existing_array(path)
+        self._check_open()
+        node = self._tree.existing_array(path)
         check_regular(node)
         grid = grid_of(node)
         if len(offset) != len(grid):
@@ -505,178 +449,32 @@ class WriteSession:
                 f"an offset of {len(offset)} axes was given for array {path!r} of {len(grid)}",
                 name=path,
             )
-        changes = self._state.tree.chunks_of(node)
+        changes = self._tree.chunks_of(node)
         refs = self.chunk_refs(path, grid[:, 0].tolist(), grid[:, 1].tolist())
         changes.replace_all(shifted(refs, offset, grid), left=refs.coords)
 
     def discard(self) -> None:
         """Discard all changes; stored chunks become garbage."""
-        self._state.check_open()
-        self._state.tree = WorkingTree(self._state.tree.base, ChangeSet())
-        self._state.assembler = ManifestAssembler(self._state.storage, self.format)
+        self._check_open()
+        self._tree = WorkingTree(self._tree.base, ChangeSet())
+        self._assembler = ManifestAssembler(self._storage, self.format)
 
     def take_over(self, changes: ChangeSet) -> None:
         """Adopt changes relative to the base of this session, which must not have changes.
 
         Raises ``InvalidInputError`` (the session has changes).
         """
-        self._state.check_open()
+        self._check_open()
         if self.has_changes:
             raise InvalidInputError("this session has changes; use a new session for further ones")
-        self._state.tree = WorkingTree(self._state.tree.base, changes)
-
-    # -- committing ---------------------------------------------------------------------------
-
-    def commit(
-        self,
-        message: str,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        on_conflict: OnConflict = "rebase",
-        resolve: Resolve | None = None,
-        rebase_tries: int = DEFAULT_REBASE_TRIES,
-        allow_empty: bool = False,
-        when_moved: WhenMoved | None = None,
-    ) -> CommitResult:
-        """Commit the changes to the branch.
-
-        Parameters
-        ----------
-        message
-            The message of the snapshot.
-        metadata
-            JSON values by name, stored in the snapshot.
-        on_conflict
-            If the branch has moved: ``"rebase"`` rebases the changes if they do not conflict,
-            ``"fail"`` raises.
-        resolve
-            For chunks that both wrote: ``"ours"`` keeps those of this session, ``"theirs"`` those
-            of the other writer; None raises.
-        rebase_tries
-            Largest number of lost races.
-        allow_empty
-            True to allow a commit without changes.
-        when_moved
-            Called with the new tip and the commits of other writers before the changes are rebased;
-            its exceptions end the commit and leave the session unchanged.
-
-        Returns
-        -------
-        CommitResult
-            The new snapshot, its parent, and the stored files.
-
-        Raises
-        ------
-        ConflictError
-            Another writer made conflicting changes, or the branch was deleted or reset; nothing was
-            committed, and the session keeps its changes.
-        InvalidInputError
-            There is nothing to commit, or an argument is invalid.
-        CommitOutcomeUnknownError
-            The storage did not report whether the commit landed.
-        ReadOnlyError, StorageError, FormatError, NotFoundError
-            The repository cannot be written or read; nothing was committed.
-
-        Examples
-        --------
-        >>> session.commit("Add June", metadata={"author": "ana"}).snapshot_id  # doctest: +SKIP
-        """
-        return committing.commit(
-            self._state,
-            message,
-            metadata=metadata,
-            on_conflict=on_conflict,
-            resolve=resolve,
-            rebase_tries=rebase_tries,
-            allow_empty=allow_empty,
-            when_moved=when_moved,
-        )
-
-    def amend(
-        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
-    ) -> CommitResult:
-        """Replace the newest snapshot of the branch by one that includes the changes.
-
-        The parent of the new snapshot is that of the replaced one, which can be read by id until
-        garbage collection.
-
-        Parameters
-        ----------
-        message, metadata, allow_empty
-            As for ``commit``; message and metadata of the replaced snapshot are not kept.
-
-        Returns
-        -------
-        CommitResult
-            The new snapshot and its parent.
-
-        Raises
-        ------
-        UnsupportedError
-            The repository has spec version 1.
-        InvalidInputError
-            There is nothing to commit, the snapshot is the first one, or only one of the two
-            commits moves nodes.
-        ConflictError
-            The branch has moved; an amendment is never rebased.
-        CommitOutcomeUnknownError
-            As for ``commit``.
-
-        Examples
-        --------
-        >>> session.amend("Add June, with corrected units")  # doctest: +SKIP
-        """
-        return committing.amend(self._state, message, metadata=metadata, allow_empty=allow_empty)
-
-    def flush(
-        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
-    ) -> SnapshotId:
-        """Store the changes as a detached snapshot, on no branch, and return its id.
-
-        The session ends, as after a commit. Garbage collection keeps the snapshot while it is
-        recent, or if a ref reaches it.
-
-        Parameters
-        ----------
-        message, metadata, allow_empty
-            As for ``commit``.
-
-        Raises
-        ------
-        InvalidInputError
-            There is nothing to commit.
-        CommitOutcomeUnknownError
-            As for ``commit``.
-
-        Examples
-        --------
-        >>> repository.create_tag("draft", session.flush("Try other units"))  # doctest: +SKIP
-        """
-        return committing.flush(self._state, message, metadata=metadata, allow_empty=allow_empty)
-
-    def rebase(self, *, resolve: Resolve | None = None, when_moved: WhenMoved | None = None) -> int:
-        """Rebase the changes on the tip of the branch; return the number of new commits there.
-
-        Nothing is written.
-
-        Parameters
-        ----------
-        resolve, when_moved
-            As for ``commit``.
-
-        Raises
-        ------
-        ConflictError
-            The changes conflict, or the branch was deleted or reset; the session is unchanged.
-        """
-        return committing.rebase(self._state, resolve=resolve, when_moved=when_moved)
+        self._tree = WorkingTree(self._tree.base, changes)
 
     # -- inside -----------------------------------------------------------------------------
 
     def _changes_at(self, path: str, coords: ArrayLike) -> tuple[ChunkChanges, NDArray[np.uint32]]:
         """Return the chunk changes of an array, and checked coordinates."""
-        self._state.check_open()
-        node = self._state.tree.existing_array(path)
+        self._check_open()
+        node = self._tree.existing_array(path)
         grid = grid_of(node)
         at = checked_coords(coords)
         if at.shape[1] != len(grid):
@@ -688,4 +486,4 @@ class WriteSession:
         is_inside = inside_box(at, grid)
         if not is_inside.all():
             raise outside(path, tuple(at[int(np.argmin(is_inside))].tolist()), grid)
-        return self._state.tree.chunks_of(node), at
+        return self._tree.chunks_of(node), at

@@ -15,16 +15,15 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
+from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import snapshot_key, transaction_log_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
+from icechunk_format.spec.transaction_log import TransactionLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +67,5 @@ def marker_on(
         message=f"Snapshot {snapshot_id} is used again" if message is None else message,
         manifest_files=ManifestFiles.empty() if manifest_files is None else manifest_files,
     )
-    files = (
-        (snapshot_key(marker.id), snapshot_file.encode(marker)),
-        (transaction_log_key(marker.id), EncodedLog(TransactionLog(id=marker.id)).file()),
-    )
-    return Marker(info=snapshot_summary(marker), files=files)
+    files = snapshot_objects(marker, TransactionLog(id=marker.id))
+    return Marker(info=snapshot_summary(marker), files=tuple(files))
