@@ -40,7 +40,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.repository import Repository
-from icechunk_format.repository.lifecycle.chunk_ref_comparison import changed_coords
+from icechunk_format.repository.lifecycle.difference import changed_coords
 from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.location import Location, open_storage
 

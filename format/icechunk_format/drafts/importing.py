@@ -45,7 +45,7 @@ from icechunk_format.repository.files.manifest_files import (
 from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle import create
-from icechunk_format.repository.lifecycle.restore import difference
+from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode
+from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import ConflictDetector, ConflictKind, TheirCommit
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT
@@ -51,8 +51,7 @@ def updated_twice():
 
 def created_in_a_deleted_group():
     base, tip = tree(ids()), tree([*ids(), *ids(COUNT)])
-    gone = {i: DeletedNode(path=f"/g/{i.raw.hex()}", is_array=False) for i in ids()}
-    gone[NodeId(b"group...")] = DeletedNode(path="/g", is_array=False)
+    gone = {node.id: node for node in base.nodes if node.path != ROOT}
     log = TransactionLog(id=TIP, new_arrays=tuple(ids(COUNT)))
     return ChangeSet(deleted=gone), base, tip, log, ConflictKind.NODE_IN_DELETED_GROUP
 
@@ -66,9 +65,8 @@ def created_twice():
 
 def deleted_and_changed():
     base = tree(ids())
-    gone = {i: DeletedNode(path=f"/g/{i.raw.hex()}", is_array=True) for i in ids()}
     log = TransactionLog(id=TIP, updated_arrays=tuple(ids()))
-    return ChangeSet(deleted=gone), base, base, log, ConflictKind.DELETED_NODE_CHANGED
+    return ChangeSet(deleted=states(ids())), base, base, log, ConflictKind.DELETED_NODE_CHANGED
 
 
 def updated_and_deleted():

@@ -27,7 +27,7 @@ from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import load_snapshot, snapshot_objects
 from icechunk_format.repository.lifecycle.create import create_object
-from icechunk_format.repository.lifecycle.restore import difference
+from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.state.publish import now_in_microseconds, update_repo
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.revival import marker_on

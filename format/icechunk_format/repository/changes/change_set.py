@@ -27,14 +27,6 @@ from icechunk_format.spec.snapshot.file import NodeSnapshot
 from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletedNode:
-    """A deleted node of the base, and its path there."""
-
-    path: NodePath
-    is_array: bool
-
-
 @dataclass(slots=True, kw_only=True)
 class ChangeSet:
     """Changes by node id.
@@ -56,7 +48,7 @@ class ChangeSet:
 
     created: dict[NodeId, NodeSnapshot] = field(default_factory=dict)
     updated: dict[NodeId, NodeSnapshot] = field(default_factory=dict)
-    deleted: dict[NodeId, DeletedNode] = field(default_factory=dict)
+    deleted: dict[NodeId, NodeSnapshot] = field(default_factory=dict)
     moved: dict[NodeId, MoveOperation] = field(default_factory=dict)
     chunks: dict[NodeId, ChunkChanges] = field(default_factory=dict)
 
@@ -85,8 +77,8 @@ class ChangeSet:
             id=snapshot_id,
             new_groups=(*(i for i, node in created if node.array is None), *groups),
             new_arrays=(*(i for i, node in created if node.array is not None), *arrays),
-            deleted_groups=(*(i for i, node in deleted if not node.is_array), *groups),
-            deleted_arrays=(*(i for i, node in deleted if node.is_array), *arrays),
+            deleted_groups=(*(i for i, node in deleted if node.array is None), *groups),
+            deleted_arrays=(*(i for i, node in deleted if node.array is not None), *arrays),
             updated_groups=tuple(i for i, node in updated if node.array is None),
             updated_arrays=tuple(i for i, node in updated if node.array is not None),
             moved_nodes=() if relocated else tuple(self.moved.values()),
@@ -108,6 +100,13 @@ def metadata_of(node: NodeSnapshot) -> tuple[Any, ...]:
     if array is None:
         return (node.user_data,)
     return (node.user_data, array.shape, array.num_chunks, array.dimension_names)
+
+
+def move_of(node: NodeSnapshot, from_path: NodePath, to_path: NodePath) -> MoveOperation:
+    """Return the move of a node."""
+    return MoveOperation(
+        from_path=from_path, to_path=to_path, node_id=node.id, is_array=node.array is not None
+    )
 
 
 def joined_logs(earlier: TransactionLog, later: TransactionLog) -> TransactionLog:

@@ -262,7 +262,7 @@ class ConflictDetector:
 
     def _orphans(self) -> Iterator[Conflict]:
         """Check nodes that other writers created in a group that this session deletes or moves."""
-        gone = {n.path for n in self.changes.deleted.values() if not n.is_array}
+        gone = {n.path for n in self.changes.deleted.values() if n.array is None}
         gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {
             node_id: commit.snapshot_id

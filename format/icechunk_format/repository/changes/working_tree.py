@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode, metadata_of
+from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import ROOT, NodePath, is_below, parent, parse_node_path
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.nodes import Nodes
-from icechunk_format.spec.transaction_log import MoveOperation
 
 
 class WorkingTree:
@@ -212,9 +211,7 @@ class WorkingTree:
             self._new_paths.pop(gone.path, None)
             if self.changes.created.pop(gone.id, None) is None:
                 self.changes.updated.pop(gone.id, None)
-                self.changes.deleted[gone.id] = DeletedNode(
-                    path=gone.path, is_array=gone.array is not None
-                )
+                self.changes.deleted[gone.id] = gone
                 self._left_paths.add(gone.path)
 
     def move(self, source: str, target: str) -> None:
@@ -252,12 +249,7 @@ class WorkingTree:
                 del self.changes.moved[mover.id]
                 self._left_paths.discard(to_path)
                 continue
-            self.changes.moved[mover.id] = MoveOperation(
-                from_path=stored.path,
-                to_path=to_path,
-                node_id=mover.id,
-                is_array=mover.array is not None,
-            )
+            self.changes.moved[mover.id] = move_of(mover, stored.path, to_path)
             self._new_paths[to_path] = mover.id
 
     def chunks_of(self, node: NodeSnapshot) -> ChunkChanges:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 
 
 @shown_by("history.entry")
@@ -43,6 +43,14 @@ def version_graph(
             GraphEntry(snapshot=info, branches=tuple(sorted(mine[0])), tags=tuple(sorted(mine[1])))
         )
     return found
+
+
+def is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:
+    """Return True if a branch or tag reaches a snapshot."""
+    tips = {*info.branches.values(), *info.tags.values()}
+    return snapshot_id in tips or any(
+        found.id == snapshot_id for found in newest_first(info.snapshots, tips)
+    )
 
 
 def newest_first(

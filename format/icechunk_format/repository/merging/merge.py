@@ -11,7 +11,7 @@ Rules of this file
 1. No chunk is read or copied (see ``three_way``), except in arrays that grew on both sides, which
    the layer above merges by their labels (see ``sides``).
 2. The commit records the tip of the source, which the next merge starts from.
-3. The source is protected from a concurrent garbage collection; see ``using_tip``.
+3. The source is protected from a concurrent garbage collection; see ``branch_tip``.
 
 Specification: merging is left to clients.
 """
@@ -39,7 +39,7 @@ from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.diff import Changes, add_up
 from icechunk_format.repository.history.history import History, versions_after
-from icechunk_format.repository.lifecycle.restore import difference
+from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.merging.base import MERGED, base_gone, merge_base, with_merged
 from icechunk_format.repository.merging.sides import Sides, array_merges
 from icechunk_format.repository.merging.three_way import (
@@ -51,7 +51,6 @@ from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import OnConflict, Resolve, check_choice
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.repository.state.using_tip import tip_using
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
@@ -181,8 +180,7 @@ class Merge:
         if remaining := conflict_rules.resolved(named, resolve):
             raise conflict_errors.merge_conflicts(storage, self.name, branch, remaining)
         conflict_rules.rebased(changes, tip=target, conflicts=found, resolve=resolve)
-        tip = tip_using(self.tip, storage, source)
-        session = WriteSession(storage, tip, target, self.format)
+        session = WriteSession(storage, self.tip.using(source), target, self.format)
         session.take_over(changes)
         for group in groups:
             group.apply(session)

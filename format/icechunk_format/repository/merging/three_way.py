@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
-from icechunk_format.repository.changes.change_set import ChangeSet, DeletedNode, metadata_of
+from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.files.bounded_reads import (
@@ -34,13 +34,13 @@ from icechunk_format.repository.files.bounded_reads import (
 from icechunk_format.repository.files.chunk_lookup import refs_of_array
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.repository.lifecycle.restore import changed_chunks
+from icechunk_format.repository.lifecycle.difference import changed_chunks
 from icechunk_format.repository.merging.sides import array_merges
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
+from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
@@ -59,7 +59,7 @@ def changes_onto(
     for node_id in (*log.deleted_groups, *log.deleted_arrays):
         gone = base.nodes.with_id(node_id)
         if gone is not None and node_id not in relocated:
-            changes.deleted[node_id] = DeletedNode(path=gone.path, is_array=gone.array is not None)
+            changes.deleted[node_id] = gone
     for node_id in (*log.new_groups, *log.new_arrays):
         node = _existing(source, node_id)
         there = target.nodes.with_id(node_id)
@@ -76,12 +76,7 @@ def changes_onto(
         node, was = _existing(source, node_id), _existing(base, node_id)
         there = target.nodes.with_id(node_id)
         if there is None or there.path != node.path:
-            changes.moved[node_id] = MoveOperation(
-                from_path=was.path,
-                to_path=node.path,
-                node_id=node_id,
-                is_array=node.array is not None,
-            )
+            changes.moved[node_id] = move_of(node, was.path, node.path)
     for node_id in (*log.updated_groups, *log.updated_arrays):
         node, there = _existing(source, node_id), target.nodes.with_id(node_id)
         was = _existing(base, node_id)

@@ -38,7 +38,7 @@ from icechunk_format.repository.files.metadata_files import (
     remember_snapshot,
 )
 from icechunk_format.repository.state import conflict_errors
-from icechunk_format.repository.state.branch_tip import BranchTip, CommitsSince
+from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import transaction_log_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -281,9 +281,9 @@ class CommittingSession:
         since = self._tip.commits_since(base.id)
         if since is None:
             return 0
-        if not since.is_ancestor:
+        if since.commits is None:
             raise conflict_errors.history_left(storage, self.branch, base.id, since.tip)
-        theirs, tip = self._commits_of(since)
+        theirs, tip = self._commits_of(since.commits, since.tip)
         if when_moved is not None:
             when_moved(tip, theirs)
         detector = ConflictDetector(changes=self.changes, base=base, tip=tip, theirs=theirs)
@@ -379,15 +379,15 @@ class CommittingSession:
         )
         return stored.result(self.branch, rebased=self._times_rebased)
 
-    def _commits_of(self, since: CommitsSince) -> tuple[list[TheirCommit], Snapshot]:
+    def _commits_of(
+        self, since: Sequence[SnapshotInfo], tip_id: SnapshotId
+    ) -> tuple[list[TheirCommit], Snapshot]:
         """Return the commits of other writers, oldest first, and the newest snapshot."""
         snapshot_of = {
-            log_id: info.id
-            for info in since.commits
-            for log_id in (*info.pruned_ancestor_tx_logs, info.id)
+            log_id: info.id for info in since for log_id in (*info.pruned_ancestor_tx_logs, info.id)
         }
         try:
-            logs, tip = load_newer_versions(self._storage, list(snapshot_of), since.tip)
+            logs, tip = load_newer_versions(self._storage, list(snapshot_of), tip_id)
         except NotFoundError as error:
             if error.facts.get("file_type") != "transaction log":
                 raise

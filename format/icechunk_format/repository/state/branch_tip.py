@@ -13,6 +13,13 @@ a detached snapshot  listed in ``repo``                  only its files
 it. If that state is stale, the conditional write fails and the state is read again. The backup that
 ``advance`` needs can be stored together with the snapshot (``copy_to_store``).
 
+A commit that uses files of another snapshot, which may become garbage, is made by ``using``. In
+version 2 the other snapshot must be listed when the commit lands. If no ref reaches it, the update
+adds a marker to it (``revival``): a concurrent garbage collection either removed it before, or
+starts over. In version 1 its file must exist after the commit, or the branch is moved back. This
+library's garbage collection reads the refs after it deleted such files, so that either it or the
+commit detects the other; those of other libraries do not.
+
 Specification: "Repo Info File"; version 1: "Refs".
 """
 
@@ -23,9 +30,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from icechunk_format.errors import ConflictError, InvalidInputError, StorageError, UnsupportedError
+from icechunk_format.repository.history.graph import is_reached
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
+from icechunk_format.repository.state.conflict_errors import snapshot_removed
 from icechunk_format.repository.state.publish import (
     Seen,
+    exists_after,
     new_backup_name,
     now_in_microseconds,
     outcome_unknown,
@@ -33,6 +43,7 @@ from icechunk_format.repository.state.publish import (
     update_repo,
 )
 from icechunk_format.repository.state.repo_file import RepoState, read_state
+from icechunk_format.repository.state.revival import Marker, marker_on
 from icechunk_format.repository.state.transitions import (
     FeatureFlag,
     TipMoved,
@@ -44,9 +55,10 @@ from icechunk_format.repository.state.transitions import (
     check_status,
 )
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import overwritten_key
+from icechunk_format.spec.object_keys import overwritten_key, snapshot_key
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import RepoStatus
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 
 
@@ -58,24 +70,33 @@ class CommitsSince:
     ----------
     commits
         The snapshots after the given one up to the tip, oldest first; each lists expired ones
-        before it.
-    is_ancestor
-        True if the given snapshot is in the history of the branch, or was until it expired.
+        before it. None if the given snapshot is not in the history of the branch.
     """
 
     tip: SnapshotId
-    commits: tuple[SnapshotInfo, ...]
-    is_ancestor: bool
+    commits: tuple[SnapshotInfo, ...] | None
 
 
 class RepoBranchTip:
     """A branch of spec version 2."""
 
-    def __init__(self, storage: Storage, branch: str, state: RepoState | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        branch: str,
+        state: RepoState | None = None,
+        marker: Marker | None = None,
+    ) -> None:
         self._storage = storage
         self.branch = branch
         self._state = state
+        self._marker = marker
         self._seen: Seen | None = None
+
+    def using(self, used: Snapshot) -> RepoBranchTip:
+        """Return the branch for a next commit that uses files of a snapshot."""
+        marker = marker_on(used.id, used.flushed_at)
+        return RepoBranchTip(self._storage, self.branch, marker=marker)
 
     def check_moves(self) -> None:
         """Raise ReadOnlyError if a feature flag forbids moves."""
@@ -97,12 +118,13 @@ class RepoBranchTip:
         return _since(tip, snapshot_id, info.ancestry(tip))
 
     def copy_to_store(self) -> tuple[tuple[str, bytes], ...]:
-        """Return key and bytes of the backup that must be stored before ``advance``."""
+        """Return key and bytes of the objects that must be stored before ``advance``."""
+        files = () if self._marker is None else self._marker.files
         if self._seen is None:
-            return ()
+            return files
         name = new_backup_name(now_in_microseconds())
         self._seen = replace(self._seen, copy=name)
-        return ((overwritten_key(name), self._seen.state.data),)
+        return ((overwritten_key(name), self._seen.state.data), *files)
 
     def amendable(self, snapshot_id: SnapshotId) -> SnapshotInfo:
         """Return the entry of a snapshot to amend, or raise ConflictError or InvalidInputError."""
@@ -123,10 +145,18 @@ class RepoBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None if it was moved."""
-        seen, self._seen = self._seen, None
-        return self._update(
-            snapshot, lambda info: add_commit(info, self.branch, snapshot), seen=seen
-        )
+        marker, seen, self._seen = self._marker, self._seen, None
+
+        def change(info: RepoInfo) -> Transition | TipMoved:
+            used = None if marker is None else marker.info.parent_id
+            if used is not None and used not in info.snapshots:
+                raise snapshot_removed(self._storage, used)
+            answer = add_commit(info, self.branch, snapshot)
+            if marker is None or used is None or isinstance(answer, TipMoved):
+                return answer
+            return answer if is_reached(info, used) else marker.added_to(answer)
+
+        return self._update(snapshot, change, seen=seen)
 
     def amend(self, amended: SnapshotId, snapshot: SnapshotInfo) -> TipMoved | None:
         """Replace the tip by a snapshot; None if it was replaced."""
@@ -157,9 +187,14 @@ class RepoBranchTip:
 class RefBranchTip:
     """A branch of spec version 1."""
 
-    def __init__(self, storage: Storage, branch: str) -> None:
+    def __init__(self, storage: Storage, branch: str, used: SnapshotId | None = None) -> None:
         self._storage = storage
         self.branch = branch
+        self._used = used
+
+    def using(self, used: Snapshot) -> RefBranchTip:
+        """Return the branch for a next commit that uses files of a snapshot."""
+        return RefBranchTip(self._storage, self.branch, used.id)
 
     def check_moves(self) -> None:
         """Raise UnsupportedError, since transaction logs of version 1 have no moves."""
@@ -186,6 +221,12 @@ class RefBranchTip:
 
     def advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         """Move the branch to a child of its tip; None if it was moved."""
+        moved = self._advance(snapshot)
+        if moved is None:
+            self._check_used(snapshot)
+        return moved
+
+    def _advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         key = ref_key(self._storage, "branch", self.branch)
         answer = update_branch_ref(
             self._storage, self.branch, snapshot.id, expected=snapshot.parent_id, key=key
@@ -196,6 +237,21 @@ class RefBranchTip:
         if answer.tried and self._stands_on(tip, snapshot, key):
             return None
         return TipMoved(branch=self.branch, tip=tip)
+
+    def _check_used(self, snapshot: SnapshotInfo) -> None:
+        """Move the branch back if the snapshot that a commit uses was removed."""
+        used, before = self._used, snapshot.parent_id
+        if used is None or before is None:
+            return
+        key = ref_key(self._storage, "branch", self.branch)
+        if not exists_after(self._storage, snapshot_key(used), written=key):
+            answer = update_branch_ref(
+                self._storage, self.branch, before, expected=snapshot.id, key=key
+            )
+            if answer.tip == before:
+                raise snapshot_removed(self._storage, used)
+            outcome = f"it was committed as {snapshot.id}, which later ones build on"
+            raise snapshot_removed(self._storage, used, outcome)
 
     def _stands_on(self, tip: SnapshotId, snapshot: SnapshotInfo, key: str) -> bool:
         """Return True if other writers committed on top of a snapshot of unknown outcome.
@@ -250,9 +306,7 @@ def _since(
     tip: SnapshotId, snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
 ) -> CommitsSince:
     newer = versions_after(snapshot_id, ancestry)
-    if newer is None:
-        return CommitsSince(tip=tip, commits=(), is_ancestor=False)
-    return CommitsSince(tip=tip, commits=tuple(reversed(newer)), is_ancestor=True)
+    return CommitsSince(tip=tip, commits=None if newer is None else tuple(reversed(newer)))
 
 
 def branch_deleted(storage: Storage, branch: str) -> ConflictError:

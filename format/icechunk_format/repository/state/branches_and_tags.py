@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from icechunk_format.errors import ConflictError, StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
-from icechunk_format.repository.history.graph import newest_first
+from icechunk_format.repository.history.graph import is_reached
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.conflict_errors import snapshot_removed, tip_moved
@@ -232,14 +232,6 @@ RefsChanges: TypeAlias = RepoInfoChanges | RefFilesChanges
 def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
     """Return the operations on branches and tags of a repository."""
     return RefFilesChanges(storage) if spec_version == SPEC_V1 else RepoInfoChanges(storage)
-
-
-def is_reached(info: RepoInfo, snapshot_id: SnapshotId) -> bool:
-    """Return True if a branch or tag reaches a snapshot."""
-    tips = {*info.branches.values(), *info.tags.values()}
-    return snapshot_id in tips or any(
-        found.id == snapshot_id for found in newest_first(info.snapshots, tips)
-    )
 
 
 def _check_stands_on(
