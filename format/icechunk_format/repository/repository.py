@@ -20,8 +20,11 @@ from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.history import RepoInfoHistory
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.repository.lifecycle.create import create_repository
-from icechunk_format.repository.lifecycle.expire import ExpireResult, expire_snapshots
-from icechunk_format.repository.lifecycle.expire_v1 import expire_snapshots_v1
+from icechunk_format.repository.lifecycle.expire import (
+    ExpireResult,
+    expire_snapshots,
+    expire_snapshots_v1,
+)
 from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
 from icechunk_format.repository.merging.merge import Merge, MergeResult, merged, parent_of
