@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.files.metadata_files import check_id
+from icechunk_format.repository.files.optional_objects import missing_key
 from icechunk_format.spec.ids import ManifestId
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.storage.batches import sized_batches
@@ -33,9 +34,7 @@ def fetched(storage: Storage, keys: Sequence[str], needed_by: str, advice: str) 
     try:
         return storage.get_many([ReadRequest(key=key) for key in keys])
     except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
-        missing = error.facts["key"]
+        missing = missing_key(error)
         raise NotFoundError(
             f"{missing!r} is not in {storage.root_url}, although {needed_by} needs it; {advice}",
             kind="object",
@@ -49,8 +48,7 @@ def fetched_present(storage: Storage, object_keys: Sequence[str]) -> list[bytes 
     try:
         return [*storage.get_many([ReadRequest(key=key) for key in object_keys])]
     except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
+        missing_key(error)
         if len(object_keys) == 1:
             return [None]
     return [found for key in object_keys for found in fetched_present(storage, [key])]

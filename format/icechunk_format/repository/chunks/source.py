@@ -32,6 +32,7 @@ from icechunk_format.repository.chunks.virtual import (
     parse_authorized,
 )
 from icechunk_format.repository.chunks.virtual_url import shown
+from icechunk_format.repository.files.optional_objects import missing_key
 from icechunk_format.spec.ids import encode_many
 from icechunk_format.spec.manifest.chunk_refs import (
     KIND_INLINE,
@@ -242,10 +243,8 @@ def _read(location: Location, requests: list[ReadRequest]) -> list[bytes]:
     try:
         contents = storage.get_many(requests)
     except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
         raise NotFoundError(
-            f"the chunk object {error.facts.get('key')!r} is not in {storage.root_url}: it was "
+            f"the chunk object {missing_key(error)!r} is not in {storage.root_url}: it was "
             "deleted after its reference was written, by garbage collection or by hand",
             **error.facts,
         ) from error

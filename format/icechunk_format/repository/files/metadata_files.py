@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.files.optional_objects import missing_key
 from icechunk_format.spec import transaction_log as transaction_log_file
 from icechunk_format.spec.envelope import DEFAULT_LEVEL, SPEC_V1
 from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
@@ -221,9 +222,7 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
         try:
             contents = storage.get_many([ReadRequest(key=key) for key in wanted])
         except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
-            missing = str(error.facts["key"])
+            missing = missing_key(error)
             file_type = wanted[missing][0].name
             raise NotFoundError(
                 f"the {file_type} {missing!r} is not in {storage.root_url}; it was never written, "

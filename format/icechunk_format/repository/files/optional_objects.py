@@ -16,9 +16,15 @@ def fetch_if_there(storage: Storage, key: str) -> Fetched | None:
     try:
         return storage.get(key)
     except NotFoundError as error:
-        if error.facts.get("kind") != "object":
-            raise
+        missing_key(error)
         return None
+
+
+def missing_key(error: NotFoundError) -> str:
+    """Return the key of the missing object; raise the error if the bucket is missing."""
+    if error.facts.get("kind") != "object":
+        raise error
+    return str(error.facts["key"])
 
 
 def read_ref(storage: Storage, key: str) -> tuple[SnapshotId, ObjectVersion] | None:

@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.files.optional_objects import read_ref
+from icechunk_format.repository.files.optional_objects import missing_key, read_ref
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
     REFS,
@@ -132,8 +132,7 @@ class RefFilesHistory:
         try:
             snapshot = load_snapshot(self._storage, snapshot_id)
         except NotFoundError as error:
-            if error.facts.get("kind") != "object":
-                raise
+            missing_key(error)
             return None
         return snapshot_summary(snapshot)
 
@@ -201,8 +200,9 @@ class RefFilesHistory:
             try:
                 contents = self._storage.get_many([ReadRequest(key=k) for k in chosen.values()])
             except NotFoundError as error:
-                if tries_left == 0 or error.facts.get("kind") != "object":
+                if tries_left == 0:
                     raise
+                missing_key(error)
                 continue
             return {
                 name: v1_refs.decode_ref_json(data, object_key=key)

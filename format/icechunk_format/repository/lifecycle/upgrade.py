@@ -25,7 +25,6 @@ Specification: version 1 "Refs"; "Repo Info File".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +42,7 @@ from icechunk_format.repository.state.publish import (
     MOST_RUNS,
     create_once,
     now_in_microseconds,
+    put_if,
     race_lost,
 )
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
@@ -57,7 +57,6 @@ from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import (
-    ObjectVersion,
     ReadRequest,
     ReplaceIfUnchanged,
     Storage,
@@ -156,7 +155,7 @@ def upgrade_repository(
         if merged is None or dry_run:
             break
         # The next attempt re-reads ``repo``, whether this write landed or not.
-        _replace(storage, merged, state.version)
+        put_if(storage, REPO, repo_info.encode(merged), ReplaceIfUnchanged(version=state.version))
         state = _current(storage, repo_file)
     else:
         raise race_lost(
@@ -259,11 +258,11 @@ def _merged(storage: Storage, state: RepoState, files: _Files) -> RepoInfo | Non
     info = state.info
     updates = info.latest_updates
     if updates and updates[0].kind is UpdateKind.REPO_MIGRATED:
-        refs = _overlaid(info, files)
-        if _same_refs(info, refs):
-            return None
-        return _upgraded(storage, refs)
-    for (kind, name), tip in _refs_of(files.refs):
+        overlaid = _overlaid(info, files)
+        return None if _same_refs(info, overlaid) else _upgraded(storage, overlaid)
+    refs = [("branch", *item) for item in files.refs.branches.items()]
+    refs += [("tag", *item) for item in files.refs.tags.items()]
+    for kind, name, tip in refs:
         if tip not in info.snapshots and storage.head(snapshot_key(tip)) is not None:
             raise ConflictError(
                 f"the upgrade of {storage.root_url} was interrupted, and afterwards both versions "
@@ -275,13 +274,6 @@ def _merged(storage: Storage, state: RepoState, files: _Files) -> RepoInfo | Non
                 snapshot=str(tip),
             )
     return None
-
-
-def _refs_of(refs: RefsOfVersion1) -> Iterator[tuple[tuple[str, str], SnapshotId]]:
-    for name, tip in refs.branches.items():
-        yield ("branch", name), tip
-    for name, tip in refs.tags.items():
-        yield ("tag", name), tip
 
 
 def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
@@ -318,15 +310,6 @@ def _tree(config: bytes | None) -> object:
 
 
 # -- writing --------------------------------------------------------------------------------
-
-
-def _replace(storage: Storage, info: RepoInfo, version: ObjectVersion) -> None:
-    """Replace ``repo`` unless another upgrade did; a lost response is ignored."""
-    try:
-        storage.put(REPO, repo_info.encode(info), condition=ReplaceIfUnchanged(version=version))
-    except StorageError as error:
-        if not error.outcome_unknown:
-            raise
 
 
 def _current(storage: Storage, repo_file: RepoFile) -> RepoState:

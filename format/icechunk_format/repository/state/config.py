@@ -22,6 +22,7 @@ from icechunk_format.repository.state.publish import (
     race_lost,
     update_repo,
 )
+from icechunk_format.repository.state.repo_file import config_in
 from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.config.changes import changed_tree
 from icechunk_format.spec.config.config import (
@@ -75,8 +76,7 @@ def change_config(
         new = changed_tree(old, changes)
         return None if new == old else repo_changes.set_config(info, encode_flexbuffer(new))
 
-    stored = update_repo(storage, change).info.config
-    return RepositoryConfig() if stored is None else decode_flexbuffer_config(stored)
+    return config_in(update_repo(storage, change).info)
 
 
 def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConfig:

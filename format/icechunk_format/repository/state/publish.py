@@ -43,9 +43,14 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
-from icechunk_format.repository.state.repo_file import RepoState, read_state, remember_state
+from icechunk_format.repository.state.repo_file import (
+    RepoState,
+    config_in,
+    read_state,
+    remember_state,
+)
 from icechunk_format.repository.state.transitions import Transition, check_status, record
-from icechunk_format.spec.config.config import RepositoryConfig, decode_flexbuffer_config
+from icechunk_format.spec.config.config import RepositoryConfig
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, backup_name, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
@@ -288,10 +293,8 @@ def _reaches_back(info: RepoInfo, instant: int) -> bool:
 
 
 def _entries_per_file(info: RepoInfo) -> int:
-    if info.config is None:
-        return RepositoryConfig().num_updates_per_repo_info_file
     try:
-        return decode_flexbuffer_config(info.config).num_updates_per_repo_info_file
+        return config_in(info).num_updates_per_repo_info_file
     except FormatError:
         # A damaged configuration must not make the repository unwritable.
         return RepositoryConfig().num_updates_per_repo_info_file
