@@ -32,6 +32,7 @@ from icechunk_format.repository.state.repo_file import (
     RepoFile,
     RepoState,
     config_in,
+    read_operations,
     read_yaml_config,
 )
 from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
@@ -275,8 +276,6 @@ class RepositoryReader:
         --------
         >>> next(repository.operations())  # doctest: +SKIP
         """
-        from icechunk_format.repository.state.operations import read_operations
-
         state = self._state()
         return iter(()) if state is None else read_operations(self.storage, state.info)
 

@@ -18,7 +18,7 @@ import numpy as np
 from icechunk_format.maintenance.garbage.object_listing import is_older
 from icechunk_format.maintenance.garbage.result import DeleteReport
 from icechunk_format.maintenance.garbage.sweep import delete_keys
-from icechunk_format.repository.state.operations import read_operations
+from icechunk_format.repository.state.repo_file import read_operations
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import OVERWRITTEN
 from icechunk_format.spec.repo_info.file import RepoInfo

@@ -25,6 +25,7 @@ from operator import le
 from typing import Any, Final
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import (
@@ -48,7 +49,7 @@ from icechunk_format.repository.merging.three_way import (
     joined_metadata,
 )
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.session.committing import OnConflict, Resolve, check_choice
+from icechunk_format.repository.session.committing import OnConflict, Resolve
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.spec.ids import SnapshotId
@@ -123,7 +124,7 @@ class Merge:
         dry_run: bool,
     ) -> MergeResult:
         """Merge, with the arguments of ``Repository.merge``."""
-        check_choice("resolve", resolve, (None, "ours", "theirs"))
+        choose("resolve", resolve, (None, "ours", "theirs"))
         storage, branch = self.storage, self.tip.branch
         source = files.load_snapshot(storage, self.source)
         target = files.load_snapshot(storage, self.target)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.changes.conflicts import ConflictDetector, TheirCommit
@@ -276,7 +277,7 @@ class CommittingSession:
             The changes conflict, or the branch was deleted or reset; the session is unchanged.
         """
         self._check_open()
-        check_choice("resolve", resolve, (None, "ours", "theirs"))
+        choose("resolve", resolve, (None, "ours", "theirs"))
         storage, base = self._storage, self._tree.base
         since = self._tip.commits_since(base.id)
         if since is None:
@@ -316,8 +317,8 @@ class CommittingSession:
 
     def _check_commit(self, on_conflict: str, resolve: str | None, allow_empty: bool) -> None:
         self._check_open()
-        check_choice("on_conflict", on_conflict, ("rebase", "fail"))
-        check_choice("resolve", resolve, (None, "ours", "theirs"))
+        choose("on_conflict", on_conflict, ("rebase", "fail"))
+        choose("resolve", resolve, (None, "ours", "theirs"))
         if not (allow_empty or self.has_changes):
             raise InvalidInputError(
                 f"nothing to commit: this session on branch {self.branch!r} has changed nothing; "
@@ -397,13 +398,3 @@ class CommittingSession:
             ) from error
         commits = zip(snapshot_of.values(), logs, strict=True)
         return [TheirCommit(snapshot_id=i, log=log) for i, log in commits], tip
-
-
-def check_choice(name: str, found: object, allowed: tuple[object, ...]) -> None:
-    """Raise InvalidInputError if an argument is not one of the allowed values."""
-    if found not in allowed:
-        raise InvalidInputError(
-            f"{name} is {found!r}; {', '.join(map(repr, allowed))} are allowed",
-            found=found,
-            allowed=allowed,
-        )

@@ -1,20 +1,23 @@
-"""Reads the ``repo`` object, and decodes each state of it once per process.
+"""Reads the ``repo`` object, its operations log, and decodes each state once per process.
 
 Every read of a repository of spec version 2 starts with this object. It may be large (one entry for
 each snapshot), and other writers replace it. So a state is cached with its object version, and a
 HEAD request checks whether it is current.
 
-Specification: "Repo info file".
+The ``repo`` object has the newest entries of the operations log, and the name of the backup that
+continues it. Users may delete backups: a missing backup ends the log.
+
+Specification: "Repo info file", "Updates to the repo info file".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from icechunk_format.errors import NotFoundError
+from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.spec.config.config import (
@@ -22,12 +25,12 @@ from icechunk_format.spec.config.config import (
     decode_flexbuffer_config,
     decode_yaml_config,
 )
-from icechunk_format.spec.object_keys import CONFIG_YAML, REPO
+from icechunk_format.spec.object_keys import CONFIG_YAML, REPO, overwritten_key
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.lists import MIN_ROWS
 from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
-from icechunk_format.spec.repo_info.updates import UnknownUpdate
+from icechunk_format.spec.repo_info.updates import UnknownUpdate, Update
 from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
@@ -112,6 +115,43 @@ def read_yaml_config(storage: Storage) -> RepositoryConfig:
     """Return the configuration of spec version 1; the defaults if it has no ``config.yaml``."""
     fetched = fetch_if_there(storage, CONFIG_YAML)
     return RepositoryConfig() if fetched is None else decode_yaml_config(fetched.data)
+
+
+def logged_states(storage: Storage, newest: RepoInfo) -> Iterator[tuple[str | None, RepoInfo]]:
+    """Yield a state and the backups that continue its log, with their names, newest first."""
+    name, state = None, newest
+    followed: set[str] = set()
+    while True:
+        yield name, state
+        name = state.repo_before_updates
+        if name is None:
+            return
+        if name in followed:
+            raise FormatError(
+                f"the operations log has a cycle at the backup {name!r}",
+                object_key=REPO,
+                file_type="repo info",
+                field="repo_before_updates",
+            )
+        followed.add(name)
+        object_key = overwritten_key(name)
+        try:
+            data = storage.get(object_key).data
+        except NotFoundError:
+            return
+        state = repo_info.decode(data, object_key=object_key)
+
+
+def read_operations(storage: Storage, newest: RepoInfo) -> Iterator[Update]:
+    """Yield the entries of the log, newest first, fetching each backup when it is reached.
+
+    An entry names the backup in which it is the newest. This name is absent in the backup itself
+    and is added here.
+    """
+    for name, state in logged_states(storage, newest):
+        for position, update in enumerate(state.latest_updates):
+            is_newest_of_backup = position == 0 and update.backup_path is None
+            yield replace(update, backup_path=name) if is_newest_of_backup else update
 
 
 class RepoFile:

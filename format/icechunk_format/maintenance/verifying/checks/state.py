@@ -25,6 +25,7 @@ from icechunk_format.maintenance.verifying.checks.uses import VersionMark
 from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.repository.history.history import RepoInfoHistory
 from icechunk_format.repository.history.resolve import VersionArguments, resolve
+from icechunk_format.repository.state.repo_file import logged_states
 from icechunk_format.spec.config.config import (
     RepositoryConfig,
     VirtualChunkContainer,
@@ -255,25 +256,15 @@ def check_history(snapshots: Mapping[SnapshotId, SnapshotInfo], report: Report) 
 def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> tuple[str, ...]:
     """Follow the operations log through backups; return the keys of existing backups."""
     named: dict[str, None] = {}
-    followed: set[str] = set()
-    part = info
-    while True:
-        named.update((u.backup_path, None) for u in part.latest_updates if u.backup_path)
-        name = part.repo_before_updates
-        if name is None:
-            break
-        if name in followed:
-            problem = f"the operations log has a cycle at the backup {name!r}"
-            report.add("operations-log-invalid", problem, object_key=REPO)
-            break
-        followed.add(name)
-        named[name] = None
-        object_key = overwritten_key(name)
-        try:
-            part = repo_info.decode(storage.get(object_key).data, object_key=object_key)
-        except (NotFoundError, FormatError, UnsupportedError):
-            # Missing backups are reported below, damaged ones by ``check_backups``.
-            break
+    try:
+        for _, part in logged_states(storage, info):
+            named.update((u.backup_path, None) for u in part.latest_updates if u.backup_path)
+            if part.repo_before_updates is not None:
+                named[part.repo_before_updates] = None
+    except (FormatError, UnsupportedError) as error:
+        # Damaged backups are reported by ``check_backups``.
+        if error.facts.get("object_key") == REPO:
+            report.add("operations-log-invalid", error.facts["problem"], object_key=REPO)
     present: set[str] = set()
     for listed in storage.list(OVERWRITTEN):
         backup = listed.key[len(OVERWRITTEN) :]
