@@ -395,7 +395,6 @@ class Repository(RepositoryReader):
     def _merge(self, source: SnapshotId, into: str, **given: Any) -> Merge:
         return Merge(
             storage=self.storage,
-            location=self.location,
             history=self._history(),
             format=ManifestFormat(spec_version=self._version_now(), config=self.config),
             tip=self.writable_tip(into),

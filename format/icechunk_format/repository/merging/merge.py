@@ -10,8 +10,12 @@ Rules of this file
 ------------------
 1. No chunk is read or copied (see ``three_way``), except in arrays that grew on both sides, which
    the layer above merges by their labels (see ``sides``).
-2. The commit records the tip of the source, which the next merge starts from.
+2. The commit records the tip of the source as ``merged_snapshot`` in the metadata reserved for
+   Icechunk libraries, and the next merge starts from it.
 3. The source is protected from a concurrent garbage collection; see ``branch_tip``.
+4. The common ancestor is the newest snapshot that both histories contain. A history contains its
+   ancestors, former ancestors that expired (``pruned_ancestor_tx_logs``), and snapshots that an
+   ancestor merged.
 
 Specification: merging is left to clients.
 """
@@ -41,7 +45,6 @@ from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.diff import Changes, add_up
 from icechunk_format.repository.history.history import History, versions_after
 from icechunk_format.repository.lifecycle.difference import difference
-from icechunk_format.repository.merging.base import MERGED, base_gone, merge_base, with_merged
 from icechunk_format.repository.merging.sides import Sides, array_merges
 from icechunk_format.repository.merging.three_way import (
     changes_onto,
@@ -53,10 +56,12 @@ from icechunk_format.repository.session.committing import OnConflict, Resolve
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.storage.location import Location
+from icechunk_format.spec.values.metadata_items import RESERVED_METADATA
 from icechunk_format.storage.protocol import Storage
 
+MERGED: Final = "merged_snapshot"
 # Attempts while other writers commit.
 _TRIES: Final = 100
 
@@ -104,7 +109,6 @@ class Merge:
     """
 
     storage: Storage
-    location: Location
     chunk_source: ChunkSource
     history: History
     format: ManifestFormat
@@ -129,7 +133,7 @@ class Merge:
         source = files.load_snapshot(storage, self.source)
         target = files.load_snapshot(storage, self.target)
         base = (
-            merge_base(storage, self.history, self.source, self.target)
+            _merge_base(storage, self.history, self.source, self.target)
             if self.base is None
             else files.load_snapshot(storage, self.base)
         )
@@ -137,11 +141,10 @@ class Merge:
             log = difference(storage, base, source, snapshot_id=new_snapshot_id())
         except NotFoundError as error:
             # The base has expired, and its manifests were garbage-collected.
-            raise base_gone(storage, self.source, self.target) from error
+            raise _base_gone(storage, self.source, self.target) from error
         changes, taken = changes_onto(storage, base, source, target, log)
         theirs = self._theirs(base, target)
         sides = Sides(
-            location=self.location,
             branch=branch,
             format=self.format,
             chunk_source=self.chunk_source,
@@ -187,7 +190,7 @@ class Merge:
             group.apply(session)
         if not session.has_changes:
             return result
-        noted = with_merged(metadata, **{self.records: self.source})
+        noted = _with_notes(metadata, **{self.records: self.source})
         when: OnConflict = "fail" if groups else "rebase"
         commit = session.commit(message, metadata=noted, resolve=resolve, on_conflict=when)
         return replace(result, commit=commit)
@@ -275,3 +278,77 @@ def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId
             snapshot=str(snapshot_id),
         )
     return parent
+
+
+def _merge_base(
+    storage: Storage, history: History, source: SnapshotId, target: SnapshotId
+) -> Snapshot:
+    """Return the newest snapshot that both histories contain.
+
+    Raises ConflictError if the snapshot has expired and its file no longer exists, or the histories
+    share none.
+    """
+    ours, theirs = _contained(history, source), _contained(history, target)
+    shared = [i for i in ours if i in theirs]
+    # Listed snapshots, newest first, then expired ones.
+    listed = [info for i in shared if (info := ours[i] or theirs[i]) is not None]
+    expired = [i for i in shared if ours[i] is None and theirs[i] is None]
+    newest = max(listed, key=lambda info: info.flushed_at, default=None)
+    if newest is not None and (newest.parent_id is not None or not expired):
+        return files.load_snapshot(storage, newest.id)
+    for snapshot_id in expired:
+        try:
+            return files.load_snapshot(storage, snapshot_id)
+        except NotFoundError:
+            break
+    raise _base_gone(storage, source, target)
+
+
+def _base_gone(storage: Storage, source: SnapshotId, target: SnapshotId) -> ConflictError:
+    """Return the error for two snapshots whose newest common snapshot cannot be read."""
+    return ConflictError(
+        f"snapshots {source} and {target} of {storage.root_url} cannot be merged: their newest "
+        "common snapshot has expired and was collected, so the changes of each side are unknown. "
+        "Write the changes again in a session on the branch",
+        source=str(source),
+        target=str(target),
+    )
+
+
+def _with_notes(metadata: Mapping[str, Any] | None, **notes: object) -> dict[str, Any]:
+    """Add notes to the commit metadata reserved for Icechunk libraries."""
+    values = dict(metadata or {})
+    reserved = values.get(RESERVED_METADATA, {})
+    if isinstance(reserved, Mapping):
+        values[RESERVED_METADATA] = {**reserved, **{k: str(v) for k, v in notes.items()}}
+    return values
+
+
+def _contained(history: History, tip: SnapshotId) -> dict[SnapshotId, SnapshotInfo | None]:
+    """Return the snapshots of a history with their entries; None for expired ones."""
+    found: dict[SnapshotId, SnapshotInfo | None] = {}
+    waiting = [tip]
+    while waiting:
+        for info in history.ancestry(waiting.pop()):
+            if found.get(info.id) is not None:
+                break
+            found[info.id] = info
+            for log_id in reversed(info.pruned_ancestor_tx_logs):
+                found.setdefault(log_id, None)
+            merged = _merged_snapshot(info)
+            if merged is None or found.get(merged) is not None:
+                continue
+            if history.snapshot_info(merged) is None:
+                found.setdefault(merged, None)
+            else:
+                waiting.append(merged)
+    return found
+
+
+def _merged_snapshot(info: SnapshotInfo) -> SnapshotId | None:
+    notes = info.metadata.get(RESERVED_METADATA)
+    text = notes.get(MERGED) if isinstance(notes, dict) else None
+    try:
+        return None if text is None else SnapshotId.parse(str(text))
+    except ValueError:
+        return None

@@ -21,7 +21,6 @@ from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.storage.location import Location
 
 _MODULE: Final = "icechunk_format.workflows.merging.groups"
 
@@ -42,7 +41,6 @@ class Sides:
         Returns the changed chunks of an array of the source.
     """
 
-    location: Location
     branch: str
     format: ManifestFormat
     chunk_source: ChunkSource

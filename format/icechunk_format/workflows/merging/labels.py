@@ -186,7 +186,7 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
 def destination_of(sides: Sides) -> Destination:
     """Return the target of a merge as the destination of a write."""
     return Destination(
-        location=sides.location,
+        location=sides.chunk_source.location,
         base=sides.target.id,
         manifest_format=sides.format,
         chunk_source=sides.chunk_source,
