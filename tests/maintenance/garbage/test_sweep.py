@@ -26,8 +26,8 @@ class Refusing:
         return answer
 
 
-def keys_between(start, stop):
-    return [f"k{number}" for number in range(start, stop)]
+def named(rows):
+    return [f"k{number}" for number in range(rows.start, rows.stop)]
 
 
 def throttled():
@@ -37,9 +37,7 @@ def throttled():
 def test_deletions_speed_up_and_slow_down_as_the_store_says():
     pauses = []
     storage = Refusing([[], [], throttled(), throttled()])
-    report = delete_keys(
-        storage, 20_000, keys_between, np.full(20_000, 2, dtype=np.uint64), pause=pauses.append
-    )
+    report = delete_keys(storage, named, np.full(20_000, 2, dtype=np.uint64), pause=pauses.append)
     assert report == DeleteReport(
         deleted_objects=20_000, deleted_bytes=40_000, throttled_requests=2
     )
@@ -48,15 +46,13 @@ def test_deletions_speed_up_and_slow_down_as_the_store_says():
     ]  # fmt: skip
     assert pauses == [0.5, 1.0]
     done = [key for keys in storage.asked[:2] + storage.asked[4:] for key in keys]
-    assert done == keys_between(0, 20_000)
+    assert done == named(slice(0, 20_000))
 
 
 def test_a_store_that_throttles_for_ever_is_given_up():
     pauses = []
     storage = Refusing([throttled() for _ in range(1000)])
-    report = delete_keys(
-        storage, 50, keys_between, np.ones(50, dtype=np.uint64), pause=pauses.append
-    )
+    report = delete_keys(storage, named, np.ones(50, dtype=np.uint64), pause=pauses.append)
     assert report.gave_up or report.failed_objects == 50
     assert max(pauses) == 60.0
     assert len(storage.asked) < 2 * MAX_FAILURES_IN_A_ROW
@@ -66,7 +62,7 @@ def test_too_many_failures_in_a_row_end_the_deletions():
     denied = StorageError("denied", reason="HTTP 403 AccessDenied", status=403)
     storage = Refusing([[], denied, [], *[denied] * 100])
     count = 1_000_000
-    report = delete_keys(storage, count, keys_between, np.ones(count, dtype=np.uint64))
+    report = delete_keys(storage, named, np.ones(count, dtype=np.uint64))
     assert report.gave_up
     assert len(storage.asked) == 3 + MAX_FAILURES_IN_A_ROW
     assert report.deleted_objects + report.failed_objects == count
@@ -75,7 +71,7 @@ def test_too_many_failures_in_a_row_end_the_deletions():
 
 def test_single_failures_are_counted_and_told():
     failures = [DeleteFailure(key="k3", reason="locked"), DeleteFailure(key="k7", reason="locked")]
-    report = delete_keys(Refusing([failures]), 10, keys_between, np.arange(10, dtype=np.uint64))
+    report = delete_keys(Refusing([failures]), named, np.arange(10, dtype=np.uint64))
     assert (report.deleted_objects, report.failed_objects) == (8, 2)
     assert report.deleted_bytes == 45 - 3 - 7
     assert report.errors == ("locked",)

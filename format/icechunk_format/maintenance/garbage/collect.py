@@ -2,11 +2,14 @@
 
 Steps
 -----
-1. Find the snapshots to keep (``roots``).
+1. Find the snapshots to keep: those that a branch, a tag or an extra root reaches, and new
+   unreachable ones, whose files are newer than the cutoff by the storage's clock or not yet listed.
 2. Mark: read each of these snapshots and each manifest once, and collect ids (``marks``).
 3. Remove the other snapshots from ``repo``, in one conditional update, before any file is deleted.
-   If changes of the repository have outdated the marks, start again. Also mark snapshots added
-   since step 1: later snapshots can only use what these use.
+   A kept snapshot whose parent is removed gets its nearest kept ancestor as parent, and lists the
+   transaction logs in between. If a new snapshot descends from one to remove, or a ref points to
+   one, start again. Also mark other snapshots added since step 1, since they may use data of a
+   removed snapshot; later snapshots can only use what these use.
 4. Sweep (``sweep``): delete snapshots, transaction logs, manifests and chunks, in this order. An
    object is deleted after all objects that refer to it, so an interrupted collection leaves the
    repository intact, and the next collection continues.
@@ -14,8 +17,9 @@ Steps
 Rules of this file
 ------------------
 1. A single process and Spark run the same steps, with different ``Collector`` classes.
-2. Objects with a storage time at or after the cutoff are never deleted. Only this rule protects
-   open writes, since nothing refers to their files before the commit.
+2. Objects with a storage time at or after the cutoff are never deleted, and the time in a snapshot
+   does not matter. Only this rule protects open writes, since nothing refers to their files before
+   the commit.
 3. Spec version 1 has no conditional update of ``repo``. Instead, refs are read again after
    snapshots were deleted, and reachable snapshots are restored; a writer checks after its change
    that the old snapshot still exists. At least one of the two therefore detects the other. The
@@ -25,6 +29,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -34,26 +39,36 @@ import numpy as np
 from icechunk_format.errors import ConflictError, NotFoundError, StorageError
 from icechunk_format.maintenance.garbage.collector import Collector, OneProcessCollector
 from icechunk_format.maintenance.garbage.object_listing import is_older
-from icechunk_format.maintenance.garbage.overwritten import needed_copies, trim_overwritten
 from icechunk_format.maintenance.garbage.result import (
     CollectResult,
     DeleteReport,
     Phase,
     distinct_errors,
 )
-from icechunk_format.maintenance.garbage.roots import RootsMoved, reachable, without_dropped
-from icechunk_format.maintenance.garbage.sweep import MAX_FAILURES_IN_A_ROW, delete_keys
+from icechunk_format.maintenance.garbage.sweep import (
+    MAX_FAILURES_IN_A_ROW,
+    delete_keys,
+    needed_copies,
+    trim_overwritten,
+)
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.history import RefFilesHistory, RepoInfoHistory
+from icechunk_format.repository.history.history import (
+    History,
+    RefFilesHistory,
+    RepoInfoHistory,
+    reached_from,
+)
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
+from icechunk_format.repository.lifecycle.expire import with_nearest
 from icechunk_format.repository.state.publish import MOST_RUNS, race_lost, update_repo
-from icechunk_format.repository.state.transitions import check_status
+from icechunk_format.repository.state.repo_file import read_state
+from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, SNAPSHOTS, snapshot_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo
+from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.spec.repo_info.updates import GCRanUpdate
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
 from icechunk_format.storage.protocol import ReadRequest, StagingStorage, Storage, check_writable
@@ -260,7 +275,7 @@ def _delete_snapshots_v1(
         while going:
             keys = [snapshot_key(one) for one in going]
             sizes = np.array(list(going.values()), np.uint64)
-            report = delete_keys(storage, len(keys), partial(_some, keys), sizes)
+            report = delete_keys(storage, keys.__getitem__, sizes)
             if _tips_v1(storage) <= kept:
                 total += report
                 break
@@ -268,10 +283,6 @@ def _delete_snapshots_v1(
             kept |= reachable(RefFilesHistory(storage), extra)
             going = {one: size for one, size in going.items() if one not in kept}
     return total, kept
-
-
-def _some(keys: list[str], start: int, stop: int) -> list[str]:
-    return keys[start:stop]
 
 
 def _tips_v1(storage: Storage) -> set[SnapshotId]:
@@ -284,7 +295,7 @@ def _marked_state(
     """Mark the kept snapshots; return the state of ``repo`` that lists only these."""
     why = ""
     for _ in range(MOST_RUNS):
-        info = repo_info.decode(storage.get(REPO).data)
+        info = read_state(storage).info
         if not dry_run:
             check_status(info.status)
         reached = reachable(RepoInfoHistory(info), extra)
@@ -323,3 +334,44 @@ def _counted(
             result=result,
         )
     return result
+
+
+# -- roots --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootsMoved:
+    """A change of the repository by other writers, after which roots must be found again."""
+
+    why: str
+
+
+def reachable(history: History, extra_roots: Iterable[SnapshotId] = ()) -> frozenset[SnapshotId]:
+    """Return the snapshots that refs and extra roots reach; one read per snapshot in version 1."""
+    tips = (*history.branches().values(), *history.tags().values(), *extra_roots)
+    return frozenset(reached_from(history, tips))
+
+
+def without_dropped(
+    info: RepoInfo, kept: frozenset[SnapshotId], dropped: frozenset[SnapshotId]
+) -> Transition | RootsMoved:
+    """Return the state without the dropped snapshots, or the change that outdated the roots.
+
+    ``kept`` and ``dropped`` are all snapshots that ``repo`` listed when the roots were found.
+    """
+    snapshots: dict[SnapshotId, SnapshotInfo] = {}
+    for snapshot in info.snapshots.values():
+        if snapshot.id in dropped:
+            continue
+        snapshots[snapshot.id] = snapshot
+        if snapshot.parent_id in dropped:
+            if snapshot.id not in kept:
+                return RootsMoved(
+                    why=f"snapshot {snapshot.id} was added on one that would be deleted"
+                )
+            nearest = with_nearest(info, snapshot, lambda ancestor: ancestor.id in kept)
+            snapshots[snapshot.id] = nearest
+    for name, tip in (*info.branches.items(), *info.tags.items()):
+        if tip not in snapshots:
+            return RootsMoved(why=f"{name!r} was moved to snapshot {tip}, which would be deleted")
+    return Transition(info=replace(info, snapshots=snapshots), details=GCRanUpdate())

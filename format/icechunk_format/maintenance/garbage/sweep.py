@@ -9,10 +9,17 @@ Rules of this file
 4. Deletions begin with one request of 1000 objects. Success increases the number of parallel
    requests; throttling reduces it, after a pause. Too many consecutive failures abort the
    deletions.
+5. Backups in ``overwritten/`` are kept if they are in the chain of the operations log, regardless
+   of their age. Other old backups are deleted: of updates that lost a race or were interrupted, of
+   the ``config.yaml`` of spec version 1, and before a gap in the chain, where a backup was deleted
+   manually.
+
+Specification: "Updates to the repo info file".
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -22,10 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import StorageError
-from icechunk_format.maintenance.garbage.object_listing import list_ids
+from icechunk_format.maintenance.garbage.object_listing import is_older, list_ids
 from icechunk_format.maintenance.garbage.result import DeleteReport, distinct_errors
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.ids import IdSet, encode_many
+from icechunk_format.repository.state.repo_file import read_operations
+from icechunk_format.spec.ids import IdSet, SnapshotId, encode_many
+from icechunk_format.spec.object_keys import OVERWRITTEN
+from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.protocol import Storage
 
 DELETE_BATCH: Final = 1000
@@ -38,6 +48,7 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 60.0
 _THROTTLED_STATUS: Final = (429, 503)
 _THROTTLED_WORDS: Final = ("SlowDown", "Throttl", "TooManyRequests", "ServerBusy")
+_BACKUP: Final = re.compile(r"(?:repo|config\.yaml)\.\d{14}\.([0-9A-Z]{20})")
 
 
 def delete_unneeded(
@@ -64,19 +75,18 @@ def delete_unneeded(
             advance(len(page.ids))
     ids = np.concatenate(found)
 
-    def keys_of(start: int, stop: int) -> list[str]:
-        return [f"{prefix}{name}" for name in encode_many(ids[start:stop])]
+    def keys_of(rows: slice) -> list[str]:
+        return [f"{prefix}{name}" for name in encode_many(ids[rows])]
 
     with phase(None if dry_run else progress, f"Deleting from {prefix}", len(ids)) as advance:
         return delete_keys(
-            storage, len(ids), keys_of, np.concatenate(sizes), dry_run=dry_run, advance=advance
+            storage, keys_of, np.concatenate(sizes), dry_run=dry_run, advance=advance
         )
 
 
 def delete_keys(
     storage: Storage,
-    count: int,
-    keys_of: Callable[[int, int], list[str]],
+    keys_of: Callable[[slice], list[str]],
     sizes: NDArray[np.uint64],
     *,
     dry_run: bool = False,
@@ -89,14 +99,15 @@ def delete_keys(
     number of seconds; ``advance`` is called with the number of objects finished since its last
     call.
     """
+    count = len(sizes)
     if dry_run:
         return DeleteReport(deleted_objects=count, deleted_bytes=int(sizes.sum()))
     total = DeleteReport()
     requests, delay, in_a_row, start = 1, 0.0, 0, 0
     while start < count:
         stop = min(count, start + requests * DELETE_BATCH)
-        keys = keys_of(start, stop)
-        step, is_throttled = _delete(storage, keys, sizes[start:stop])
+        rows = slice(start, stop)
+        step, is_throttled = _delete(storage, keys_of(rows), sizes[rows])
         if is_throttled:
             at_longest = delay >= _LONGEST_PAUSE
             requests = max(1, requests // 2)
@@ -144,3 +155,39 @@ def _is_throttled(status: object, reasons: list[str]) -> bool:
     if status in _THROTTLED_STATUS:
         return True
     return all(any(word in reason for word in _THROTTLED_WORDS) for reason in reasons)
+
+
+# -- backups ------------------------------------------------------------------------------------
+
+
+def needed_copies(storage: Storage, info: RepoInfo) -> set[str]:
+    """Return the names of the backups in the operations log of a state.
+
+    Raises
+    ------
+    FormatError
+        A backup is damaged, or the chain of backups has a cycle, so that the needed backups are
+        unknown.
+    """
+    named = {update.backup_path for update in read_operations(storage, info)}
+    return {name for name in (*named, info.repo_before_updates) if name is not None}
+
+
+def trim_overwritten(
+    storage: Storage, needed: set[str], older_than: datetime, *, dry_run: bool = False
+) -> DeleteReport:
+    """Delete old backups that are not needed.
+
+    Memory: one key for each deleted backup.
+    """
+    keys: list[str] = []
+    sizes: list[int] = []
+    for found in storage.list(OVERWRITTEN):
+        name = found.key[len(OVERWRITTEN) :]
+        is_copy = _BACKUP.fullmatch(name)
+        if is_copy is None or SnapshotId.parse_exact(is_copy[1]) is None or name in needed:
+            continue
+        if is_older(found.last_modified, older_than):
+            keys.append(found.key)
+            sizes.append(found.size)
+    return delete_keys(storage, keys.__getitem__, np.array(sizes, dtype=np.uint64), dry_run=dry_run)

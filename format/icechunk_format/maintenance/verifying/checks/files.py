@@ -16,11 +16,11 @@ from typing import Final
 
 from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
-from icechunk_format.maintenance.verifying.checks.logs import check_log
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, check_manifest
 from icechunk_format.maintenance.verifying.checks.readable import reporting
 from icechunk_format.maintenance.verifying.checks.snapshots import (
     SeenNodes,
+    check_log,
     check_nodes,
     check_snapshot,
 )

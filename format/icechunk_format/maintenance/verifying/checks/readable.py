@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance.verifying.findings import Spot
 from icechunk_format.spec.envelope import FileType, unwrap
+from icechunk_format.spec.manifest.decode import Manifest
+from icechunk_format.spec.snapshot.file import Snapshot
 
 HIDES: Final = ", so that other clients may not find what they hold"
 """The consequence of an unsorted list for clients, which use binary search."""
 
-_T_co = TypeVar("_T_co", covariant=True)
-
-
-class _Decode(Protocol[_T_co]):
-    def __call__(self, data: bytes, *, object_key: str) -> _T_co: ...
+_T = TypeVar("_T", Snapshot, Manifest)
 
 
 def decoded(
     kind: str,
     data: bytes | None,
-    decode: _Decode[_T_co],
+    decode: Callable[..., _T],
     wanted: object,
     here: Spot,
     note: str = "",
-) -> _T_co | None:
+) -> _T | None:
     """Return the decoded file; report problems, and return None if it is unusable.
 
     ``note`` is added to the finding of a damaged file.
@@ -36,13 +34,12 @@ def decoded(
     code, problem = "missing", f"the {kind} file does not exist"
     if data is not None:
         try:
-            found: Any = decode(data, object_key=here.where["object_key"])
+            found = decode(data, object_key=here.where["object_key"])
         except (FormatError, UnsupportedError) as error:
             code, problem = "damaged", error.message.splitlines()[0] + note
         else:
             if found.id == wanted:
-                checked: _T_co = found
-                return checked
+                return found
             code, problem = "id-mismatch", f"the file has the id {found.id}"
     here.report.count("unread")
     here.add(f"{kind}-{code}", problem)

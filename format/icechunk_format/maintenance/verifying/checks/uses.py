@@ -7,7 +7,7 @@ sent from tasks that read snapshots to tasks that read manifests.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from icechunk_format.maintenance.verifying.findings import Report, Spot
@@ -27,7 +27,7 @@ class VersionMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestUse:
-    """The claim that an array of a snapshot has chunks in a manifest.
+    """The claim that an array of a snapshot has chunks in a manifest; equal in all snapshots.
 
     Parameters
     ----------
@@ -42,17 +42,12 @@ class ManifestUse:
     """
 
     manifest_id: ManifestId
-    mark: VersionMark
+    mark: VersionMark = field(compare=False)
     node_id: NodeId
     node_path: str
     extents: tuple[tuple[int, int], ...]
     num_chunks: tuple[int, ...]
     document: bytes | None = None
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """Key that is equal for snapshots with the same claim."""
-        return (self.node_id, self.node_path, self.extents, self.num_chunks, self.document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +55,9 @@ class ManifestEntry:
     """The claim that a manifest file has a size (0 if unknown) and a number of references."""
 
     manifest_id: ManifestId
-    mark: VersionMark
+    mark: VersionMark = field(compare=False)
     size: int
     num_refs: int
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """Key that is equal for snapshots with the same claim."""
-        return (self.size, self.num_refs)
 
 
 Claim = ManifestUse | ManifestEntry
@@ -80,13 +70,13 @@ class ManifestClaims:
 
     def __init__(self, manifest_id: ManifestId) -> None:
         self.manifest_id = manifest_id
-        self._claims: dict[tuple[object, ...], Claim] = {}
+        self._claims: dict[Claim, Claim] = {}
 
     def add(self, claim: Claim) -> None:
         """Add a claim; of equal claims, that of the newest snapshot is kept."""
-        known = self._claims.get(claim.identity)
+        known = self._claims.get(claim)
         if known is None or claim.mark.rank < known.mark.rank:
-            self._claims[claim.identity] = claim
+            self._claims[claim] = claim
 
     @property
     def is_empty(self) -> bool:
@@ -124,8 +114,5 @@ def gather(found: Iterable[Claim]) -> dict[ManifestId, ManifestClaims]:
     """Group claims by manifest."""
     claims: dict[ManifestId, ManifestClaims] = {}
     for claim in found:
-        known = claims.get(claim.manifest_id)
-        if known is None:
-            known = claims[claim.manifest_id] = ManifestClaims(claim.manifest_id)
-        known.add(claim)
+        claims.setdefault(claim.manifest_id, ManifestClaims(claim.manifest_id)).add(claim)
     return claims

@@ -2,7 +2,7 @@
 
 import pytest
 
-from icechunk_format.maintenance.garbage.roots import RootsMoved, without_dropped
+from icechunk_format.maintenance.garbage.collect import RootsMoved, without_dropped
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.spec.repo_info.updates import RepoStatus
