@@ -10,8 +10,11 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.repository.chunks.container_options import check_virtual_options
-from icechunk_format.repository.chunks.virtual import VirtualResolver, parse_authorized
+from icechunk_format.repository.chunks.virtual import (
+    VirtualResolver,
+    check_virtual_options,
+    parse_authorized,
+)
 from icechunk_format.spec.config.config import VirtualChunkContainer
 
 

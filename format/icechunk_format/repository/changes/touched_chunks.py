@@ -56,9 +56,9 @@ class TouchedChunks:
         """
         ndim = points.shape[1]
         points = points[~in_any(sets, points)]
-        boxes = [s.boxes for s in sets if s.bits is None]
-        joined = np.concatenate([np.empty((0, ndim, 2), dtype=np.uint32), *boxes])
-        sources = [CoordSet(boxes=joined, points=np.empty((0, ndim), dtype=np.uint32))]
+        none = _as_set(points[:0])
+        boxes = [none.boxes, *(s.boxes for s in sets if s.bits is None)]
+        sources = [CoordSet(boxes=np.concatenate(boxes), points=none.points)]
         sources += [s for s in sets if s.bits is not None or len(s.points)]
         sources.append(_as_set(points))
         return cls(

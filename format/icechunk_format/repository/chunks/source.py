@@ -25,9 +25,9 @@ from icechunk_format.errors import (
     NotFoundError,
     StorageError,
 )
-from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.virtual import (
     VirtualResolver,
+    check_virtual_options,
     is_authorized,
     parse_authorized,
 )

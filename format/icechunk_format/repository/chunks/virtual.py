@@ -6,10 +6,28 @@ Algorithm
    other location belongs to the container with the longest URL prefix that it begins with, as
    written or percent-decoded, if any.
 2. The URL is parsed (``virtual_url``). One of the prefixes that the *user* gave must cover it.
-   Containers are part of the repository and authorize nothing.
+   Containers authorize nothing.
 3. The storage is the bucket or host, or for files the authorized folder itself. Its options are
    those of the container (region, endpoint, anonymous access, never credentials), overridden by
    the user's.
+
+Containers are part of a repository, which is untrusted. A container cannot provide credentials,
+read files or disable checks.
+
+=====================  ==========================  ================================================
+container's store      options taken from it       others (timeouts, checksums, headers) are left
+=====================  ==========================  ================================================
+s3, s3_compatible      region, endpoint_url,       ``anonymous`` gives way to credentials that the
+                       anonymous,                  user gives
+                       force_path_style,
+                       requester_pays
+tigris                 the same                    endpoint https://t3.storage.dev by default
+gcs                    skip_signature, base_url    written with or without ``google_*``
+azure                  account, skip_signature,    written with or without ``azure_storage_*``,
+                       endpoint                    ``azure_*``
+http,                  nothing
+local_file_system
+=====================  ==========================  ================================================
 
 A container may also name an endpoint, which would receive credentials and provide the bytes. The
 user must authorize it too, by ``virtual.authorize`` or ``virtual.storage.endpoint_url``.
@@ -22,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icechunk_format.errors import (
     FormatError,
@@ -31,10 +49,6 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.repository.chunks.container_options import (
-    TIGRIS_ENDPOINT,
-    container_storage_options,
-)
 from icechunk_format.repository.chunks.virtual_url import (
     MalformedUrlError,
     UrlParts,
@@ -42,11 +56,49 @@ from icechunk_format.repository.chunks.virtual_url import (
     shown,
 )
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import (
+    KNOWN_OPTIONS,
+    SECRET_OPTIONS,
+    StorageOptions,
+    parse_options,
+    relevant_options,
+)
 
 if TYPE_CHECKING:
     from icechunk_format.spec.config.config import VirtualChunkContainer
 
-_NAMED = "vcc://"
+_NAMED: Final = "vcc://"
+_TIGRIS_ENDPOINT: Final = "https://t3.storage.dev"
+
+_S3_WORDS: Final = {
+    "region": "region",
+    "endpoint_url": "endpoint_url",
+    "anonymous": "anon",
+    "force_path_style": "force_path_style",
+    "requester_pays": "requester_pays",
+}
+_WORDS: Final[dict[str, dict[str, str]]] = {
+    "s3": _S3_WORDS,
+    "s3_compatible": _S3_WORDS,
+    "tigris": _S3_WORDS,
+    "gcs": {
+        "skip_signature": "anon",
+        "google_skip_signature": "anon",
+        "base_url": "endpoint_url",
+        "google_base_url": "endpoint_url",
+    },
+    "azure": {
+        "account": "account_name",
+        "account_name": "account_name",
+        "azure_storage_account_name": "account_name",
+        "skip_signature": "anon",
+        "azure_skip_signature": "anon",
+        "endpoint": "endpoint_url",
+        "azure_endpoint": "endpoint_url",
+        "azure_storage_endpoint": "endpoint_url",
+    },
+}
+_CREDENTIALS: Final = SECRET_OPTIONS | {"profile", "client_id"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +172,10 @@ class VirtualResolver:
         try:
             parts = parse_url(url)
         except MalformedUrlError as error:
-            raise UnauthorizedVirtualChunkError(
-                f"the virtual chunk at {shown(location)!r} was not fetched: {error}\n"
+            raise _refused(
+                location,
+                f"{error}\n"
                 "locations must be plain absolute URLs that stay below an authorized prefix",
-                location=shown(location),
                 problem=str(error),
             ) from None
         covering = self._covering(parts)
@@ -168,11 +220,9 @@ class VirtualResolver:
             belongs = f"its container{named} has the prefix {suggestion!r}"
         prefixes = ", ".join(self._authorized)
         allowed = f"only {prefixes} is authorized" if prefixes else "no prefix is authorized"
-        return UnauthorizedVirtualChunkError(
-            f"the virtual chunk at {shown(location)!r} was not fetched: {belongs}, "
-            f"and {allowed}\n"
-            f"to allow it, set the option virtual.authorize={suggestion}",
-            location=shown(location),
+        return _refused(
+            location,
+            f"{belongs}, and {allowed}\nto allow it, set the option virtual.authorize={suggestion}",
             container=None if container is None else container.name,
             url_prefix=suggestion,
         )
@@ -205,8 +255,8 @@ class VirtualResolver:
                 location=shown(location),
             )
         kind = Location(root_url).address.kind
-        options, endpoint = container_storage_options(kind, container, self._options)
-        if endpoint is not None and (parts.scheme, endpoint) != ("tigris", TIGRIS_ENDPOINT):
+        options, endpoint = _storage_options(kind, container, self._options)
+        if endpoint is not None and (parts.scheme, endpoint) != ("tigris", _TIGRIS_ENDPOINT):
             self._check_endpoint(endpoint, location)
         # Web servers redirect, and only the fsspec client can check the target.
         client: Literal["auto", "fsspec"] = "fsspec" if kind == "http" else "auto"
@@ -218,22 +268,28 @@ class VirtualResolver:
         try:
             parts = parse_url(endpoint)
         except MalformedUrlError as error:
-            raise UnauthorizedVirtualChunkError(
-                f"the virtual chunk at {shown(location)!r} was not fetched: its container names "
-                f"the endpoint {shown(endpoint)!r}, but {error}\n"
+            raise _refused(
+                location,
+                f"its container names the endpoint {shown(endpoint)!r}, but {error}\n"
                 "set virtual.storage.endpoint_url to the right one",
-                location=shown(location),
                 endpoint_url=shown(endpoint),
             ) from None
         if self._covering(parts) is None:
-            raise UnauthorizedVirtualChunkError(
-                f"the virtual chunk at {shown(location)!r} was not fetched: its container names "
-                f"the endpoint {shown(endpoint)!r}, which is not authorized\n"
+            raise _refused(
+                location,
+                f"its container names the endpoint {shown(endpoint)!r}, which is not authorized\n"
                 f"to send requests and credentials there, add {shown(endpoint)} to "
                 f"virtual.authorize, or set virtual.storage.endpoint_url={shown(endpoint)}",
-                location=shown(location),
                 endpoint_url=shown(endpoint),
             )
+
+
+def _refused(location: str, problem: str, **facts: object) -> UnauthorizedVirtualChunkError:
+    return UnauthorizedVirtualChunkError(
+        f"the virtual chunk at {shown(location)!r} was not fetched: {problem}",
+        location=shown(location),
+        **facts,
+    )
 
 
 def _decoded(location: str) -> str:
@@ -248,3 +304,58 @@ def _root_url(parts: UrlParts) -> str:
     # Tigris has the S3 API; its scheme only selects its endpoint.
     scheme = "s3" if parts.scheme == "tigris" else parts.scheme
     return f"{scheme}://{parts.authority}"
+
+
+# -- options ------------------------------------------------------------------------------------
+
+
+def _storage_options(
+    kind: str, container: VirtualChunkContainer | None, user_options: Mapping[str, str]
+) -> tuple[StorageOptions, str | None]:
+    """Return the options for the storage of a virtual chunk, and the container's endpoint in them.
+
+    ``kind`` is a key of ``KNOWN_OPTIONS``. The endpoint is None if the user gave one.
+    """
+    own = parse_options(kind, relevant_options(kind, user_options))
+    stated = {} if container is None else _stated(container)
+    theirs = dict(parse_options(kind, relevant_options(kind, stated)))
+    if _CREDENTIALS & own.keys() or "anon" in own:
+        theirs.pop("anon", None)
+    merged = StorageOptions(theirs | dict(own))
+    endpoint = None if "endpoint_url" in own else merged.get("endpoint_url")
+    return merged, endpoint
+
+
+def check_virtual_options(options: Mapping[str, str], prefixes: Iterable[str]) -> None:
+    """Raise InvalidInputError for a virtual storage option that no kind of storage has.
+
+    If a prefix is opened by fsspec, its options are unknown, and none is refused.
+    """
+    if any(Location(prefix).address.kind == "other" for prefix in prefixes):
+        return
+    kinds = [kind for kind in KNOWN_OPTIONS if kind != "other"]
+    for name, value in options.items():
+        if not any(relevant_options(kind, {name: value}) for kind in kinds):
+            parse_options("s3", {name: value})
+
+
+def _stated(container: VirtualChunkContainer) -> dict[str, str]:
+    words = _WORDS.get(container.store_kind, {})
+    stated: dict[str, str] = {}
+    for name, value in container.store_options.items():
+        word = words.get(name.lower())
+        if word is not None and (text := _text(value)) is not None:
+            stated.setdefault(word, text)
+    if container.store_kind == "tigris":
+        stated.setdefault("endpoint_url", _TIGRIS_ENDPOINT)
+    if "endpoint_url" not in stated and stated.get("force_path_style") == "false":
+        # A container's default for AWS; the user's endpoint may not support buckets in host names.
+        del stated["force_path_style"]
+    return stated
+
+
+def _text(value: Any) -> str | None:
+    """Return a stored string or boolean as the value of an option; None for other values."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) and value else None

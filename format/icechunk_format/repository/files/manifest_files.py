@@ -65,11 +65,24 @@ class ManifestReceipt:
         """True if every reference in the file is used."""
         return self.coords.count == self.num_chunk_refs
 
+    @classmethod
+    def of(
+        cls, manifest_id: ManifestId, size_bytes: int, coords: NDArray[np.uint32]
+    ) -> ManifestReceipt:
+        """Return the receipt of a file with references to chunks at distinct coordinates."""
+        used = CoordSet.of(coords)
+        return cls(
+            manifest_id=manifest_id,
+            size_bytes=size_bytes,
+            num_chunk_refs=len(coords),
+            extents=tuple((low, high) for low, high in used.bounds().tolist()),
+            coords=used,
+        )
+
     def only(self, coords: NDArray[np.uint32]) -> ManifestReceipt:
         """Return a receipt of the same file in which only these chunks are used."""
-        left = CoordSet.of(coords)
-        extents = tuple((low, high) for low, high in left.bounds().tolist())
-        return replace(self, coords=left, extents=extents)
+        left = ManifestReceipt.of(self.manifest_id, self.size_bytes, coords)
+        return replace(left, num_chunk_refs=self.num_chunk_refs)
 
     def pick(self, refs: ChunkRefs) -> ChunkRefs:
         """Select the references of the file that are used."""
@@ -113,21 +126,13 @@ def store_manifests(
     receipts: list[list[ManifestReceipt]] = []
 
     def objects() -> Iterator[tuple[str, bytes]]:
-        for node_id, pieces in parts:
+        for node_id, of_node in parts:
             mine: list[ManifestReceipt] = []
             receipts.append(mine)
-            for piece in chain.from_iterable(limited(refs, format.max_refs) for refs in pieces):
+            for refs in chain.from_iterable(limited(part, format.max_refs) for part in of_node):
                 manifest_id = ManifestId(secrets.token_bytes(ManifestId.SIZE))
-                data = format.encode(manifest_id, node_id, piece)
-                mine.append(
-                    ManifestReceipt(
-                        manifest_id=manifest_id,
-                        size_bytes=len(data),
-                        num_chunk_refs=len(piece),
-                        extents=tuple((int(low), int(high)) for low, high in piece.extents()),
-                        coords=CoordSet.of(piece.coords),
-                    )
-                )
+                data = format.encode(manifest_id, node_id, refs)
+                mine.append(ManifestReceipt.of(manifest_id, len(data), refs.coords))
                 yield manifest_key(manifest_id), data
 
     put_in_batches(storage, objects(), _BYTES_PER_BATCH)

@@ -42,22 +42,6 @@ class VersionArguments(TypedDict, total=False):
     as_of: datetime | None
 
 
-def entry_of(
-    history: History, snapshot_id: SnapshotId | str, *, repository_url: str
-) -> SnapshotInfo:
-    """Return parent, time, message and metadata of a snapshot; see ``resolve`` for the errors."""
-    found = history.snapshot_info(
-        resolve(history, snapshot=snapshot_id, repository_url=repository_url)
-    )
-    if found is None:
-        raise NotFoundError(
-            f"snapshot {snapshot_id} of {repository_url} was deleted just now",
-            kind="snapshot",
-            name=str(snapshot_id),
-        )
-    return found
-
-
 def resolve(
     history: History,
     *,
@@ -93,7 +77,7 @@ def resolve(
             given=(*given, "as_of"),
         )
     if snapshot is not None:
-        return _existing_snapshot(history, snapshot, repository_url)
+        return entry_of(history, snapshot, repository_url=repository_url).id
     if tag is not None:
         return _tag_target(history, tag, repository_url)
     name = DEFAULT_BRANCH if branch is None else branch
@@ -103,9 +87,8 @@ def resolve(
     return tip if as_of is None else _as_of(history, name, tip, as_of, repository_url)
 
 
-def _existing_snapshot(
-    history: History, snapshot: str | SnapshotId, repository_url: str
-) -> SnapshotId:
+def entry_of(history: History, snapshot: str | SnapshotId, *, repository_url: str) -> SnapshotInfo:
+    """Return parent, time, message and metadata of a snapshot; see ``resolve`` for the errors."""
     try:
         snapshot_id = SnapshotId.parse(snapshot) if isinstance(snapshot, str) else snapshot
     except InvalidInputError as error:
@@ -116,7 +99,8 @@ def _existing_snapshot(
             option="snapshot",
             found=snapshot,
         ) from None
-    if history.snapshot_info(snapshot_id) is None:
+    found = history.snapshot_info(snapshot_id)
+    if found is None:
         existing = _listing("snapshot", str(snapshot_id), history.known_snapshots)
         raise NotFoundError(
             f"there is no snapshot {snapshot_id} in {repository_url}; "
@@ -124,7 +108,7 @@ def _existing_snapshot(
             kind="snapshot",
             name=str(snapshot_id),
         )
-    return snapshot_id
+    return found
 
 
 def _tag_target(history: History, tag: str, repository_url: str) -> SnapshotId:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -256,14 +255,4 @@ def _whole_files(
                 continue
             if (wanted.find(refs.coords) < 0).any():
                 continue
-            coords = CoordSet.of(refs.coords)
-            yield (
-                row,
-                ManifestReceipt(
-                    manifest_id=manifest_id,
-                    size_bytes=size,
-                    num_chunk_refs=len(refs),
-                    extents=tuple((low, high) for low, high in coords.bounds().tolist()),
-                    coords=coords,
-                ),
-            )
+            yield row, ManifestReceipt.of(manifest_id, size, refs.coords)

@@ -34,8 +34,8 @@ from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageErr
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository import Repository
-from icechunk_format.repository.chunks.container_options import check_virtual_options
 from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks.virtual import check_virtual_options
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.state.publish import MAX_ATTEMPTS
 from icechunk_format.spec.config.config import VirtualChunkContainer
