@@ -332,7 +332,7 @@ def test_a_merge_that_fails_leaves_the_branch(monkeypatch):
     def broken(*args, **kwargs):
         raise OSError("power cut")
 
-    monkeypatch.setattr(commits.snapshot_file, "encode", broken)
+    monkeypatch.setattr(commits, "snapshot_objects", broken)
     with pytest.raises(OSError, match="power cut"):
         repository.merge("dev")
     monkeypatch.undo()

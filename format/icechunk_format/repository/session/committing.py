@@ -152,7 +152,9 @@ class CommittingSession:
         --------
         >>> session.commit("Add June", metadata={"author": "ana"}).snapshot_id  # doctest: +SKIP
         """
-        self._check_commit(on_conflict, resolve, allow_empty)
+        choose("on_conflict", on_conflict, ("rebase", "fail"))
+        choose("resolve", resolve, (None, "ours", "theirs"))
+        self._check_commit(allow_empty)
         if on_conflict == "rebase":
             # Rebasing before anything is stored costs no files.
             self.rebase(resolve=resolve, when_moved=when_moved)
@@ -217,7 +219,7 @@ class CommittingSession:
         --------
         >>> session.amend("Add June, with corrected units")  # doctest: +SKIP
         """
-        self._check_commit("fail", None, allow_empty)
+        self._check_commit(allow_empty)
         replaced = self._tip.amendable(self.snapshot_id)
         log = load_transaction_log(self._storage, self.snapshot_id)
         edited = not log.is_empty and not log.moved_nodes
@@ -256,7 +258,7 @@ class CommittingSession:
         --------
         >>> repository.create_tag("draft", session.flush("Try other units"))  # doctest: +SKIP
         """
-        self._check_commit("fail", None, allow_empty)
+        self._check_commit(allow_empty)
         stored = self._store(message, metadata)
         self._tip.add_detached(stored.info)
         return self._finish(stored).snapshot_id
@@ -315,10 +317,8 @@ class CommittingSession:
                 f"this session has been {self._ended}; open another session to change more"
             )
 
-    def _check_commit(self, on_conflict: str, resolve: str | None, allow_empty: bool) -> None:
+    def _check_commit(self, allow_empty: bool) -> None:
         self._check_open()
-        choose("on_conflict", on_conflict, ("rebase", "fail"))
-        choose("resolve", resolve, (None, "ours", "theirs"))
         if not (allow_empty or self.has_changes):
             raise InvalidInputError(
                 f"nothing to commit: this session on branch {self.branch!r} has changed nothing; "
