@@ -33,7 +33,7 @@ from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
-from icechunk_format.repository.state.branches_and_tags import RefsChanges, refs_changes
+from icechunk_format.repository.state.branches_and_tags import RefFilesChanges, RepoInfoChanges
 from icechunk_format.repository.state.config import change_config, change_setting
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import config_in
@@ -691,5 +691,6 @@ class Repository(RepositoryReader):
     def _change(self, what: str, change: Callable[[RepoInfo], Transition]) -> None:
         change_setting(self.storage, self._version_now(), what, change)
 
-    def _refs(self) -> RefsChanges:
-        return refs_changes(self.storage, spec_version=self._version_now())
+    def _refs(self) -> RepoInfoChanges | RefFilesChanges:
+        is_v1 = self._version_now() == SPEC_V1
+        return RefFilesChanges(self.storage) if is_v1 else RepoInfoChanges(self.storage)

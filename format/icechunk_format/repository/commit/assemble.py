@@ -104,8 +104,7 @@ class ManifestAssembler:
         joins_small
             True to join small manifests of the base; False after a lost race, to reuse the files.
         """
-        plans: list[tuple[NodeSnapshot, ManifestRefs, ChunkChanges, ArrayPlan]] = []
-        works: list[list[_Work]] = []
+        planned: list[tuple[NodeSnapshot, ManifestRefs, ChunkChanges, ArrayPlan, list[_Work]]] = []
         for node, changes in arrays:
             array = node.array
             if array is None:
@@ -119,13 +118,13 @@ class ManifestAssembler:
                 base, changes, cells=cells, counts=counts, joins_small=joins_small
             )
             plan = planner.plan()
-            plans.append((node, base, changes, plan))
-            works.append([self._work(node, base, changes, cells, group) for group in plan.groups])
-        self._write([work for group in works for work in group], listed)
+            works = [self._work(node, base, changes, cells, group) for group in plan.groups]
+            planned.append((node, base, changes, plan, works))
+        self._write([work for *_, works in planned for work in works], listed)
         found: dict[NodeId, ArrayManifests] = {}
-        for (node, base, changes, plan), mine in zip(plans, works, strict=True):
+        for node, base, changes, plan, works in planned:
             files = [changes.receipts[row] for row in plan.taken_rows.tolist()]
-            files += [receipt for work in mine for receipt in self._written[work.key]]
+            files += [receipt for work in works for receipt in self._written[work.key]]
             found[node.id] = ArrayManifests(
                 refs=with_files(base, plan.kept_rows, files), files=tuple(files)
             )

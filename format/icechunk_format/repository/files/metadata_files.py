@@ -82,12 +82,6 @@ class ObjectCache:
         """Estimated bytes of all kept values."""
         return self._used
 
-    def resize(self, max_bytes: int) -> None:
-        """Change the budget, and drop values that no longer fit."""
-        with self._lock:
-            self._max_bytes = max_bytes
-            self._shrink()
-
     def clear(self) -> None:
         """Drop all values; loads in progress finish and are kept."""
         with self._lock:
@@ -168,12 +162,9 @@ class ObjectCache:
             if item.cost is not None and item.cost <= self._max_bytes and key not in self._kept:
                 self._kept[key] = item
                 self._used += item.cost
-            self._shrink()
-
-    def _shrink(self) -> None:
-        while self._used > self._max_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._used -= dropped.cost or 0
+            while self._used > self._max_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._used -= dropped.cost or 0
 
 
 def _configured_cache_bytes() -> int:

@@ -96,14 +96,6 @@ class UpgradeReport:
     files_deleted: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Files:
-    """The content of the mutable files of version 1, and their keys in the order of deletion."""
-
-    refs: RefsOfVersion1
-    keys: tuple[str, ...]
-
-
 def upgrade_repository(
     storage: Storage, *, dry_run: bool = False, progress: ProgressOption = None
 ) -> UpgradeReport:
@@ -136,13 +128,13 @@ def upgrade_repository(
     was_half_done = state is not None
     if state is None:
         files = _read_files(storage)
-        if MAIN not in files.refs.branches:
+        if MAIN not in files.branches:
             raise NotFoundError(
                 f"there is no repository at {storage.root_url}, so nothing can be upgraded",
                 kind="repository",
                 location=storage.root_url,
             )
-        info = _upgraded(storage, files.refs, progress)
+        info = _upgraded(storage, files, progress)
         if dry_run:
             return _report(info, files, dry_run=True, was_half_done=False)
         # If another upgrade created the object first, that object is used.
@@ -169,7 +161,9 @@ def upgrade_repository(
     return _report(merged or state.info, files, dry_run=dry_run, was_half_done=was_half_done)
 
 
-def _report(info: RepoInfo, files: _Files, *, dry_run: bool, was_half_done: bool) -> UpgradeReport:
+def _report(
+    info: RepoInfo, files: RefsOfVersion1, *, dry_run: bool, was_half_done: bool
+) -> UpgradeReport:
     was_needed = not was_half_done or bool(files.keys)
     return UpgradeReport(
         dry_run=dry_run,
@@ -186,7 +180,7 @@ def _report(info: RepoInfo, files: _Files, *, dry_run: bool, was_half_done: bool
 # -- files of version 1 ---------------------------------------------------------------------
 
 
-def _read_files(storage: Storage) -> _Files:
+def _read_files(storage: Storage) -> RefsOfVersion1:
     keys, tombstones = RefFilesHistory(storage).ref_files()
     contents = storage.get_many([ReadRequest(key=key) for key in keys.values()])
     found = {
@@ -197,7 +191,9 @@ def _read_files(storage: Storage) -> _Files:
     config = None
     if fetched is not None:
         config = encode_flexbuffer(dict(decode_yaml_config(fetched.data).raw))
-    refs = RefsOfVersion1(
+    main = keys.get(("branch", MAIN))
+    ordered = sorted(keys.values(), key=lambda key: key != main) + sorted(tombstones.values())
+    return RefsOfVersion1(
         branches={name: tip for (kind, name), tip in found.items() if kind == "branch"},
         tags={
             name: target
@@ -206,10 +202,8 @@ def _read_files(storage: Storage) -> _Files:
         },
         deleted_tags={name: found.get(("tag", name)) for name in tombstones},
         config=config,
+        keys=tuple(ordered) if config is None else (*ordered, CONFIG_YAML),
     )
-    main = keys.get(("branch", MAIN))
-    ordered = sorted(keys.values(), key=lambda key: key != main) + sorted(tombstones.values())
-    return _Files(refs=refs, keys=tuple(ordered) if config is None else (*ordered, CONFIG_YAML))
 
 
 class _PrefetchedHistory(RefFilesHistory):
@@ -253,15 +247,15 @@ def _upgraded(storage: Storage, refs: RefsOfVersion1, progress: ProgressOption =
 # -- merging ----------------------------------------------------------------------------------
 
 
-def _merged(storage: Storage, state: RepoState, files: _Files) -> RepoInfo | None:
+def _merged(storage: Storage, state: RepoState, files: RefsOfVersion1) -> RepoInfo | None:
     """Return the state merged with the files of version 1; None if it has their content."""
     info = state.info
     updates = info.latest_updates
     if updates and updates[0].kind is UpdateKind.REPO_MIGRATED:
         overlaid = _overlaid(info, files)
         return None if _same_refs(info, overlaid) else _upgraded(storage, overlaid)
-    refs = [("branch", *item) for item in files.refs.branches.items()]
-    refs += [("tag", *item) for item in files.refs.tags.items()]
+    refs = [("branch", *item) for item in files.branches.items()]
+    refs += [("tag", *item) for item in files.tags.items()]
     for kind, name, tip in refs:
         if tip not in info.snapshots and storage.head(snapshot_key(tip)) is not None:
             raise ConflictError(
@@ -276,22 +270,22 @@ def _merged(storage: Storage, state: RepoState, files: _Files) -> RepoInfo | Non
     return None
 
 
-def _overlaid(info: RepoInfo, files: _Files) -> RefsOfVersion1:
+def _overlaid(info: RepoInfo, files: RefsOfVersion1) -> RefsOfVersion1:
     """Combine the refs of both; existing files are newer than the refs in ``repo``."""
-    if MAIN in files.refs.branches:
+    if MAIN in files.branches:
         # Main is deleted first, so no file has been deleted yet.
-        return files.refs
+        return files
     deleted: dict[str, SnapshotId | None] = dict.fromkeys(info.deleted_tags)
     for update in info.latest_updates:
         if isinstance(update.details, TagDeletedUpdate):
             deleted[update.details.name] = update.details.previous_snap_id
-    deleted |= files.refs.deleted_tags
-    tags = {**info.tags, **files.refs.tags}
+    deleted |= files.deleted_tags
+    tags = {**info.tags, **files.tags}
     return RefsOfVersion1(
-        branches={**info.branches, **files.refs.branches},
+        branches={**info.branches, **files.branches},
         tags={name: target for name, target in tags.items() if name not in deleted},
         deleted_tags=deleted,
-        config=info.config if files.refs.config is None else files.refs.config,
+        config=info.config if files.config is None else files.config,
     )
 
 

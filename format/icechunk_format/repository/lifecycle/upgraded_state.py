@@ -53,12 +53,15 @@ class RefsOfVersion1:
         Name to the snapshot that the tag pointed to, None if unknown.
     config
         The configuration as a FlexBuffer; None for the defaults.
+    keys
+        Keys of the files, in the order of deletion.
     """
 
     branches: Mapping[str, SnapshotId] = field(default_factory=dict)
     tags: Mapping[str, SnapshotId] = field(default_factory=dict)
     deleted_tags: Mapping[str, SnapshotId | None] = field(default_factory=dict)
     config: bytes | None = None
+    keys: tuple[str, ...] = ()
 
 
 def upgraded_state(

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeAlias
 
 from icechunk_format.errors import ConflictError, StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
@@ -46,7 +45,6 @@ from icechunk_format.repository.state.transitions import (
     existing_ref,
     taken,
 )
-from icechunk_format.spec.envelope import SPEC_V1
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
@@ -223,15 +221,6 @@ class RefFilesChanges:
     def _existing_tip(self, name: str) -> SnapshotId:
         tip = self._history.branch_tip(name)
         return existing_ref(self._history.branches(), name, "branch") if tip is None else tip
-
-
-RefsChanges: TypeAlias = RepoInfoChanges | RefFilesChanges
-"""Operations on branches and tags; ``Repository`` describes their errors."""
-
-
-def refs_changes(storage: Storage, *, spec_version: int) -> RefsChanges:
-    """Return the operations on branches and tags of a repository."""
-    return RefFilesChanges(storage) if spec_version == SPEC_V1 else RepoInfoChanges(storage)
 
 
 def _check_stands_on(
