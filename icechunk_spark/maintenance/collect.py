@@ -193,8 +193,8 @@ class SparkCollector:
         """Read more snapshots and their manifests, and add their ids to the marks."""
         cores = cores_of(self.spark)
         tasks = min(_WAVES * cores, -(-len(added) // _SNAPSHOTS_PER_TASK))
-        packed = collect_parts.snapshot_rows(added, tasks)
-        snapshots = self._frame(list(enumerate(packed))).repartition(len(packed), "part")
+        rows = collect_parts.snapshot_rows(added, tasks)
+        snapshots = self._frame(list(enumerate(rows))).repartition(len(rows), "part")
         listed = snapshots.mapInArrow(
             _counted(partial(collect_tasks.listed_manifests, self.location)), _PART_IDS
         )
@@ -210,11 +210,11 @@ class SparkCollector:
         with self._doing("finding manifests of kept snapshots"):
             numbers = [tuple(map(int, row[:-1])) for row in _parts_of(sums)]
         self._count(Phase.MANIFESTS, ((part, ids) for part, ids, *_ in numbers))
-        rows, size, references = (sum(row[place] for row in numbers) for place in (2, 3, 4))
+        count, size, references = (sum(row[column] for row in numbers) for column in (2, 3, 4))
         if Phase.CHUNKS not in self._marks:
             self._depth = _depth(references)
         depth = self._depth
-        tasks = max(min(rows, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
+        tasks = max(min(count, cores), size // _MANIFEST_BYTES_PER_TASK, 1)
         # Distributed by content and sorted, so that a repeated task receives and returns the same
         # rows.
         spread = manifests.where(_HAS_IDS).repartition(min(tasks, _MAX_TASKS), "ids")
@@ -234,8 +234,9 @@ class SparkCollector:
             marks, sent = reduce(lambda one, more: one.unionByName(more), stored), self._sent[phase]
         else:
             raw = collect_parts.ids_in(collect_parts.snapshot_rows(kept, 1)[0])
-            packed = list(collect_parts.ids_by_part(raw, depth))
-            marks, sent = self._frame(packed), {part: len(ids) // _ID_SIZE for part, ids in packed}
+            by_part = list(collect_parts.ids_by_part(raw, depth))
+            marks = self._frame(by_part)
+            sent = {part: len(ids) // _ID_SIZE for part, ids in by_part}
         count = collect_parts.part_count(depth)
         expected = self._frame([(part, b"") for part in range(count)], number=sent)
         rows = marks.withColumn("number", F.lit(0).cast("bigint")).unionByName(expected)
@@ -246,10 +247,10 @@ class SparkCollector:
             depth=depth,
             dry_run=self.dry_run,
         )
-        by_part = self._by_part(rows, count, sum(sent.values()))
+        grouped = self._by_part(rows, count, sum(sent.values()))
         verb = "counting" if self.dry_run else "deleting"
         with self._doing(f"{verb} old {phase.value}".replace("_", " ")):
-            return sum(collected(by_part, partial(collect_tasks.sweep, task)), DeleteReport())
+            return sum(collected(grouped, partial(collect_tasks.sweep, task)), DeleteReport())
 
     def _doing(self, step: str) -> AbstractContextManager[None]:
         return described(f"collecting garbage of {self.location}: {step}")

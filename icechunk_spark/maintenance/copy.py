@@ -153,8 +153,8 @@ def copy(
 def _copy_manifests(
     context: CopyContext, depth: int, listed: NDArray[np.void]
 ) -> Iterator[pa.RecordBatch]:
-    copied, packed = copy_manifests(context, listed)
-    found = ((part, chunks, None) for part, chunks in chunks_by_part(packed, depth))
+    copied, rows = copy_manifests(context, listed)
+    found = ((part, chunks, None) for part, chunks in chunks_by_part(rows, depth))
     yield from batches_of([*found, (COUNTS, None, pickle.dumps(copied))], _FOUND)
 
 

@@ -151,10 +151,10 @@ def copy(
     found = np.empty(0, dtype=CHUNK_ROW)
     pending: list[NDArray[np.void]] = []
     with phase(progress, "Copying manifests", sum(map(len, plan.manifests))) as advance:
-        for piece in plan.manifests:
-            copied, packed = copy_manifests(plan.context, piece, advance)
+        for listed in plan.manifests:
+            copied, rows = copy_manifests(plan.context, listed, advance)
             manifests += copied
-            pending.append(np.frombuffer(packed, dtype=CHUNK_ROW))
+            pending.append(rows)
             if sum(map(len, pending)) > len(found):
                 found, pending = distinct_chunks([found, *pending]), []
     hold_copy(plan)

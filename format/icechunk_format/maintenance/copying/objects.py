@@ -73,16 +73,16 @@ class Copied:
 
 
 def copy_manifests(
-    context: CopyContext, piece: NDArray[np.void], advance: Callable[[int], None] = lambda _: None
-) -> tuple[Copied, bytes]:
-    """Copy manifests (``LISTED``); return the counts, and the manifests' chunks, serialized.
+    context: CopyContext, listed: NDArray[np.void], advance: Callable[[int], None] = lambda _: None
+) -> tuple[Copied, NDArray[np.void]]:
+    """Copy manifests (``LISTED``); return the counts, and the manifests' distinct chunks.
 
     ``advance`` is called with the number of manifests copied since its last call.
     """
     source, target = open_storage(context.source), open_storage(context.target)
     found: list[NDArray[np.void]] = []
     copied = Copied()
-    for batch in sized_ids(piece["id"], piece["size"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE):
+    for batch in sized_ids(listed["id"], listed["size"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE):
         keys = [manifest_key(ManifestId(raw)) for raw in batch]
         contents, stored = _moved(source, target, keys)
         copied += stored
@@ -92,7 +92,7 @@ def copy_manifests(
         if len(found) > 1:
             found = [distinct_chunks(found)]
         advance(len(batch))
-    return copied, distinct_chunks(found).tobytes()
+    return copied, distinct_chunks(found)
 
 
 def _chunks_in(manifest: Manifest) -> NDArray[np.void]:
@@ -112,18 +112,17 @@ def distinct_chunks(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     return distinct_rows(np.concatenate([np.empty(0, dtype=CHUNK_ROW), *parts]), "end")
 
 
-def chunks_by_part(packed: bytes, depth: int) -> Iterator[tuple[int, bytes]]:
+def chunks_by_part(rows: NDArray[np.void], depth: int) -> Iterator[tuple[int, bytes]]:
     """Yield the serialized chunks of each part of the id space; the input is sorted."""
-    rows = np.frombuffer(packed, dtype=CHUNK_ROW)
     return rows_by_part(rows, parts_of(rows["id"], depth))
 
 
-def copy_part(context: CopyContext, packed: Iterable[bytes], part: int, depth: int) -> Copied:
+def copy_part(context: CopyContext, chunks: Iterable[bytes], part: int, depth: int) -> Copied:
     """Copy the chunks of one part of the id space that do not exist in the target.
 
     The serialized chunks may repeat; ``part`` and ``depth`` are as in ``garbage.parts``.
     """
-    rows = distinct_chunks([np.frombuffer(one, dtype=CHUNK_ROW) for one in packed])
+    rows = distinct_chunks([np.frombuffer(one, dtype=CHUNK_ROW) for one in chunks])
     return copy_chunks(context, rows, within=part_prefix(part, depth))
 
 

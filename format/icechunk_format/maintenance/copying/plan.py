@@ -48,8 +48,8 @@ from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import Storage, check_writable
 
-_PIECE_REFS: Final = 1_000_000
-_PIECE_FILES: Final = 256
+_TASK_REFS: Final = 1_000_000
+_TASK_FILES: Final = 256
 _LOOKED_AT: Final = 1_000
 
 
@@ -130,7 +130,7 @@ def plan_copy(
         target_exists=existing is not None,
         manifests=tuple(
             listed[rows]
-            for rows in sized_batches(enumerate(listed["refs"].tolist()), _PIECE_FILES, _PIECE_REFS)
+            for rows in sized_batches(enumerate(listed["refs"].tolist()), _TASK_FILES, _TASK_REFS)
         ),
         references=int(listed["refs"].sum(dtype=np.uint64)),
     )

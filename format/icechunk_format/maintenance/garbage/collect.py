@@ -309,13 +309,13 @@ def _marked_state(
             if isinstance(planned, RootsMoved):
                 raise AssertionError(f"a state does not move by itself: {planned.why}")
             return planned.info
-        answer = update_repo(storage, change)
-        if answer.declined is None:
-            added = frozenset(answer.info.snapshots) - kept
+        published = update_repo(storage, change)
+        if published.declined is None:
+            added = frozenset(published.info.snapshots) - kept
             if added:
                 collector.mark_also(added)
-            return answer.info
-        why = answer.declined.why
+            return published.info
+        why = published.declined.why
     raise race_lost(storage, "a ref", _NOTHING, times=MOST_RUNS, why=why)
 
 

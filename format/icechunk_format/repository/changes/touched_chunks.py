@@ -144,8 +144,8 @@ def _regions(
     edges, filled, load = _filling(boxes, points, axis)
     done = at = 0
     while done < filled[-1]:
-        piece = int(np.searchsorted(filled, done, side="right")) - 1
-        at = max(at, int(edges[piece]))
+        interval = int(np.searchsorted(filled, done, side="right")) - 1
+        at = max(at, int(edges[interval]))
         goal = done + _ROWS_AT_ONCE
         last = int(np.searchsorted(filled, goal, side="right")) - 1
         end, done_there = int(edges[last]), int(filled[last])
@@ -162,7 +162,7 @@ def _regions(
         rows = [slice(*np.searchsorted(p[:, axis], [at, at + 1]).tolist()) for p in points]
         here = [p[r] for p, r in zip(points, rows, strict=True) if r.start < r.stop]
         yield from _regions(boxes[is_here], here, _limited(region, axis, at, at + 1), axis + 1)
-        at, done = at + 1, done + int(load[piece])
+        at, done = at + 1, done + int(load[interval])
 
 
 def _filling(

@@ -84,6 +84,10 @@ class ChunkSource:
             for container in self.containers
         )
 
+    def resolver(self) -> VirtualResolver:
+        """Return a new resolver of virtual locations."""
+        return VirtualResolver(self.containers, self.access.authorized, self.access.options)
+
     def fetch(
         self, refs: ChunkRefs, rows: NDArray[np.int64], ranges: NDArray[np.int64] | None = None
     ) -> list[bytes]:
@@ -181,7 +185,7 @@ class ChunkSource:
         self, refs: ChunkRefs, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Location, dict[str, Any]]]:
         """Yield the storage and the fields of the request of each virtual chunk."""
-        resolver = VirtualResolver(self.containers, self.access.authorized, self.access.options)
+        resolver = self.resolver()
         conditions = refs.etags(rows), refs.last_modified[rows].tolist()
         for location, etag, modified in zip(refs.locations(rows), *conditions, strict=True):
             found = resolver.resolve(location)

@@ -166,8 +166,7 @@ def _updated_chunks(
     current = {node.id for node in newer.nodes}
     found: dict[NodePath, NDArray[np.uint32]] = {}
     for node_id in sorted(parts, key=lambda node_id: node_id in current):
-        pieces = parts[node_id]
-        found[path_of[node_id]] = (
-            pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces), axis=0)
-        )
+        mine = parts[node_id]
+        is_one = len(mine) == 1
+        found[path_of[node_id]] = mine[0] if is_one else np.unique(np.concatenate(mine), axis=0)
     return dict(sorted(found.items()))

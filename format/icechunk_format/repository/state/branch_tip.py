@@ -151,10 +151,10 @@ class RepoBranchTip:
             used = None if marker is None else marker.info.parent_id
             if used is not None and used not in info.snapshots:
                 raise snapshot_removed(self._storage, used)
-            answer = add_commit(info, self.branch, snapshot)
-            if marker is None or used is None or isinstance(answer, TipMoved):
-                return answer
-            return answer if is_reached(info, used) else marker.added_to(answer)
+            result = add_commit(info, self.branch, snapshot)
+            if marker is None or used is None or isinstance(result, TipMoved):
+                return result
+            return result if is_reached(info, used) else marker.added_to(result)
 
         return self._update(snapshot, change, seen=seen)
 
@@ -228,13 +228,13 @@ class RefBranchTip:
 
     def _advance(self, snapshot: SnapshotInfo) -> TipMoved | None:
         key = ref_key(self._storage, "branch", self.branch)
-        answer = update_branch_ref(
+        result = update_branch_ref(
             self._storage, self.branch, snapshot.id, expected=snapshot.parent_id, key=key
         )
-        tip = answer.tip
+        tip = result.tip
         if tip is None or tip == snapshot.id:
             return None if tip else TipMoved(branch=self.branch, tip=None)
-        if answer.tried and self._stands_on(tip, snapshot, key):
+        if result.tried and self._stands_on(tip, snapshot, key):
             return None
         return TipMoved(branch=self.branch, tip=tip)
 
@@ -245,10 +245,10 @@ class RefBranchTip:
             return
         key = ref_key(self._storage, "branch", self.branch)
         if not exists_after(self._storage, snapshot_key(used), written=key):
-            answer = update_branch_ref(
+            result = update_branch_ref(
                 self._storage, self.branch, before, expected=snapshot.id, key=key
             )
-            if answer.tip == before:
+            if result.tip == before:
                 raise snapshot_removed(self._storage, used)
             outcome = f"it was committed as {snapshot.id}, which later ones build on"
             raise snapshot_removed(self._storage, used, outcome)

@@ -107,14 +107,14 @@ class RepoInfoChanges:
         marker: Marker | None = None
 
         def marked(info: RepoInfo) -> Transition | TipMoved | SnapshotInfo:
-            answer = change(info)
-            if not isinstance(answer, Transition) or is_reached(info, snapshot_id):
-                return answer
-            return info.snapshots[snapshot_id] if marker is None else marker.added_to(answer)
+            result = change(info)
+            if not isinstance(result, Transition) or is_reached(info, snapshot_id):
+                return result
+            return info.snapshots[snapshot_id] if marker is None else marker.added_to(result)
 
         while True:
-            answer: Published[TipMoved | SnapshotInfo] = update_repo(self._storage, marked)
-            found = answer.declined
+            result: Published[TipMoved | SnapshotInfo] = update_repo(self._storage, marked)
+            found = result.declined
             if not isinstance(found, SnapshotInfo):
                 return found
             # Files are stored only if needed, and before ``repo`` refers to them.

@@ -119,8 +119,7 @@ def check_manifests(
     Yields the references of manifests, array by array, for the check of objects.
     """
     source, storage = context.source, context.storage
-    containers = source.containers if context.knows_containers else None
-    files = VirtualFiles(containers, source.access.authorized, source.access.options)
+    files = VirtualFiles(source, knows_containers=context.knows_containers)
     sized = ((one, one.expected_size or None) for one in claims)
     for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
         contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])

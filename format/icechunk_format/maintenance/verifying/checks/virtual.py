@@ -12,7 +12,6 @@ Specification: "Virtual chunks", "Virtual chunk containers".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,9 +27,8 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
 from icechunk_format.maintenance.verifying.findings import Report
-from icechunk_format.repository.chunks.virtual import VirtualResolver
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
-from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.spec.tables.byte_ranges import copy_ranges
 from icechunk_format.storage.concurrency import PacedThreads
@@ -49,22 +47,16 @@ _MOST_REMEMBERED: Final = 100_000
 class VirtualFiles:
     """Checks virtual references, and caches the responses of storages.
 
-    ``containers`` is None if the configuration cannot be read; locations are then not compared with
-    containers. Files are requested below ``authorized`` URL prefixes.
+    If the configuration cannot be read, containers are unknown, and locations are not compared with
+    them. Files are requested below the authorized URL prefixes of the source.
     """
 
-    def __init__(
-        self,
-        containers: Sequence[VirtualChunkContainer] | None,
-        authorized: Sequence[str] = (),
-        options: Mapping[str, str] | None = None,
-    ) -> None:
-        self._knows_containers = containers is not None
-        containers = containers or ()
-        self._prefixes = [c.url_prefix for c in containers if c.url_prefix.endswith("/")]
-        self._resolver = VirtualResolver(containers, authorized, options or {})
-        self._names = {c.name for c in containers if c.name is not None}
-        self._asks = bool(authorized)
+    def __init__(self, source: ChunkSource, *, knows_containers: bool = True) -> None:
+        self._knows_containers = knows_containers
+        self._prefixes = [c.url_prefix for c in source.containers if c.url_prefix.endswith("/")]
+        self._names = {c.name for c in source.containers if c.name is not None}
+        self._resolver = source.resolver()
+        self._is_authorized = bool(source.access.authorized)
         self._known: dict[str, ObjectInfo | IcechunkError | None] = {}
 
     def check(self, used: UsedRefs, report: Report) -> None:
@@ -79,7 +71,7 @@ class VirtualFiles:
             return
         _, first = np.unique(number, return_index=True)
         is_good = self._check_texts(texts, rows[first], used, report)
-        if self._asks:
+        if self._is_authorized:
             self._check_files(texts, is_good, rows, number, used, report)
         else:
             report.count("unchecked virtual references", len(rows))
@@ -143,59 +135,60 @@ class VirtualFiles:
         report: Report,
     ) -> None:
         chosen = np.flatnonzero(is_good)
-        answers = _THREADS.map(self._ask, [texts[at].as_py() for at in chosen.tolist()])
+        files = _THREADS.map(self._head, [texts[at].as_py() for at in chosen.tolist()])
         order = np.argsort(number, kind="stable")
         bounds = np.searchsorted(number[order], np.arange(len(texts) + 1))
-        for at, answer in zip(chosen.tolist(), answers, strict=True):
+        for at, file in zip(chosen.tolist(), files, strict=True):
             mine = rows[order[bounds[at] : bounds[at + 1]]]
-            if isinstance(answer, UnauthorizedVirtualChunkError):
+            if isinstance(file, UnauthorizedVirtualChunkError):
                 report.count("unchecked virtual references", len(mine))
                 continue
             report.count("virtual files")
-            found = _problem_with(answer, mine, used)
+            found = _problem_with(file, mine, used)
             if found is not None:
                 kind, row, problem = found
                 problem = f"{problem}: {shown(texts[at].as_py())}"
                 used.at(report).add(kind, problem, chunk=used.chunk(row))
 
-    def _ask(self, location: str) -> ObjectInfo | IcechunkError | None:
+    def _head(self, location: str) -> ObjectInfo | IcechunkError | None:
+        """Return the properties of a file, None if it does not exist, or the error."""
         if location not in self._known:
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
-            answer: ObjectInfo | IcechunkError | None
+            found: ObjectInfo | IcechunkError | None
             try:
                 target = self._resolver.resolve(location)
-                answer = open_storage(target.location).head(target.object_key)
+                found = open_storage(target.location).head(target.object_key)
             except IcechunkError as error:
-                answer = error
-            self._known[location] = answer
-            return answer
+                found = error
+            self._known[location] = found
+            return found
         return self._known[location]
 
 
 def _problem_with(
-    answer: ObjectInfo | IcechunkError | None, rows: NDArray[Any], used: UsedRefs
+    file: ObjectInfo | IcechunkError | None, rows: NDArray[Any], used: UsedRefs
 ) -> tuple[str, int, str] | None:
     """Return kind, row and problem of a file for its references, or None."""
     refs = used.refs
-    if answer is None or isinstance(answer, NotFoundError):
+    if file is None or isinstance(file, NotFoundError):
         return "virtual-missing", int(rows[0]), "the file does not exist"
-    if isinstance(answer, IcechunkError):
-        return "virtual-missing", int(rows[0]), answer.message.splitlines()[-1]
+    if isinstance(file, IcechunkError):
+        return "virtual-missing", int(rows[0]), file.message.splitlines()[-1]
     ends = needed_bytes(refs, rows)
-    if int(np.max(ends)) > answer.size:
+    if int(np.max(ends)) > file.size:
         row = int(rows[int(np.argmax(ends))])
-        problem = f"the file has {answer.size} bytes, and {int(np.max(ends))} are needed"
+        problem = f"the file has {file.size} bytes, and {int(np.max(ends))} are needed"
         return "virtual-too-short", row, problem
     expected = refs.last_modified[rows]
-    late = (expected != 0) & (expected < int(answer.last_modified.timestamp()))
+    late = (expected != 0) & (expected < int(file.last_modified.timestamp()))
     if late.any():
         row = int(rows[int(late.argmax())])
         return "virtual-modified", row, "the file was changed after the reference was made"
     texts = refs.texts
-    if answer.version.etag is not None and texts is not None and texts.etag_starts is not None:
+    if file.version.etag is not None and texts is not None and texts.etag_starts is not None:
         for row, etag in zip(rows.tolist(), _etags(used, rows), strict=True):
-            if etag and etag.strip('"') != answer.version.etag:
+            if etag and etag.strip('"') != file.version.etag:
                 return "virtual-modified", row, "the file has another etag than the reference"
     return None
 
