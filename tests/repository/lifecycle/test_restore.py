@@ -20,7 +20,7 @@ from icechunk_format.errors import (
     ReadOnlyError,
 )
 from icechunk_format.maintenance import verify
-from icechunk_format.repository.lifecycle import restore
+from icechunk_format.repository.lifecycle import difference, restore
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import Transition
 from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
@@ -171,7 +171,7 @@ def test_equal_references_are_not_logged_however_they_are_stored():
 
 
 def test_what_lies_in_many_manifests_is_compared_in_pieces(monkeypatch):
-    monkeypatch.setattr(restore, "MAX_REFS_PER_MANIFEST", 4)
+    monkeypatch.setattr(difference, "MAX_REFS_PER_MANIFEST", 4)
     repository = new_repository()
     old = with_array(repository, (60,))
     commit_to(repository, "main", lambda s: s.set_chunks("/a", [[7], [31]], [b"x", b"y"]))
@@ -198,10 +198,10 @@ def test_a_branch_that_moved_meanwhile_is_a_conflict(monkeypatch):
     repository = new_repository()
     first = with_array(repository)
     commit_to(repository, "main", lambda s: s.set_chunk("/a", [3], b"bad"))
-    difference = restore.difference
+    compare = restore.difference
 
     def slowly(*given, **options):
-        log = difference(*given, **options)
+        log = compare(*given, **options)
         commit_to(repository, "main", lambda s: s.set_chunk("/a", [9], b"late"))
         return log
 
@@ -217,7 +217,7 @@ def test_a_version_that_is_collected_meanwhile_is_not_restored(monkeypatch):
     session = repository.writable_session()
     session.set_chunk("/a", [3], b"loose")
     loose = session.flush("detached")
-    difference = restore.difference
+    compare = restore.difference
 
     def collected(*given, **options):
         def without(info):
@@ -225,7 +225,7 @@ def test_a_version_that_is_collected_meanwhile_is_not_restored(monkeypatch):
             return Transition(info=replace(info, snapshots=left), details=GCRanUpdate())
 
         update_repo(repository.storage, without)
-        return difference(*given, **options)
+        return compare(*given, **options)
 
     monkeypatch.setattr(restore, "difference", collected)
     tip = repository.resolve()

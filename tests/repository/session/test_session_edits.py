@@ -110,8 +110,8 @@ def test_a_move_to_and_fro_is_no_change(repository_v2):
             InvalidInputError,
             "cannot have",
         ),
-        (lambda s: s.commit("x", on_conflict="retry"), InvalidInputError, "on_conflict is"),
-        (lambda s: s.commit("x", resolve="mine"), InvalidInputError, "resolve is"),
+        (lambda s: s.commit("x", on_conflict="retry"), InvalidInputError, "on_conflict='retry'"),
+        (lambda s: s.commit("x", resolve="mine"), InvalidInputError, "resolve='mine'"),
         (lambda s: s.commit("x", metadata={"a": object()}), InvalidInputError, "object"),
     ],
 )

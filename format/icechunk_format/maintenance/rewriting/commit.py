@@ -14,7 +14,6 @@ Specification: "Snapshot Files", "Transaction Log Files".
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,7 +31,7 @@ from icechunk_format.repository.commit.commit import (
     Written,
     commit_metadata,
     new_snapshot_id,
-    pause_after_lost_race,
+    racing_attempts,
     store_snapshot,
 )
 from icechunk_format.repository.files.bounded_reads import manifest_keys
@@ -133,8 +132,7 @@ def commit_rewrite(
     tip = plan.repository.writable_tip(branch)
     written = Written()
     current = plan.base
-    for attempt in range(DEFAULT_REBASE_TRIES):
-        began = time.monotonic()
+    for lost in racing_attempts(DEFAULT_REBASE_TRIES):
         changed, files, left_out = _applied(current, replacements, is_base=current is plan.base)
         if not changed:
             raise ConflictError(
@@ -161,7 +159,7 @@ def commit_rewrite(
             metadata=commit_metadata(
                 metadata,
                 spec_version=format.spec_version,
-                rebased=attempt,
+                rebased=lost,
                 splitting_config=rules_tree(plan.rules),
             ),
             written=written,
@@ -171,7 +169,7 @@ def commit_rewrite(
             after = stored.snapshot.manifest_files
             written.add("manifests", len(files), sum(file.size_bytes for file in files))
             return RewriteResult(
-                commit=stored.result(branch, rebased=attempt),
+                commit=stored.result(branch, rebased=lost),
                 manifests_before=len(current.manifest_files),
                 manifests_after=len(after),
                 references=sum(file.num_chunk_refs for file in files),
@@ -181,7 +179,6 @@ def commit_rewrite(
             )
         if moved.tip is None or amend:
             raise conflict_errors.tip_moved(storage, moved, current.id)
-        pause_after_lost_race(attempt + 1, time.monotonic() - began)
         current = load_snapshot(storage, moved.tip)
     raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), plan.base.id)
 

@@ -284,9 +284,9 @@ class VirtualResolver:
             )
 
 
-def _refused(location: str, problem: str, **facts: object) -> UnauthorizedVirtualChunkError:
+def _refused(location: str, reason: str, **facts: object) -> UnauthorizedVirtualChunkError:
     return UnauthorizedVirtualChunkError(
-        f"the virtual chunk at {shown(location)!r} was not fetched: {problem}",
+        f"the virtual chunk at {shown(location)!r} was not fetched: {reason}",
         location=shown(location),
         **facts,
     )

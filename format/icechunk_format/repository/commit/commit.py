@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -236,6 +236,17 @@ def commit_metadata(
             )
         values[RESERVED_METADATA] = {**reserved, **notes}
     return MetadataItems.of(values, spec_version=spec_version)
+
+
+def racing_attempts(most: int) -> Iterator[int]:
+    """Yield the number of lost races before each attempt, after a pause if there are any."""
+    took_s = 0.0
+    for lost in range(most):
+        if lost:
+            pause_after_lost_race(lost, took_s)
+        began = time.monotonic()
+        yield lost
+        took_s = time.monotonic() - began
 
 
 def pause_after_lost_race(attempt: int, took_s: float) -> None:

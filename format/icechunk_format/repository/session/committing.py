@@ -11,7 +11,6 @@ Specification: "Consistency and Optimistic Concurrency".
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -28,7 +27,7 @@ from icechunk_format.repository.commit.commit import (
     Written,
     commit_metadata,
     new_snapshot_id,
-    pause_after_lost_race,
+    racing_attempts,
     store_nodes,
     store_snapshot,
 )
@@ -155,35 +154,30 @@ class CommittingSession:
         choose("on_conflict", on_conflict, ("rebase", "fail"))
         choose("resolve", resolve, (None, "ours", "theirs"))
         self._check_commit(allow_empty)
-        if on_conflict == "rebase":
-            # Rebasing before anything is stored costs no files.
-            self.rebase(resolve=resolve, when_moved=when_moved)
-        url, attempt = self._storage.root_url, 0
-        while True:
-            began = time.monotonic()
+        url = self._storage.root_url
+        for lost in racing_attempts(rebase_tries + 1):
+            if on_conflict == "rebase":
+                # Rebasing before anything is stored costs no files.
+                self.rebase(resolve=resolve, when_moved=when_moved)
             beside = self._tip.copy_to_store()
-            stored = self._store(message, metadata, attempt=attempt, beside=beside)
+            stored = self._store(message, metadata, lost=lost, beside=beside)
             moved = self._tip.advance(stored.info)
             if moved is None:
-                return self._finish(stored, attempt)
+                return self._finish(stored, lost)
             if on_conflict == "fail":
                 raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
-            attempt += 1
-            if attempt > rebase_tries:
-                raise ConflictError(
-                    f"branch {self.branch!r} of {url} was moved by other writers {attempt} times "
-                    "during this commit; nothing was committed. Let fewer writers commit "
-                    "concurrently, or try again",
-                    branch=self.branch,
-                    attempts=attempt,
-                )
             _log.info(
                 "attempt %d to commit to branch %s of %s lost a race: another writer committed %s"
                 " first; checking for conflicts and trying again",
-                *(attempt, self.branch, url, moved.tip),
+                *(lost + 1, self.branch, url, moved.tip),
             )
-            pause_after_lost_race(attempt, time.monotonic() - began)
-            self.rebase(resolve=resolve, when_moved=when_moved)
+        raise ConflictError(
+            f"branch {self.branch!r} of {url} was moved by other writers {rebase_tries + 1} times "
+            "during this commit; nothing was committed. Let fewer writers commit concurrently, or "
+            "try again",
+            branch=self.branch,
+            attempts=rebase_tries + 1,
+        )
 
     def amend(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
@@ -333,7 +327,7 @@ class CommittingSession:
         *,
         replaced: SnapshotInfo | None = None,
         before: TransactionLog | None = None,
-        attempt: int = 0,
+        lost: int = 0,
         beside: Iterable[tuple[str, bytes]] = (),
     ) -> StoredSnapshot:
         """Store manifests, snapshot and transaction log, before anything refers to them.
@@ -350,7 +344,7 @@ class CommittingSession:
             log = joined_logs(before, log)
         encoded = EncodedLog(log, chunks=touched, spec_version=spec_version)
         # After a lost race small manifests are not joined, so that stored ones are reused.
-        nodes, files = store_nodes(self._assembler, self._tree, joins_small=attempt == 0)
+        nodes, files = store_nodes(self._assembler, self._tree, joins_small=lost == 0)
         return store_snapshot(
             self._storage,
             self.format,
@@ -362,7 +356,7 @@ class CommittingSession:
             message=message,
             metadata=items,
             written=self._written,
-            clock_is_known=attempt > 0,
+            clock_is_known=lost > 0,
             beside=beside,
         )
 
