@@ -150,7 +150,7 @@ def collect_garbage(
 
 @dataclass(eq=False)
 class SparkCollector:
-    """A ``Collector`` of ``icechunk_format.maintenance.garbage.collector`` on executors."""
+    """A ``Collector`` of ``icechunk_format.maintenance.garbage.marks`` on executors."""
 
     spark: SparkSession
     location: Location

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
-from icechunk_format.maintenance.rewriting.task import run_rewrite
+from icechunk_format.maintenance.rewriting.boxes import run_rewrite
 from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs

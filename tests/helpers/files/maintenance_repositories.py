@@ -12,7 +12,7 @@ from helpers.sessions.model import array_document, group_document, stored_conten
 
 from icechunk_format.maintenance.garbage import parts as collect_parts
 from icechunk_format.maintenance.garbage.collect import collect_from
-from icechunk_format.maintenance.garbage.collector import OneProcessCollector
+from icechunk_format.maintenance.garbage.marks import OneProcessCollector
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.repository import Repository

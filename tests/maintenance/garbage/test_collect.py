@@ -23,8 +23,11 @@ from helpers.raised import raises
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.maintenance import CollectResult, collect_garbage, expire_snapshots
 from icechunk_format.maintenance.garbage.collect import collect_from
-from icechunk_format.maintenance.garbage.collector import OneProcessCollector
-from icechunk_format.maintenance.garbage.marks import distinct_manifests, referenced_chunks
+from icechunk_format.maintenance.garbage.marks import (
+    OneProcessCollector,
+    distinct_manifests,
+    referenced_chunks,
+)
 from icechunk_format.maintenance.garbage.object_listing import is_older
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state import transitions as repo_changes

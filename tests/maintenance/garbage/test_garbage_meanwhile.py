@@ -18,7 +18,7 @@ from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.errors import ConflictError, IcechunkError, NotFoundError
 from icechunk_format.maintenance.garbage.collect import collect_from
-from icechunk_format.maintenance.garbage.collector import OneProcessCollector
+from icechunk_format.maintenance.garbage.marks import OneProcessCollector
 from icechunk_format.maintenance.garbage.result import Phase
 from icechunk_format.repository.lifecycle import restore as restoring
 from icechunk_format.repository.state import publish

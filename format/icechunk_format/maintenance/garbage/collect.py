@@ -37,7 +37,7 @@ from typing import Final
 import numpy as np
 
 from icechunk_format.errors import ConflictError, NotFoundError, StorageError
-from icechunk_format.maintenance.garbage.collector import Collector, OneProcessCollector
+from icechunk_format.maintenance.garbage.marks import Collector, OneProcessCollector
 from icechunk_format.maintenance.garbage.object_listing import is_older
 from icechunk_format.maintenance.garbage.result import (
     CollectResult,

@@ -1,4 +1,4 @@
-"""Marks the manifests and chunk objects that kept snapshots use.
+"""Marks the manifests and chunk objects that kept snapshots use, and defines collectors.
 
 Rules of this file
 ------------------
@@ -8,6 +8,7 @@ Rules of this file
 2. Files are fetched in batches of bounded size, decoded one at a time, and not cached, since each
    is read once.
 3. Ids are handled as columns.
+4. A ``Collector`` marks and sweeps; this one does so in this process, another one with Spark.
 
 Specification: "Snapshot Files", "Chunk manifest files".
 """
@@ -15,19 +16,24 @@ Specification: "Snapshot Files", "Chunk manifest files".
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
+from icechunk_format.maintenance.garbage.object_listing import list_ids
+from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
+from icechunk_format.maintenance.garbage.sweep import delete_unneeded
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.files.metadata_files import check_id
 from icechunk_format.spec.ids import IdSet, ManifestId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import manifest_key, snapshot_key
+from icechunk_format.spec.object_keys import SNAPSHOTS, manifest_key, snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.protocol import Storage
@@ -101,7 +107,7 @@ def referenced_chunks(
 
 
 def _check_listed(listed: np.void, size: int, found: Manifest, key: str) -> None:
-    for field, is_other, problem in (
+    for name, is_other, problem in (
         ("size_bytes", listed["size"] not in (0, size), f"{size} bytes, and {listed['size']}"),
         (
             "num_chunk_refs",
@@ -114,5 +120,71 @@ def _check_listed(listed: np.void, size: int, found: Manifest, key: str) -> None
                 f"it has {problem} are listed in {_NEEDED_BY}; {_ADVICE}",
                 object_key=key,
                 file_type="manifest",
-                field=field,
+                field=name,
             )
+
+
+# -- collectors ---------------------------------------------------------------------------------
+
+
+class Collector(Protocol):
+    """Marks and sweeps for a collection; every method may be called again after a restart."""
+
+    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """Return the candidates whose files are listed and older than the cutoff."""
+        ...
+
+    def mark(self, kept: frozenset[SnapshotId]) -> None:
+        """Read kept snapshots and their manifests, and mark what they use."""
+        ...
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Also mark what more snapshots use, in addition to those of ``mark``."""
+        ...
+
+    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
+        """Delete old objects that are not kept; ``kept`` are ids, or None for those of ``mark``."""
+        ...
+
+
+@dataclass(eq=False)
+class OneProcessCollector:
+    """Collects in this process."""
+
+    storage: Storage
+    older_than: datetime
+    _: KW_ONLY
+    dry_run: bool = False
+    progress: ProgressOption = None
+    _marks: dict[Phase, IdSet] = field(default_factory=dict, init=False)
+
+    def old_snapshots(self, candidates: frozenset[SnapshotId]) -> frozenset[SnapshotId]:
+        """Return the candidates whose files are listed and older than the cutoff."""
+        wanted = IdSet.of(candidates)
+        pages = list_ids(self.storage, SNAPSHOTS, older_than=self.older_than)
+        found = (page.ids[wanted.contains(page.ids)] for page in pages)
+        return frozenset(SnapshotId(row.tobytes()) for ids in found for row in ids)
+
+    def mark(self, kept: frozenset[SnapshotId]) -> None:
+        """Read kept snapshots and their manifests, and mark what they use."""
+        self._marks = {Phase.MANIFESTS: IdSet(), Phase.CHUNKS: IdSet()}
+        self.mark_also(kept)
+
+    def mark_also(self, added: frozenset[SnapshotId]) -> None:
+        """Read more snapshots, and their manifests that were not yet read."""
+        storage, known, progress = self.storage, self._marks[Phase.MANIFESTS], self.progress
+        found = distinct_manifests(storage, sorted(added), known, progress)
+        for ids in referenced_chunks(storage, found, progress):
+            self._marks[Phase.CHUNKS].add(ids)
+
+    def sweep(self, phase: Phase, kept: frozenset[SnapshotId] | None) -> DeleteReport:
+        """Delete old objects that are not kept."""
+        needed = self._marks[phase] if kept is None else IdSet.of(kept)
+        return delete_unneeded(
+            self.storage,
+            phase.prefix,
+            needed,
+            self.older_than,
+            dry_run=self.dry_run,
+            progress=self.progress,
+        )

@@ -23,7 +23,7 @@ import numpy as np
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.maintenance.rewriting.task import RewriteContext, RewriteTask
+from icechunk_format.maintenance.rewriting.boxes import RewriteContext, RewriteTask
 from icechunk_format.repository import Repository
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
 from icechunk_format.repository.commit.commit import (

@@ -6,7 +6,7 @@ makes one commit with the same nodes and chunks in new manifests. No chunk is re
 Steps
 -----
 1. Plan: compare the extents of all manifests with the rules; only the snapshot is read.
-2. Tasks read the manifests that do not fit, and store new manifests (``task``).
+2. Tasks read the manifests that do not fit, and store new manifests (``boxes``).
 3. Commit. After commits of other writers, the new manifests still replace the old ones in each
    array that lists all old manifests and none that overlaps the new ones: manifests never change,
    so the rewritten references are current. Other arrays are left unchanged.
@@ -27,19 +27,19 @@ from typing import Any, Final
 import numpy as np
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.maintenance.rewriting.boxes import (
+    RewriteBox,
+    RewriteContext,
+    RewriteReceipt,
+    RewriteTask,
+    plan_rewrite_of,
+    run_rewrite,
+)
 from icechunk_format.maintenance.rewriting.commit import (
     ArrayReplacement,
     RewritePlan,
     RewriteResult,
     commit_rewrite,
-)
-from icechunk_format.maintenance.rewriting.plan import plan_rewrite_of
-from icechunk_format.maintenance.rewriting.task import (
-    RewriteBox,
-    RewriteContext,
-    RewriteReceipt,
-    RewriteTask,
-    run_rewrite,
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository import Repository

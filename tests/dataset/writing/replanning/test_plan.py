@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.maintenance.garbage.collect import collect_garbage
+from icechunk_format.maintenance.rewriting.boxes import run_rewrite
 from icechunk_format.maintenance.rewriting.rewrite import finish_rewrite, plan_rewrite
-from icechunk_format.maintenance.rewriting.task import run_rewrite
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
