@@ -7,7 +7,7 @@ Rules of this file
 ------------------
 1. Objects are copied unchanged. The bytes of an id never change, so an object that exists in the
    target with the same size is skipped, and a repeated copy continues an interrupted one.
-2. Memory: ``_WORKERS`` batches of at most ``_BYTES_AT_ONCE``, or one larger object, each.
+2. Memory: a batch in each of ``_THREADS``, of at most ``_BYTES_AT_ONCE``, or one larger object.
 3. In the target nothing is deleted, and only ``chunks/`` is listed.
 
 Specification: "Chunk manifest files", "Chunk files".
@@ -16,9 +16,7 @@ Specification: "Chunk manifest files", "Chunk files".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -37,10 +35,14 @@ from icechunk_format.spec.ids import ChunkId, ManifestId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import CHUNKS, chunk_key, manifest_key
+from icechunk_format.storage.batches import batches
+from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 
-_WORKERS: Final = 4
+_THREADS: Final = PacedThreads(4)
+# Batches that are given to the threads together; few ids are then waiting as Python objects.
+_BATCHES_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 16 * 2**20
 _OBJECTS_AT_ONCE: Final = 256
 
@@ -145,12 +147,13 @@ def copy_chunks(
     def move(batch: list[bytes]) -> Copied:
         return _moved(source, target, [chunk_key(ChunkId(raw)) for raw in batch])[1]
 
-    batches = sized_ids(wanted["id"], wanted["end"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE)
+    sized = sized_ids(wanted["id"], wanted["end"], _OBJECTS_AT_ONCE, _BYTES_AT_ONCE)
     total = Copied(skipped=int(is_there.sum()))
     with phase(progress, "Copying chunks", len(wanted)) as advance:
-        for copied in in_threads(move, batches):
-            total += copied
-            advance(copied.objects)
+        for some in batches(sized, _BATCHES_AT_ONCE):
+            for copied in _THREADS.map(move, some):
+                total += copied
+                advance(copied.objects)
     return total
 
 
@@ -183,21 +186,3 @@ def _moved(source: Storage, target: Storage, keys: list[str]) -> tuple[list[byte
     contents = fetched(source, keys, "a snapshot to copy", advice)
     target.put_many(zip(keys, contents, strict=True))
     return contents, Copied(objects=len(keys), bytes=sum(map(len, contents)))
-
-
-def in_threads(
-    move: Callable[[list[bytes]], Copied], batches: Iterable[list[bytes]]
-) -> Iterator[Copied]:
-    """Process batches in a few threads; the first error ends the run."""
-    waiting = iter(batches)
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="copy") as pool:
-        running = {pool.submit(move, batch) for batch in islice(waiting, _WORKERS)}
-        try:
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                running |= {pool.submit(move, batch) for batch in islice(waiting, len(done))}
-                for future in done:
-                    yield future.result()
-        finally:
-            for future in running:
-                future.cancel()
