@@ -10,8 +10,7 @@ Specification: "Initialize New Repository".
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
@@ -116,18 +115,6 @@ def create_object(storage: Storage, key: str, data: bytes) -> None:
         raise _already_exists(storage)
 
 
-def _check_empty(storage: Storage) -> None:
-    if has_repository(storage):
-        raise _already_exists(storage)
-    found = [info.key for info in islice(storage.list(""), 3)]
-    if found:
-        raise AlreadyExistsError(
-            f"{storage.root_url} is not empty (it contains {', '.join(found)}); "
-            "a new repository needs an empty location",
-            found=tuple(found),
-        )
-
-
 def check_new_root(
     storage: Storage, versions: Iterable[SnapshotId] = (INITIAL_SNAPSHOT_ID,)
 ) -> None:
@@ -136,14 +123,21 @@ def check_new_root(
     Chunks, manifests, staged objects and the two files of each snapshot in ``versions`` may exist:
     they are garbage of a write that failed before its commit.
     """
+    own = {key for i in versions for key in (snapshot_key(i), transaction_log_key(i))}
+    _check_empty(storage, (CHUNKS, MANIFESTS, STAGING), own)
+
+
+def _check_empty(
+    storage: Storage, leftovers: tuple[str, ...] = (), own: Collection[str] = ()
+) -> None:
+    """Check that there is no object except below prefixes, and those with some keys."""
     if has_repository(storage):
         raise _already_exists(storage)
-    own = {key for i in versions for key in (snapshot_key(i), transaction_log_key(i))}
     for info in storage.list(""):
-        if not info.key.startswith((CHUNKS, MANIFESTS, STAGING)) and info.key not in own:
+        if not info.key.startswith(leftovers) and info.key not in own:
             raise AlreadyExistsError(
-                f"{storage.root_url} is not empty (it contains {info.key}, which is not left by a "
-                "failed first write); a new repository needs an empty location",
+                f"{storage.root_url} is not empty (it contains {info.key}); a new repository needs "
+                "an empty location, or one with files of a failed first write only",
                 found=(info.key,),
             )
 
