@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.display.history import repository_html
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.graph import version_graph
+from icechunk_format.repository.history.graph import snapshot_graph
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO
 from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -135,7 +135,7 @@ def test_lines_lead_from_each_version_to_its_parent(forest):
         )
         for number, parent in enumerate(parents, start=1)
     }
-    entries = version_graph(infos, {f"b{tip}": ids[tip] for tip in tips}, {})
+    entries = snapshot_graph(infos, {f"b{tip}": ids[tip] for tip in tips}, {})
     page = Page(repository_html(Drawn(entries)))
     circles = [(float(a["cx"]), float(a["cy"])) for tag, a in page.elements if tag == "circle"]
     assert len(circles) == len(entries)
@@ -164,7 +164,7 @@ def test_a_long_history_goes_on_below_what_is_shown():
         ids[n]: SnapshotInfo(id=ids[n], parent_id=ids[n - 1], flushed_at=n, message=str(n))
         for n in range(1, 101)
     }
-    page = Page(repository_html(Drawn(version_graph(infos, {"main": ids[100]}, {}))))
+    page = Page(repository_html(Drawn(snapshot_graph(infos, {"main": ids[100]}, {}))))
     assert "… and 80 more snapshots" in page.text
     assert sum(tag == "circle" for tag, _ in page.elements) == 20
     assert sum(tag == "path" for tag, _ in page.elements) == 20

@@ -58,7 +58,7 @@ from icechunk_format.spec.manifest.chunk_refs import (
 from icechunk_format.spec.node_path import ancestors
 from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key
 from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.snapshot import file as snapshot
+from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.spec.snapshot.nodes import Nodes
@@ -149,37 +149,37 @@ def import_draft(
     """
     draft = source if isinstance(source, DraftRepository) else open_draft(source)
     storage = open_storage(Location.of(target))
-    versions = draft.snapshots()
-    if not versions:
+    snapshots = draft.snapshots()
+    if not snapshots:
         problem = f"the draft at {draft.location} has no snapshot to import"
         raise NotFoundError(problem, kind="snapshot")
     if not dry_run:
         check_writable(storage)
-    imported = _imported(versions)
+    imported = _imported(snapshots)
     create.check_new_root(storage, imported)
     branches, tags, chosen_main = draft.branches(), draft.tags(), None
     if MAIN not in branches:
         tips = {*branches.values(), *tags.values()}
-        newest = max(versions, key=lambda version: (version.id in tips, version.written_at))
+        newest = max(snapshots, key=lambda snapshot: (snapshot.id in tips, snapshot.written_at))
         chosen_main = branches[MAIN] = newest.id
     work = _Import(draft, None if dry_run else storage)
     work.store(imported[INITIAL_SNAPSHOT_ID], [])
     what = "Reading snapshots" if dry_run else "Importing snapshots"
-    for version in counted(versions, progress, what, len(versions)):
-        work.store(imported[_snapshot_id(version.id)], draft.nodes(version.id))
+    for snapshot in counted(snapshots, progress, what, len(snapshots)):
+        work.store(imported[_snapshot_id(snapshot.id)], draft.nodes(snapshot.id))
     if not dry_run:
         refs = RefsOfVersion1(
             branches={name: _snapshot_id(tip) for name, tip in branches.items()},
             tags={name: _snapshot_id(tip) for name, tip in tags.items()},
         )
         metadata = MetadataItems.of({"imported_draft": {"kind": draft.kind, **draft.properties()}})
-        infos = {key: snapshot_summary(version) for key, version in imported.items()}
+        infos = {key: snapshot_summary(snapshot) for key, snapshot in imported.items()}
         state = upgraded_state(refs, infos, now=None, metadata_items=metadata)
         create.create_object(storage, REPO, repo_info.encode(state))
     return ImportReport(
         dry_run=dry_run,
         kind=draft.kind,
-        snapshots=len(versions),
+        snapshots=len(snapshots),
         branches=tuple(sorted(branches)),
         tags=tuple(sorted(tags)),
         chosen_main=chosen_main,
@@ -188,7 +188,7 @@ def import_draft(
         virtual_chunks=work.virtual,
         bytes_copied=sum(work.copied.values()),
         virtual_prefixes=tuple(sorted(work.virtual_prefixes)),
-        snapshot_ids={version.id: str(_snapshot_id(version.id)) for version in versions},
+        snapshot_ids={snapshot.id: str(_snapshot_id(snapshot.id)) for snapshot in snapshots},
     )
 
 
@@ -202,23 +202,23 @@ def _node_id(node: DraftNode) -> NodeId:
     return NodeId(hashlib.blake2b(text.encode(), digest_size=NodeId.SIZE).digest())
 
 
-def _imported(versions: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
+def _imported(snapshots: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:
     """Return all snapshots without nodes, including the empty first snapshot."""
-    root = create.root_snapshot(max(min(version.written_at for version in versions) - 1, 0))
+    root = create.root_snapshot(max(min(snapshot.written_at for snapshot in snapshots) - 1, 0))
     imported = {root.id: root}
-    for version in versions:
+    for snapshot in snapshots:
         try:
-            metadata = MetadataItems.of({**version.properties, "draft_snapshot_id": version.id})
+            metadata = MetadataItems.of({**snapshot.properties, "draft_snapshot_id": snapshot.id})
         except InvalidInputError as error:
-            problem = f"the properties of snapshot {version.id} cannot be stored: {error.message}"
-            raise FormatError(problem, object_key=version.id, file_type="snapshot") from error
-        above = root.id if version.parent_id is None else _snapshot_id(version.parent_id)
-        own = _snapshot_id(version.id)
+            problem = f"the properties of snapshot {snapshot.id} cannot be stored: {error.message}"
+            raise FormatError(problem, object_key=snapshot.id, file_type="snapshot") from error
+        above = root.id if snapshot.parent_id is None else _snapshot_id(snapshot.parent_id)
+        own = _snapshot_id(snapshot.id)
         imported[own] = Snapshot(
             id=own,
             parent_id=above,
-            flushed_at=max(version.written_at, imported[above].flushed_at + 1),
-            message=version.message,
+            flushed_at=max(snapshot.written_at, imported[above].flushed_at + 1),
+            message=snapshot.message,
             metadata_items=metadata,
         )
     return imported
@@ -235,21 +235,21 @@ class _Import:
         self.inline = self.virtual = 0
         self.virtual_prefixes: set[str] = set()
 
-    def store(self, version: Snapshot, nodes: list[DraftNode]) -> None:
+    def store(self, snapshot: Snapshot, nodes: list[DraftNode]) -> None:
         """Write one snapshot with its nodes, after its parent."""
         stored = [self._stored(node) for node in _with_groups(nodes)]
         if self._target is None:
             return
         files = [receipt for _, receipts in stored for receipt in receipts]
         own = Nodes.of(node for node, _ in stored)
-        version = replace(version, nodes=own, manifest_files=files_of_receipts(files))
-        log = TransactionLog(id=version.id)
-        if version.parent_id is not None:
+        snapshot = replace(snapshot, nodes=own, manifest_files=files_of_receipts(files))
+        log = TransactionLog(id=snapshot.id)
+        if snapshot.parent_id is not None:
             # Bypasses the cache of snapshots, which may hold those of an earlier import.
-            above = snapshot_key(version.parent_id)
-            before = snapshot.decode(self._target.get(above).data, object_key=above)
-            log = difference(self._target, before, version, snapshot_id=version.id)
-        self._target.put_many(snapshot_objects(version, log))
+            above = snapshot_key(snapshot.parent_id)
+            before = snapshot_file.decode(self._target.get(above).data, object_key=above)
+            log = difference(self._target, before, snapshot, snapshot_id=snapshot.id)
+        self._target.put_many(snapshot_objects(snapshot, log))
 
     def _stored(self, node: DraftNode) -> tuple[NodeSnapshot, Sequence[ManifestReceipt]]:
         """Return a node with its manifests, which are stored once for snapshots that share them."""

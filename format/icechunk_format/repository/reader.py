@@ -26,7 +26,7 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.history.history import History, RefFilesHistory, RepoInfoHistory
-from icechunk_format.repository.history.resolve import VersionArguments, entry_of, resolve
+from icechunk_format.repository.history.resolve import SnapshotArguments, entry_of, resolve
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, exists_at, no_repository
 from icechunk_format.repository.state.repo_file import (
     RepoFile,
@@ -218,7 +218,7 @@ class RepositoryReader:
         history = self._history()
         return self._resolve(history, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
 
-    def ancestry(self, **version: Unpack[VersionArguments]) -> Iterator[SnapshotInfo]:
+    def ancestry(self, **version: Unpack[SnapshotArguments]) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first.
 
         Parameters and errors are those of ``resolve``. In spec version 1, each snapshot needs a
@@ -261,11 +261,11 @@ class RepositoryReader:
         --------
         >>> [entry.branches for entry in repository.graph()]  # doctest: +SKIP
         """
-        from icechunk_format.repository.history.graph import version_graph
+        from icechunk_format.repository.history.graph import snapshot_graph
 
         history = self._history()
         snapshots = {info.id: info for info in history.snapshots()}
-        return version_graph(snapshots, history.branches(), history.tags())
+        return snapshot_graph(snapshots, history.branches(), history.tags())
 
     def operations(self) -> Iterator[Update]:
         """Yield the operations log, newest first; spec version 1 has none.
@@ -437,7 +437,7 @@ class RepositoryReader:
         state = self._state()
         return RefFilesHistory(self.storage) if state is None else RepoInfoHistory(state.info)
 
-    def _resolve(self, history: History, **version: Unpack[VersionArguments]) -> SnapshotId:
+    def _resolve(self, history: History, **version: Unpack[SnapshotArguments]) -> SnapshotId:
         return resolve(history, **version, repository_url=str(self.location))
 
     def _existing(self, snapshot_id: SnapshotId | str) -> SnapshotId:

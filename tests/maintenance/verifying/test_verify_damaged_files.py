@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers.damage.files import damaged_files
 from helpers.damage.repository import build_sound
+from icechunk_format.maintenance.verifying.checks.logs import check_log
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance import verify
-from icechunk_format.maintenance.verifying.checks.logs import check_log
-from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository import Repository
 from icechunk_format.spec import transaction_log
@@ -58,13 +58,15 @@ def test_flipped_bits_of_logs_are_reported(sound):
             continue
         stored = repository.storage.get(key).data
         snapshot = repository.snapshot(info.id)
-        version = Version(snapshot_id=info.id, flushed_at=info.flushed_at, rank=0, has_log=True)
+        ranked = RankedSnapshot(
+            snapshot_id=info.id, flushed_at=info.flushed_at, rank=0, has_log=True
+        )
         for data in (
             *with_flipped_bits(stored),
             *damaged_files(stored, FileType.TRANSACTION_LOG, count=200, seed=3),
         ):
             report = Report()
-            check_log(version, info.id, data, snapshot, report)
+            check_log(ranked, info.id, data, snapshot, report)
             kinds.update(finding.kind for finding in report.findings())
     assert {"log-damaged", "log-id-mismatch", "log-unsorted", "log-unknown-node"} <= kinds
 

@@ -35,7 +35,7 @@ from icechunk_format.maintenance.copying.objects import CopyContext
 from icechunk_format.maintenance.garbage.marks import distinct_manifests
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.history import versions_after
+from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile
@@ -160,7 +160,7 @@ def _target_state(storage: Storage, place: Location) -> RepoInfo | None:
 def check_branch(info: RepoInfo, branch: str, line: list[SnapshotInfo], place: object) -> None:
     """Raise ConflictError if the tip of a branch of the target is not in the copied history."""
     tip = info.branches.get(branch)
-    if tip is None or versions_after(tip, line) is not None:
+    if tip is None or snapshots_after(tip, line) is not None:
         return
     raise ConflictError(
         f"branch {branch!r} of {place} is at snapshot {tip}, which is not in the copied history, "

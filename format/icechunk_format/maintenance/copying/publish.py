@@ -152,10 +152,10 @@ def _store_squashed(plan: CopyPlan, tip: SnapshotInfo, target: Storage) -> int:
     storage = plan.source.storage
     whole = load_snapshot(storage, tip.id)
     log = difference(storage, load_snapshot(storage, root), whole, snapshot_id=made.id)
-    version = replace(
+    snapshot = replace(
         whole, id=made.id, parent_id=root, spec_version=SPEC_V2, flushed_at=made.flushed_at
     )
-    files = snapshot_objects(version, log)
+    files = snapshot_objects(snapshot, log)
     target.put_many(files)
     return sum(len(data) for _, data in files)
 
@@ -193,7 +193,7 @@ def with_branch(
     return Transition(
         info=replace(
             info,
-            snapshots={**{version.id: version for version in new}, **info.snapshots},
+            snapshots={**{one.id: one for one in new}, **info.snapshots},
             branches={**info.branches, branch: tip},
         ),
         details=(
@@ -222,7 +222,7 @@ def _create(plan: CopyPlan, target: Storage) -> None:
     branches = {MAIN: root.id, plan.branch: plan.tip}
     info = RepoInfo(
         branches=branches,
-        snapshots={version.id: version for version in plan.new},
+        snapshots={one.id: one for one in plan.new},
         status=RepoStatus(set_at=now),
         config=_config(plan, state),
         latest_updates=(Update(details=RepoInitializedUpdate(), updated_at=now),),

@@ -37,10 +37,10 @@ from icechunk_format.maintenance.verifying.checks.files import (
     VerifyContext,
     check_backups,
     check_manifests,
-    check_versions,
+    check_snapshots,
 )
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
-from icechunk_format.maintenance.verifying.checks.state import VerifyState, Version
+from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot, VerifyState
 from icechunk_format.maintenance.verifying.checks.uses import ManifestClaims, gather
 from icechunk_format.maintenance.verifying.findings import (
     FINDING,
@@ -90,7 +90,7 @@ class VerifyTask(NamedTuple):
     ``manifests`` are first characters of manifest ids to list: empty for all, None to list nothing.
     """
 
-    versions: tuple[Version, ...] = ()
+    snapshots: tuple[RankedSnapshot, ...] = ()
     backups: tuple[str, ...] = ()
     manifests: str | None = None
 
@@ -101,8 +101,8 @@ def verify_tasks(state: VerifyState, count: int) -> list[VerifyTask]:
     Consecutive snapshots share a task, since they share most of their nodes.
     """
     tasks = [
-        VerifyTask(versions=state.versions[first:last])
-        for first, last in _cuts(len(state.versions), count)
+        VerifyTask(snapshots=state.snapshots[first:last])
+        for first, last in _cuts(len(state.snapshots), count)
     ]
     tasks += [
         VerifyTask(backups=state.backups[first:last])
@@ -134,8 +134,8 @@ def run_verify(
 ) -> Iterator[pa.RecordBatch]:
     """Run a task of the first stage; yield rows of ``WORK_SCHEMA``."""
     report = context.new_report()
-    with phase(progress, "Checking versions", len(task.versions)) as advance:
-        claims = gather(check_versions(context, task.versions, report, advance))
+    with phase(progress, "Checking versions", len(task.snapshots)) as advance:
+        claims = gather(check_snapshots(context, task.snapshots, report, advance))
     check_backups(context, task.backups, report)
     rows = (
         {

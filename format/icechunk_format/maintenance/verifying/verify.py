@@ -38,7 +38,7 @@ from icechunk_format.maintenance.verifying.parts import (
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.chunks.source import checked_source
-from icechunk_format.repository.history.resolve import VersionArguments
+from icechunk_format.repository.history.resolve import SnapshotArguments
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
 from icechunk_format.spec.ids import ChunkId
 from icechunk_format.spec.object_keys import CHUNKS, OVERWRITTEN, REFS, REPO, branch_ref_key
@@ -119,7 +119,7 @@ def verify(
     )
     context, state, report = plan.context, plan.state, plan.report
     everything = VerifyTask(
-        versions=state.versions, backups=state.backups, manifests="" if state.is_whole else None
+        snapshots=state.snapshots, backups=state.backups, manifests="" if state.is_whole else None
     )
     rows = run_verify(context, everything, progress)
     work = pa.Table.from_batches(rows, schema=WORK_SCHEMA)
@@ -173,7 +173,7 @@ def plan_verify(
 ) -> VerifyPlan:
     """Check ``repo`` or refs, and plan the other checks."""
     report = Report(max_findings)
-    wanted = VersionArguments(branch=branch, tag=tag, snapshot=snapshot)
+    wanted = SnapshotArguments(branch=branch, tag=tag, snapshot=snapshot)
     source = checked_source(location, VirtualAccess(tuple(authorized), virtual_options or {}))
     storage = open_storage(location)
     try:

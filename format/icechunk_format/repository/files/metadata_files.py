@@ -308,7 +308,7 @@ def _decode_log(data: bytes, object_key: str, _: int | None) -> Loaded[Transacti
     return Loaded(log, None if log.id == INITIAL_SNAPSHOT_ID else _transaction_log_cost(log))
 
 
-def load_newer_versions(
+def load_logs_and_tip(
     storage: Storage, log_ids: Sequence[SnapshotId], tip: SnapshotId
 ) -> tuple[list[TransactionLog], Snapshot]:
     """Fetch the logs of some snapshots and the newest snapshot, all concurrently.

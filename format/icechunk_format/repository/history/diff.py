@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.history.history import History, versions_after
+from icechunk_format.repository.history.history import History, snapshots_after
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -78,7 +78,7 @@ def changes_between(
     storage: Storage, history: History, older: SnapshotId, newer: SnapshotId
 ) -> Changes:
     """Return the changes between two existing snapshots; see ``RepositoryReader.diff``."""
-    between = versions_after(older, history.ancestry(newer))
+    between = snapshots_after(older, history.ancestry(newer))
     if between is None:
         raise InvalidInputError(
             f"snapshot {older} is not an ancestor of {newer} in {storage.root_url}, so there is "

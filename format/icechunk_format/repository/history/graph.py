@@ -26,7 +26,7 @@ class GraphEntry:
     tags: tuple[str, ...]
 
 
-def version_graph(
+def snapshot_graph(
     snapshots: Mapping[SnapshotId, SnapshotInfo],
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],

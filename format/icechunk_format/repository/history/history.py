@@ -226,7 +226,7 @@ def reached_from(history: History, tips: Iterable[SnapshotId]) -> dict[SnapshotI
     return found
 
 
-def versions_after(
+def snapshots_after(
     snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
 ) -> list[SnapshotInfo] | None:
     """Return the snapshots of ``ancestry`` (newest first) after one of them, None if it is missing.

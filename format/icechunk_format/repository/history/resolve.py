@@ -33,7 +33,7 @@ _AGE: Final = re.compile(r"(\d{1,9})\s*(s|min|h|d|w)", re.ASCII)
 _AGE_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
-class VersionArguments(TypedDict, total=False):
+class SnapshotArguments(TypedDict, total=False):
     """The arguments of ``resolve`` that select a snapshot."""
 
     branch: str | None

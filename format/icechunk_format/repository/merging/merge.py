@@ -43,7 +43,7 @@ from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.diff import Changes, add_up
-from icechunk_format.repository.history.history import History, versions_after
+from icechunk_format.repository.history.history import History, snapshots_after
 from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.merging.sides import Sides, array_merges
 from icechunk_format.repository.merging.three_way import (
@@ -210,7 +210,7 @@ class Merge:
 
     def _theirs(self, base: Snapshot, target: Snapshot) -> list[TheirCommit]:
         """Return the changes of the target since the base: its commits, or the difference."""
-        since = versions_after(base.id, self.history.ancestry(target.id))
+        since = snapshots_after(base.id, self.history.ancestry(target.id))
         if since is None:
             log = difference(self.storage, base, target, snapshot_id=target.id)
             return [TheirCommit(snapshot_id=target.id, log=log)]

@@ -33,7 +33,7 @@ from icechunk_format.repository.commit.commit import (
 )
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.files.metadata_files import (
-    load_newer_versions,
+    load_logs_and_tip,
     load_transaction_log,
     remember_snapshot,
 )
@@ -382,7 +382,7 @@ class CommittingSession:
             log_id: info.id for info in since for log_id in (*info.pruned_ancestor_tx_logs, info.id)
         }
         try:
-            logs, tip = load_newer_versions(self._storage, list(snapshot_of), tip_id)
+            logs, tip = load_logs_and_tip(self._storage, list(snapshot_of), tip_id)
         except NotFoundError as error:
             if error.facts.get("file_type") != "transaction log":
                 raise

@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 from icechunk_format.errors import ConflictError, InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.repository.history.graph import is_reached
-from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
+from icechunk_format.repository.history.history import RefFilesHistory, ref_key, snapshots_after
 from icechunk_format.repository.state.conflict_errors import snapshot_removed
 from icechunk_format.repository.state.publish import (
     Seen,
@@ -305,7 +305,7 @@ def writable_tip(
 def _since(
     tip: SnapshotId, snapshot_id: SnapshotId, ancestry: Iterable[SnapshotInfo]
 ) -> CommitsSince:
-    newer = versions_after(snapshot_id, ancestry)
+    newer = snapshots_after(snapshot_id, ancestry)
     return CommitsSince(tip=tip, commits=None if newer is None else tuple(reversed(newer)))
 
 

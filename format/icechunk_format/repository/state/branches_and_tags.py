@@ -23,7 +23,7 @@ from functools import partial
 from icechunk_format.errors import ConflictError, StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
 from icechunk_format.repository.history.graph import is_reached
-from icechunk_format.repository.history.history import RefFilesHistory, ref_key, versions_after
+from icechunk_format.repository.history.history import RefFilesHistory, ref_key, snapshots_after
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.conflict_errors import snapshot_removed, tip_moved
 from icechunk_format.repository.state.publish import (
@@ -232,7 +232,7 @@ def _check_stands_on(
     goal: SnapshotId,
 ) -> None:
     """Raise ConflictError if a fast-forward would lose snapshots of the branch."""
-    if versions_after(tip, ancestry) is None:
+    if snapshots_after(tip, ancestry) is None:
         raise ConflictError(
             f"branch {name!r} of {storage.root_url} cannot be moved forward to {to_branch!r}: its "
             f"tip {tip} is not in the history of {goal}, so snapshots would be lost. Merge "

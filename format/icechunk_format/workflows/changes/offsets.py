@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_transaction_log
-from icechunk_format.repository.history.history import versions_after
+from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.workflows.changes.steps import logs_of
@@ -82,7 +82,7 @@ def next_offset(
     if start.snapshot is None:
         newer: list[SnapshotInfo] | None = list(ancestry)
     else:
-        newer = versions_after(start.snapshot, ancestry)
+        newer = snapshots_after(start.snapshot, ancestry)
     if newer is None:
         if any_history:
             return offset_of(repository, tip)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.history.history import versions_after
+from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.transaction_log import TransactionLog
@@ -67,7 +67,7 @@ def steps_to(
         return [Step(older=None, newer=newer)]
     if older == newer.id:
         return []
-    between = versions_after(older, repository.ancestry(snapshot=newer.id))
+    between = snapshots_after(older, repository.ancestry(snapshot=newer.id))
     if between is None:
         if not any_history:
             raise InvalidInputError(
@@ -103,7 +103,7 @@ def _across(repository: RepositoryReader, newer: SnapshotInfo, older: SnapshotId
             older=str(older),
             newer=str(newer.id),
         )
-    joined = versions_after(info.id, repository.ancestry(snapshot=newer.id)) or []
+    joined = snapshots_after(info.id, repository.ancestry(snapshot=newer.id)) or []
     return Step(older=older, newer=newer, logs=logs_of([*left, *joined]))
 
 

@@ -36,7 +36,7 @@ from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.repository.history.history import versions_after
+from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.repository.state.publish import MOST_RUNS
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
@@ -237,7 +237,7 @@ def _since(
             operation=state.changed_by,
         )
     older = SnapshotId.parse(record.snapshot_id)
-    snapshots = versions_after(older, repository.ancestry(snapshot=tip))
+    snapshots = snapshots_after(older, repository.ancestry(snapshot=tip))
     try:
         repository.snapshot_info(older)
     except NotFoundError:

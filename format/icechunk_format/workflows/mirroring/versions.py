@@ -14,7 +14,7 @@ from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.names import nearest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.repository.history.history import versions_after
+from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, Mirrored, files_of, records
@@ -104,7 +104,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     record = newest.record
     repository = RepositoryReader.open(_source(record, storage)).as_read()
     tip = repository.resolve(branch=record.branch)
-    after = versions_after(SnapshotId.parse(record.snapshot_id), repository.ancestry(snapshot=tip))
+    after = snapshots_after(SnapshotId.parse(record.snapshot_id), repository.ancestry(snapshot=tip))
     return Freshness(
         version=newest.version,
         snapshot_id=record.snapshot_id,

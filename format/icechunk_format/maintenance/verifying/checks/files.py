@@ -24,7 +24,7 @@ from icechunk_format.maintenance.verifying.checks.snapshots import (
     check_nodes,
     check_snapshot,
 )
-from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot
 from icechunk_format.maintenance.verifying.checks.uses import Claim, ManifestClaims
 from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
@@ -35,7 +35,7 @@ from icechunk_format.storage.batches import batches, sized_batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
 
-_VERSIONS_AT_ONCE: Final = 8
+_SNAPSHOTS_AT_ONCE: Final = 8
 _FILES_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 64 * 2**20
 
@@ -62,9 +62,9 @@ class VerifyContext:
         return Report(self.max_findings)
 
 
-def check_versions(
+def check_snapshots(
     context: VerifyContext,
-    versions: Iterable[Version],
+    snapshots: Iterable[RankedSnapshot],
     report: Report,
     advance: Callable[[int], None],
 ) -> Iterator[Claim]:
@@ -72,31 +72,31 @@ def check_versions(
 
     ``advance`` is called with the number of snapshots finished since its last call.
 
-    Memory: the files of ``_VERSIONS_AT_ONCE`` snapshots, one of them decoded, and 16 bytes for
+    Memory: the files of ``_SNAPSHOTS_AT_ONCE`` snapshots, one of them decoded, and 16 bytes for
     each distinct node.
     """
     storage = context.storage
     seen, seen_logs = SeenNodes(), SeenNodes()
-    for batch in batches(versions, _VERSIONS_AT_ONCE):
-        ids = [version.snapshot_id for version in batch]
-        snapshots = fetched_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
+    for batch in batches(snapshots, _SNAPSHOTS_AT_ONCE):
+        ids = [ranked.snapshot_id for ranked in batch]
+        files = fetched_present(storage, [snapshot_key(snapshot_id) for snapshot_id in ids])
         logs = fetched_present(storage, [transaction_log_key(snapshot_id) for snapshot_id in ids])
-        for version, data, log in zip(batch, snapshots, logs, strict=True):
-            snapshot = check_snapshot(version, data, report)
+        for ranked, data, log in zip(batch, files, logs, strict=True):
+            snapshot = check_snapshot(ranked, data, report)
             if snapshot is not None:
-                mark, deep = version.mark, context.deep
+                mark, deep = ranked.mark, context.deep
                 yield from check_nodes(snapshot, mark, report, seen, with_documents=deep)
-            check_log(version, version.snapshot_id, log, snapshot, report)
+            check_log(ranked, ranked.snapshot_id, log, snapshot, report)
         pruned = [
-            (version, log_id)
-            for version in batch
-            for log_id in version.pruned_logs
+            (ranked, log_id)
+            for ranked in batch
+            for log_id in ranked.pruned_logs
             if seen_logs.is_new(log_id.raw)
         ]
         for part in batches(pruned, _FILES_AT_ONCE):
             found = fetched_present(storage, [transaction_log_key(log_id) for _, log_id in part])
-            for (version, log_id), log in zip(part, found, strict=True):
-                check_log(version, log_id, log, None, report)
+            for (ranked, log_id), log in zip(part, found, strict=True):
+                check_log(ranked, log_id, log, None, report)
         advance(len(batch))
 
 

@@ -19,7 +19,7 @@ from icechunk_format.maintenance.verifying.checks.readable import decoded
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestClaims,
     ManifestUse,
-    VersionMark,
+    SnapshotMark,
 )
 from icechunk_format.maintenance.verifying.findings import Finding, Report, Spot
 from icechunk_format.spec.envelope import FileType, unwrap
@@ -49,7 +49,7 @@ class UsedRefs:
     refs: ChunkRefs
     object_key: str
     uses: tuple[ManifestUse, ...]
-    mark: VersionMark
+    mark: SnapshotMark
 
     @property
     def node_path(self) -> str | None:

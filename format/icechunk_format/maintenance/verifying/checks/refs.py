@@ -20,11 +20,11 @@ from icechunk_format.maintenance.verifying.checks.state import (
     check_history,
     count_unreferenced,
     is_all,
-    rank_versions,
+    ranked,
 )
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
-from icechunk_format.repository.history.resolve import VersionArguments, resolve
+from icechunk_format.repository.history.resolve import SnapshotArguments, resolve
 from icechunk_format.spec.config.config import VirtualChunkContainer, decode_yaml_config
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import (
@@ -41,7 +41,7 @@ from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.protocol import Storage
 
 
-def read_refs_state(storage: Storage, report: Report, wanted: VersionArguments) -> VerifyState:
+def read_refs_state(storage: Storage, report: Report, wanted: SnapshotArguments) -> VerifyState:
     """Check refs and configuration of spec version 1; return the objects to check next."""
     containers = _check_config(storage, report)
     if not is_all(wanted):
@@ -52,8 +52,8 @@ def read_refs_state(storage: Storage, report: Report, wanted: VersionArguments) 
             report.add("ref-damaged", error.message, object_key=error.facts["object_key"])
             return VerifyState(containers=containers, is_whole=False)
         info = _read_info(storage, chosen)
-        versions = rank_versions([info], from_files=True)
-        return VerifyState(versions=versions, containers=containers, is_whole=False)
+        snapshots = ranked([info], from_files=True)
+        return VerifyState(snapshots=snapshots, containers=containers, is_whole=False)
     tips, is_whole = _read_tips(storage, report)
     infos = _walk(storage, tips)
     check_history(infos, report)
@@ -62,7 +62,7 @@ def read_refs_state(storage: Storage, report: Report, wanted: VersionArguments) 
         count_unreferenced(storage, SNAPSHOTS, known, report)
         count_unreferenced(storage, TRANSACTIONS, known, report)
     return VerifyState(
-        versions=rank_versions(infos.values(), from_files=True),
+        snapshots=ranked(infos.values(), from_files=True),
         containers=containers,
         is_whole=is_whole,
     )

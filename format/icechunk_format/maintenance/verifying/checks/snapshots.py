@@ -29,12 +29,12 @@ from icechunk_format.arrays.zarr_json import (
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.grid.boxes import first_overlap
 from icechunk_format.maintenance.verifying.checks.readable import check_order, decoded, reporting
-from icechunk_format.maintenance.verifying.checks.state import Version
+from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot
 from icechunk_format.maintenance.verifying.checks.uses import (
     Claim,
     ManifestEntry,
     ManifestUse,
-    VersionMark,
+    SnapshotMark,
 )
 from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.spec import transaction_log as transaction_log_file
@@ -73,20 +73,20 @@ class SeenNodes:
         return True
 
 
-def check_snapshot(version: Version, data: bytes | None, report: Report) -> Snapshot | None:
+def check_snapshot(ranked: RankedSnapshot, data: bytes | None, report: Report) -> Snapshot | None:
     """Decode and check a snapshot file; return None if it cannot be read.
 
     ``data`` is None if the file is missing.
     """
-    here = version.mark.at(report, snapshot_key(version.snapshot_id))
-    snapshot = decoded("snapshot", data, snapshot_file.decode, version.snapshot_id, here)
+    here = ranked.mark.at(report, snapshot_key(ranked.snapshot_id))
+    snapshot = decoded("snapshot", data, snapshot_file.decode, ranked.snapshot_id, here)
     if snapshot is None or data is None:
         return None
-    if version.flushed_at is not None and snapshot.flushed_at != version.flushed_at:
+    if ranked.flushed_at is not None and snapshot.flushed_at != ranked.flushed_at:
         here.add(
             "snapshot-differs-from-repo",
             f"the file has the time {snapshot.flushed_at} in microseconds since 1970, 'repo' has "
-            f"{version.flushed_at}",
+            f"{ranked.flushed_at}",
         )
     check_order(data, FileType.SNAPSHOT, unsorted_in_snapshot, "snapshot-unsorted", here)
     with reporting(here, "metadata-damaged"):
@@ -109,7 +109,7 @@ def _readable(snapshot: Snapshot, here: Spot) -> Snapshot:
 
 
 def check_nodes(
-    snapshot: Snapshot, mark: VersionMark, report: Report, seen: SeenNodes, *, with_documents: bool
+    snapshot: Snapshot, mark: SnapshotMark, report: Report, seen: SeenNodes, *, with_documents: bool
 ) -> Iterator[Claim]:
     """Check nodes and lists of manifests; yield the snapshot's claims about manifests.
 
@@ -139,12 +139,12 @@ def check_nodes(
             yield from _uses(node, node.array, num_chunks, mark, with_documents)
 
 
-def _at(node: NodeSnapshot, mark: VersionMark, report: Report) -> Spot:
+def _at(node: NodeSnapshot, mark: SnapshotMark, report: Report) -> Spot:
     object_key = f"{SNAPSHOTS}{mark.snapshot_id}"
     return mark.at(report, object_key, node_path=str(node.path), subject=str(node.id))
 
 
-def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> None:
+def _check_hierarchy(snapshot: Snapshot, mark: SnapshotMark, report: Report) -> None:
     here = mark.at(report, snapshot_key(snapshot.id))
     for path in snapshot.duplicate_paths:
         here.add(
@@ -185,7 +185,7 @@ def _check_hierarchy(snapshot: Snapshot, mark: VersionMark, report: Report) -> N
 
 
 def _check_manifest_files(
-    snapshot: Snapshot, mark: VersionMark, report: Report, seen: SeenNodes
+    snapshot: Snapshot, mark: SnapshotMark, report: Report, seen: SeenNodes
 ) -> Iterator[Claim]:
     """Compare the list of manifest files with the manifests that arrays use."""
     files = snapshot.manifest_files
@@ -284,7 +284,7 @@ def _uses(
     node: NodeSnapshot,
     array: ArrayNode,
     num_chunks: tuple[int, ...],
-    mark: VersionMark,
+    mark: SnapshotMark,
     with_documents: bool,
 ) -> Iterator[ManifestUse]:
     refs = array.manifests
@@ -304,7 +304,7 @@ def _uses(
 
 
 def check_log(
-    version: Version,
+    ranked: RankedSnapshot,
     log_id: SnapshotId,
     data: bytes | None,
     snapshot: Snapshot | None,
@@ -315,10 +315,10 @@ def check_log(
     ``data`` is None if the file is missing, ``snapshot`` if the snapshot could not be read.
     """
     object_key = transaction_log_key(log_id)
-    here = version.mark.at(report, object_key)
-    is_own = log_id == version.snapshot_id
+    here = ranked.mark.at(report, object_key)
+    is_own = log_id == ranked.snapshot_id
     if data is None:
-        if version.has_log or not is_own:
+        if ranked.has_log or not is_own:
             here.add("log-missing", "the transaction log does not exist")
         return
     report.count("transaction logs")

@@ -21,10 +21,10 @@ from typing import Final
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
 from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.verifying.checks.readable import check_order, reporting
-from icechunk_format.maintenance.verifying.checks.uses import VersionMark
+from icechunk_format.maintenance.verifying.checks.uses import SnapshotMark
 from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.repository.history.history import RepoInfoHistory
-from icechunk_format.repository.history.resolve import VersionArguments, resolve
+from icechunk_format.repository.history.resolve import SnapshotArguments, resolve
 from icechunk_format.repository.state.repo_file import logged_states
 from icechunk_format.spec.config.config import (
     RepositoryConfig,
@@ -59,7 +59,7 @@ _NAMED_IN_TEXT: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class RankedSnapshot:
     """A snapshot to verify.
 
     Parameters
@@ -81,9 +81,9 @@ class Version:
     pruned_logs: Sequence[SnapshotId] = ()
 
     @property
-    def mark(self) -> VersionMark:
+    def mark(self) -> SnapshotMark:
         """The fields of findings about the snapshot."""
-        return VersionMark(str(self.snapshot_id), self.rank)
+        return SnapshotMark(str(self.snapshot_id), self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,30 +92,30 @@ class VerifyState:
 
     Parameters
     ----------
-    versions
+    snapshots
         The snapshots, newest first.
     backups
         Keys of backups of ``repo`` that the operations log reaches.
     containers
         Virtual chunk containers of the configuration; None if it cannot be read.
     is_whole
-        True if ``versions`` are all snapshots of the repository, so that other objects are
+        True if ``snapshots`` are all snapshots of the repository, so that other objects are
         unreferenced.
     """
 
-    versions: tuple[Version, ...] = ()
+    snapshots: tuple[RankedSnapshot, ...] = ()
     backups: tuple[str, ...] = ()
     containers: tuple[VirtualChunkContainer, ...] | None = ()
     is_whole: bool
 
 
-def is_all(wanted: VersionArguments) -> bool:
+def is_all(wanted: SnapshotArguments) -> bool:
     """Return True if no snapshot is named, so that all are verified."""
     return all(name is None for name in wanted.values())
 
 
 def read_repo_state(
-    storage: Storage, data: bytes, report: Report, wanted: VersionArguments
+    storage: Storage, data: bytes, report: Report, wanted: SnapshotArguments
 ) -> VerifyState:
     """Check ``repo`` of spec version 2; return the objects to check next."""
     info = _decode_repo(storage, data, report)
@@ -124,24 +124,24 @@ def read_repo_state(
     containers = _check_contents(info, report)
     if not is_all(wanted):
         chosen = resolve(RepoInfoHistory(info), repository_url=storage.root_url, **wanted)
-        versions = rank_versions([info.snapshots[chosen]])
-        return VerifyState(versions=versions, containers=containers, is_whole=False)
+        snapshots = ranked([info.snapshots[chosen]])
+        return VerifyState(snapshots=snapshots, containers=containers, is_whole=False)
     check_history(info.snapshots, report)
-    versions = rank_versions(info.snapshots.values())
+    snapshots = ranked(info.snapshots.values())
     backups = _check_operations_log(storage, info, report)
     logs = {log.raw for log in info.transaction_logs()}
-    count_unreferenced(storage, SNAPSHOTS, {v.snapshot_id.raw for v in versions}, report)
+    count_unreferenced(storage, SNAPSHOTS, {one.snapshot_id.raw for one in snapshots}, report)
     count_unreferenced(storage, TRANSACTIONS, logs, report)
     leftovers = sum(1 for _ in storage.list(REFS)) + (storage.head(CONFIG_YAML) is not None)
     if leftovers:
         problem = f"{leftovers} objects of spec version 1 exist beside 'repo'; readers ignore them"
         report.add("v1-leftovers", problem, object_key=REFS)
-    return VerifyState(versions=versions, backups=backups, containers=containers, is_whole=True)
+    return VerifyState(snapshots=snapshots, backups=backups, containers=containers, is_whole=True)
 
 
-def rank_versions(
+def ranked(
     infos: Iterable[SnapshotInfo], *, from_files: bool = False
-) -> tuple[Version, ...]:
+) -> tuple[RankedSnapshot, ...]:
     """Return the snapshots to check, newest first.
 
     ``from_files`` is True if the summaries were read from snapshot files, which are then not
@@ -149,7 +149,7 @@ def rank_versions(
     """
     ordered = sorted(infos, key=lambda info: (-info.flushed_at, info.id.raw))
     return tuple(
-        Version(
+        RankedSnapshot(
             rank=rank,
             snapshot_id=info.id,
             flushed_at=None if from_files else info.flushed_at,

@@ -14,7 +14,7 @@ from icechunk_format.maintenance.verifying.findings import Report, Spot
 from icechunk_format.spec.ids import ManifestId, NodeId
 
 
-class VersionMark(NamedTuple):
+class SnapshotMark(NamedTuple):
     """The id (as a string) and the rank of a snapshot, for findings and claims."""
 
     snapshot_id: str
@@ -42,7 +42,7 @@ class ManifestUse:
     """
 
     manifest_id: ManifestId
-    mark: VersionMark = field(compare=False)
+    mark: SnapshotMark = field(compare=False)
     node_id: NodeId
     node_path: str
     extents: tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class ManifestEntry:
     """The claim that a manifest file has a size (0 if unknown) and a number of references."""
 
     manifest_id: ManifestId
-    mark: VersionMark = field(compare=False)
+    mark: SnapshotMark = field(compare=False)
     size: int
     num_refs: int
 
@@ -100,7 +100,7 @@ class ManifestClaims:
         )
 
     @property
-    def mark(self) -> VersionMark:
+    def mark(self) -> SnapshotMark:
         """The newest snapshot that uses or lists the manifest."""
         return min((claim.mark for claim in self._claims.values()), key=lambda mark: mark.rank)
 
