@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers.damage.files import damaged_files
 from helpers.damage.repository import build_sound
-from icechunk_format.maintenance.verifying.checks.logs import check_log
 
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance import verify
+from icechunk_format.maintenance.verifying.checks.snapshots import check_log
 from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository import Repository
