@@ -51,15 +51,7 @@ def resolve(
     as_of: datetime | None = None,
     repository_url: str,
 ) -> SnapshotId:
-    """Return the snapshot that the arguments select.
-
-    Raises
-    ------
-    InvalidInputError
-        Arguments exclude one another, an id is malformed, or ``as_of`` has no time zone.
-    NotFoundError
-        The branch, tag or snapshot does not exist, or history begins after ``as_of``.
-    """
+    """Return the snapshot that the arguments select; see ``RepositoryReader.resolve``."""
     given = [
         name
         for name, value in (("branch", branch), ("tag", tag), ("snapshot", snapshot))

@@ -44,24 +44,10 @@ _MARK_SIZE: Final = 64
 def create_repository(
     storage: Storage, *, spec_version: int = SPEC_V2, check_clean_root: bool = True
 ) -> None:
-    """Write an empty repository with the branch ``main``.
+    """Write an empty repository with the branch ``main``, as ``Repository.create``.
 
-    Parameters
-    ----------
-    check_clean_root
-        True to check that the location is empty. A write that creates its repository calls
-        ``check_new_root`` instead, before its tasks store chunks.
-
-    Raises
-    ------
-    AlreadyExistsError
-        The location is not empty, or another process created a repository first.
-    InvalidInputError
-        The spec version is neither 1 nor 2.
-    CommitOutcomeUnknownError
-        The storage did not respond, neither to the write nor to a later read.
-    StorageError
-        The storage failed; nothing was created.
+    A write that creates its repository does not check for a clean root here, but calls
+    ``check_new_root`` before its tasks store chunks.
     """
     if spec_version not in (SPEC_V1, SPEC_V2):
         raise InvalidInputError(

@@ -116,15 +116,7 @@ def expire(
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
 ) -> tuple[Transition, ExpireResult]:
-    """Return the state after an expiration, and the result.
-
-    Parameters
-    ----------
-    older_than
-        Microseconds since 1970-01-01T00:00:00Z; earlier commits are expired.
-    delete_expired_branches, delete_expired_tags
-        True to delete refs with expired tips, except ``main``.
-    """
+    """Return the state after an expiration, and the result; ``older_than`` is in microseconds."""
     expired = {
         snapshot.id
         for snapshot in info.snapshots.values()

@@ -46,23 +46,9 @@ def restore_snapshot(
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> CommitResult:
-    """Commit an old snapshot again on top of a branch.
+    """Commit an old snapshot again on top of a branch, whose expected tip was ``seen``.
 
-    Parameters
-    ----------
-    seen
-        The expected tip of the branch.
-
-    Raises
-    ------
-    ConflictError
-        The branch moved.
-    InvalidInputError
-        The branch has the same content.
-    NotFoundError, FormatError
-        A snapshot or manifest is missing or damaged, or the old snapshot was just collected.
-    CommitOutcomeUnknownError, ReadOnlyError, StorageError
-        As for commits.
+    Errors are those of ``Repository.restore``.
     """
     branch = tip.branch
     current, old = load_snapshot(storage, seen), load_snapshot(storage, old_id)

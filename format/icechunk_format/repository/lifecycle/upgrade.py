@@ -101,25 +101,8 @@ def upgrade_repository(
 ) -> UpgradeReport:
     """Upgrade a repository from spec version 1 to 2, or finish an interrupted upgrade.
 
-    History, branches, tags, deleted tags, configuration and ids of snapshots are kept. Data are
-    neither read nor written: the cost is one small read per snapshot. Stop all writers first;
-    libraries of version 1 cannot open the repository afterwards. ``dry_run`` only returns the
-    report. ``progress`` counts the snapshots that were read.
-
-    Raises
-    ------
-    ConflictError
-        An interrupted upgrade cannot be finished, because versions 1 and 2 were both changed after
-        it; or other writers kept changing the repository.
-    FormatError
-        A file of version 1 is damaged; nothing was changed.
-    NotFoundError
-        The repository or a snapshot of its history does not exist.
-    ReadOnlyError
-        The storage cannot be written.
-    CommitOutcomeUnknownError, StorageError
-        The storage failed. Until the upgrade is run again, readers find version 1 or 2, each
-        complete.
+    Arguments and errors are those of ``Repository.upgrade``. If the storage fails, readers find
+    version 1 or 2, each complete, until the upgrade is run again.
     """
     if not dry_run:
         check_writable(storage)
