@@ -31,7 +31,7 @@ from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.state.publish import now_in_microseconds, update_repo
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.revival import marker_on
-from icechunk_format.repository.state.transitions import MAIN, TipMoved, Transition, delete_branch
+from icechunk_format.repository.state.transitions import MAIN, Transition, delete_branch
 from icechunk_format.spec.envelope import SPEC_V2
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
@@ -84,10 +84,8 @@ def release_copy(plan: CopyPlan) -> None:
     """Delete the branch of ``hold_copy`` after the copy is published."""
     branch = _branch(plan)
 
-    def change(info: RepoInfo) -> Transition | TipMoved:
-        if branch not in info.branches:
-            return TipMoved(branch=branch, tip=None)
-        return delete_branch(info, branch)
+    def change(info: RepoInfo) -> Transition | None:
+        return delete_branch(info, branch) if branch in info.branches else None
 
     if plan.target_exists:
         update_repo(open_storage(plan.context.target), change)

@@ -53,17 +53,11 @@ _log = logging.getLogger(__name__)
 
 OnConflict = Literal["rebase", "fail"]
 Resolve = Literal["ours", "theirs"]
-WhenMoved = Callable[["Snapshot", "Sequence[TheirCommit]"], None]
+WhenMoved = Callable[[Snapshot, Sequence[TheirCommit]], None]
 
 
 class CommittingSession:
-    """The half of ``WriteSession`` that commits its changes.
-
-    Attributes
-    ----------
-    format
-        The spec version and configuration, with which executors write manifests; picklable.
-    """
+    """The half of ``WriteSession`` that commits its changes."""
 
     def __init__(
         self, storage: Storage, tip: BranchTip, base: Snapshot, format: ManifestFormat

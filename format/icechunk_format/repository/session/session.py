@@ -64,6 +64,11 @@ class WriteSession(CommittingSession):
     a path or an argument is malformed, ``ReadOnlyError`` after a commit, ``FormatError`` and
     ``StorageError`` if files cannot be read or written. Methods list further errors.
 
+    Attributes
+    ----------
+    format
+        The spec version and configuration, with which executors write manifests; picklable.
+
     Examples
     --------
     >>> session.delete("/notes")  # doctest: +SKIP

@@ -80,13 +80,13 @@ class RepoInfoChanges:
         """Move a branch to the tip of a branch that descends from it."""
         target: list[SnapshotId] = []
 
-        def change(info: RepoInfo) -> Transition | TipMoved:
+        def change(info: RepoInfo) -> Transition | TipMoved | None:
             tip = existing_ref(info.branches, name, "branch")
             goal = existing_ref(info.branches, to_branch, "branch")
             _check_stands_on(self._storage, info.ancestry(goal), name, tip, to_branch, goal)
             target[:] = [goal]
             if goal == tip:
-                return TipMoved(branch=name, tip=tip)
+                return None
             return repo_changes.reset_branch(info, name, goal)
 
         update_repo(self._storage, change)
