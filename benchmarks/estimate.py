@@ -221,7 +221,7 @@ def plan(path: str, isel: str | None) -> dict[str, Any]:
 def load_one(path: str, manifest_id: str) -> int:
     """Load a manifest, as a task does."""
     repository = Repository.open(path)
-    [found] = load_manifests(repository.storage, [ManifestId.parse(manifest_id)], [None])
+    [found] = load_manifests(repository.storage, [ManifestId.parse(manifest_id)])
     return found.num_chunk_refs
 
 

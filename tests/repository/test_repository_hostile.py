@@ -73,7 +73,7 @@ def virtual(location, offset=0, length=4):
 def fetched(repository, authorized=()):
     snapshot = repository.snapshot(repository.resolve())
     node = snapshot.node("/a")
-    refs = repository.manifest(node.array.manifests.manifest_id(0), 0).array(node.id).refs
+    refs = repository.manifest(node.array.manifests.manifest_id(0)).array(node.id).refs
     source = repository.chunk_source(authorized=authorized)
     return source.fetch(refs, np.arange(len(refs)))
 
@@ -250,7 +250,7 @@ def test_lengths_that_lie(tmp_path, length):
     session.commit("honest")
     snapshot = repository.snapshot(repository.resolve())
     node = snapshot.node("/a")
-    honest = repository.manifest(node.array.manifests.manifest_id(0), 0).array(node.id).refs
+    honest = repository.manifest(node.array.manifests.manifest_id(0)).array(node.id).refs
     lengths = np.array([length], dtype=np.uint64)
 
     def read_lies():

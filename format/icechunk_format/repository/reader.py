@@ -16,6 +16,7 @@ Specification: "Repository state", "Repo Info File"; version 1: "Refs".
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -341,9 +342,11 @@ class RepositoryReader:
         manifest_id
             Its id, as in the snapshot.
         size_hint
-            Its size in bytes, if known, for messages about damaged files.
+            Deprecated; it has no effect.
         """
-        return files.load_manifests(self.storage, [manifest_id], [size_hint])[0]
+        if size_hint is not None:
+            warnings.warn("size_hint= has no effect", DeprecationWarning, stacklevel=2)
+        return files.load_manifests(self.storage, [manifest_id])[0]
 
     def chunk_source(
         self, *, authorized: Sequence[str] = (), virtual_options: Mapping[str, str] | None = None

@@ -89,8 +89,7 @@ def our_contents(repository, snapshot_id, authorized):
         manifests = node.array.manifests
         for row in range(len(manifests)):
             manifest_id = manifests.manifest_id(row)
-            [size] = snapshot.manifest_files.sizes_of(manifests.ids[row : row + 1])
-            manifest = repository.manifest(manifest_id, size)
+            manifest = repository.manifest(manifest_id)
             refs = manifest.array(node.id).refs
             lo, hi = manifests.extents[row, :, 0], manifests.extents[row, :, 1]
             rows = refs.select_box(lo.tolist(), hi.tolist())

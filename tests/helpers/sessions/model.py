@@ -329,7 +329,7 @@ def stored_contents(repository, snapshot_id, authorized=()) -> dict[str, bytes]:
             manifest_id = manifests.manifest_id(row)
             [size] = snapshot.manifest_files.sizes_of(manifests.ids[row : row + 1])
             assert repository.storage.head(manifest_key(manifest_id)).size == size
-            refs = repository.manifest(manifest_id, size).array(node.id).refs
+            refs = repository.manifest(manifest_id).array(node.id).refs
             assert len(refs) > 0
             assert (refs.extents() == manifests.extents[row]).all()
             used[manifest_id.raw] = used.get(manifest_id.raw, 0) + len(refs)

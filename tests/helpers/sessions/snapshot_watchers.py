@@ -51,7 +51,7 @@ def read_chunks(repository):
     for path in ARRAYS:
         node = snapshot.node(path)
         for row in range(len(node.array.manifests)):
-            manifest = repository.manifest(node.array.manifests.manifest_id(row), None)
+            manifest = repository.manifest(node.array.manifests.manifest_id(row))
             refs = manifest.array(node.id).refs
             assert len(refs) == 2
             found |= set(source.fetch(refs, np.arange(2)))

@@ -101,7 +101,7 @@ def found_refs(
 ) -> Iterator[tuple[ManifestId, ChunkRefs, NDArray[np.int64]]]:
     """Yield the references of a part, manifest by manifest, opening few manifests at a time."""
     number, start, stop = part
-    lookup = ChunkLookup(storage, snapshot, snapshot.nodes[number])
+    lookup = ChunkLookup(storage, snapshot.nodes[number])
     [costs] = manifest_costs(snapshot, [number])
     for [(_, first, last)] in cut_manifests([0], [costs[start:stop]], _REFS_AT_ONCE):
         yield from lookup.of_manifests(start + first, start + last)

@@ -163,18 +163,14 @@ class ManifestAssembler:
         todo = [work for work in works if work.key not in self._written]
         sized = ((work, _cost(work, listed)) for work in todo)
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
-            loaded = self._load(batch, listed)
+            ids = list(dict.fromkeys(i for work in batch for i in work.manifest_ids()))
+            loaded = dict(zip(ids, load_manifests(self._storage, ids), strict=True))
             parts = [(work.node.id, self._rebuild(work, loaded)) for work in batch]
             stored = store_manifests(self._storage, self._format, parts)
             for work, receipts in zip(batch, stored, strict=True):
                 self._written[work.key] = tuple(receipts)
                 self.files_written += len(receipts)
                 self.bytes_written += sum(receipt.size_bytes for receipt in receipts)
-
-    def _load(self, batch: list[_Work], listed: ManifestFiles) -> dict[ManifestId, Manifest]:
-        ids = list(dict.fromkeys(i for work in batch for i in work.manifest_ids()))
-        sizes = listed.sizes_of(ManifestId.rows(ids)).tolist()
-        return dict(zip(ids, load_manifests(self._storage, ids, sizes), strict=True))
 
     def _rebuild(self, work: _Work, loaded: dict[ManifestId, Manifest]) -> Iterator[ChunkRefs]:
         """Yield the references of a group, one part for each cell of the splitting."""

@@ -47,24 +47,18 @@ class ListedManifests:
         uint8, shape (n, 12).
     extents
         uint32, shape (n, ndim, 2).
-    counts, sizes
-        int64, shape (n,): references in each file, and its bytes; 0 if unknown.
+    counts
+        int64, shape (n,): references in each file.
     """
 
     ids: NDArray[np.uint8]
     extents: NDArray[np.uint32]
     counts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
 
     @classmethod
     def of(cls, refs: ManifestRefs, files: ManifestFiles) -> ListedManifests:
         """Join the list of an array with the list of files of its snapshot."""
-        return cls(
-            ids=refs.ids,
-            extents=refs.extents,
-            counts=files.counts_of(refs.ids),
-            sizes=files.sizes_of(refs.ids),
-        )
+        return cls(ids=refs.ids, extents=refs.extents, counts=files.counts_of(refs.ids))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,10 +66,7 @@ class ListedManifests:
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ListedManifests:
         """Return some rows."""
         return ListedManifests(
-            ids=self.ids[rows],
-            extents=self.extents[rows],
-            counts=self.counts[rows],
-            sizes=self.sizes[rows],
+            ids=self.ids[rows], extents=self.extents[rows], counts=self.counts[rows]
         )
 
     def meeting(self, box: NDArray[np.int64]) -> ListedManifests:
@@ -104,9 +95,7 @@ def references_in(
     parts = [ChunkRefs.empty(len(box))]
     for batch in sized_batches(enumerate(wanted.counts.tolist()), _FILES_AT_ONCE, _REFS_AT_ONCE):
         ids = [ManifestId(wanted.ids[row].tobytes()) for row in batch]
-        for row, manifest in zip(
-            batch, load_manifests(storage, ids, wanted.sizes[batch].tolist()), strict=True
-        ):
+        for row, manifest in zip(batch, load_manifests(storage, ids), strict=True):
             refs = refs_of_array(manifest, node_id, path, len(box))
             if refs is None:
                 continue

@@ -28,7 +28,7 @@ from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import manifest_key
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.file import NodeSnapshot
 from icechunk_format.storage.protocol import Storage
 
 
@@ -92,12 +92,11 @@ class FoundChunks:
 class ChunkLookup:
     """Finds the chunks of one array that exist, and their references."""
 
-    def __init__(self, storage: Storage, snapshot: Snapshot, node: NodeSnapshot) -> None:
+    def __init__(self, storage: Storage, node: NodeSnapshot) -> None:
         assert node.array is not None, "chunks are looked up of arrays"
         self._storage = storage
         self._node = node
         self._manifests = node.array.manifests
-        self._manifest_files = snapshot.manifest_files
         self._extents = self._manifests.extents.astype(np.int64)
 
     def find(self, coords: NDArray[np.uint32]) -> FoundChunks:
@@ -181,9 +180,8 @@ class ChunkLookup:
 
     def _tables(self, wanted: NDArray[np.int64]) -> list[ChunkRefs | None]:
         """Load manifests; return this array's references in each, None if it has none."""
-        raw = self._manifests.ids[wanted]
-        sizes = self._manifest_files.sizes_of(raw).tolist()
-        manifests = load_manifests(self._storage, ManifestId.many(raw.tobytes()), sizes)
+        ids = ManifestId.many(self._manifests.ids[wanted].tobytes())
+        manifests = load_manifests(self._storage, ids)
         ndim = self._extents.shape[1]
         return [refs_of_array(m, self._node.id, self._node.path, ndim) for m in manifests]
 

@@ -194,19 +194,16 @@ def metadata_cache() -> ObjectCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of metadata file.
-
-    ``decode`` takes the bytes, the key, and the size recorded in a snapshot, if known.
-    """
+    """A kind of metadata file; ``decode`` takes the bytes and the key."""
 
     name: str
     key: Callable[[Any], str]
-    decode: Callable[[bytes, str, int | None], Loaded[Any]]
+    decode: Callable[[bytes, str], Loaded[Any]]
 
 
-def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -> list[Any]:
-    """Return files by kind, id and listed size; those that are not kept are fetched together."""
-    object_keys = [kind.key(file_id) for kind, file_id, _ in files]
+def _load(storage: Storage, files: Sequence[tuple[_Kind, object]]) -> list[Any]:
+    """Return files by kind and id; those that are not kept are fetched together."""
+    object_keys = [kind.key(file_id) for kind, file_id in files]
 
     def load(positions: list[int]) -> list[Loaded[Any]]:
         wanted = {object_keys[p]: files[p] for p in positions}
@@ -224,8 +221,8 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object, int | None]]) -
                 root_url=storage.root_url,
             ) from error
         loaded = []
-        for (object_key, (kind, file_id, size)), data in zip(wanted.items(), contents, strict=True):
-            item = kind.decode(data, object_key, size)
+        for (object_key, (kind, file_id)), data in zip(wanted.items(), contents, strict=True):
+            item = kind.decode(data, object_key)
             check_id(item.value.id, file_id, object_key, kind.name)
             loaded.append(item)
         return loaded
@@ -246,11 +243,11 @@ def check_id(found: object, wanted: object, key: str, file_type: str) -> None:
 
 def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     """Fetch and decode a snapshot file; NotFoundError if it does not exist."""
-    [snapshot] = _load(storage, [(_SNAPSHOT, snapshot_id, None)])
+    [snapshot] = _load(storage, [(_SNAPSHOT, snapshot_id)])
     return snapshot  # type: ignore[no-any-return]
 
 
-def _decode_snapshot(data: bytes, object_key: str, _: int | None) -> Loaded[Snapshot]:
+def _decode_snapshot(data: bytes, object_key: str) -> Loaded[Snapshot]:
     return _kept_snapshot(snapshot_file.decode(data, object_key=object_key))
 
 
@@ -278,15 +275,9 @@ def snapshot_objects(
     ]
 
 
-def load_manifests(
-    storage: Storage, manifest_ids: Sequence[ManifestId], size_hints: Sequence[int | None]
-) -> list[Manifest]:
-    """Fetch and decode several manifest files, in the order of ``manifest_ids``.
-
-    ``size_hints`` are the sizes in bytes that the snapshot lists, None or 0 if unknown, for
-    messages about damaged files.
-    """
-    return _load(storage, [(_MANIFEST, *one) for one in zip(manifest_ids, size_hints, strict=True)])
+def load_manifests(storage: Storage, manifest_ids: Sequence[ManifestId]) -> list[Manifest]:
+    """Fetch and decode several manifest files, in the order of ``manifest_ids``."""
+    return _load(storage, [(_MANIFEST, manifest_id) for manifest_id in manifest_ids])
 
 
 def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> TransactionLog:
@@ -299,11 +290,11 @@ def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> Transacti
     FormatError
         The file is damaged or belongs to another id.
     """
-    [log] = _load(storage, [(_LOG, snapshot_id, None)])
+    [log] = _load(storage, [(_LOG, snapshot_id)])
     return log  # type: ignore[no-any-return]
 
 
-def _decode_log(data: bytes, object_key: str, _: int | None) -> Loaded[TransactionLog]:
+def _decode_log(data: bytes, object_key: str) -> Loaded[TransactionLog]:
     log = transaction_log_file.decode(data, object_key=object_key)
     return Loaded(log, None if log.id == INITIAL_SNAPSHOT_ID else _transaction_log_cost(log))
 
@@ -315,25 +306,12 @@ def load_logs_and_tip(
 
     After a lost race, a writer needs both before it can retry.
     """
-    *logs, snapshot = _load(
-        storage, [*((_LOG, log_id, None) for log_id in log_ids), (_SNAPSHOT, tip, None)]
-    )
+    *logs, snapshot = _load(storage, [*((_LOG, log_id) for log_id in log_ids), (_SNAPSHOT, tip)])
     return logs, snapshot
 
 
-def _decode_manifest(data: bytes, object_key: str, listed_size: int | None) -> Loaded[Manifest]:
-    try:
-        manifest = manifest_file.decode(data, object_key=object_key)
-    except FormatError as error:
-        if not listed_size or listed_size == len(data):
-            raise
-        raise FormatError(
-            f"{error.facts['problem']} (the snapshot lists this file with {listed_size} bytes, "
-            f"but it has {len(data)}: it was cut off or replaced)",
-            object_key=object_key,
-            file_type=error.facts["file_type"],
-            field=error.facts["field"],
-        ) from error
+def _decode_manifest(data: bytes, object_key: str) -> Loaded[Manifest]:
+    manifest = manifest_file.decode(data, object_key=object_key)
     return Loaded(manifest, manifest.nbytes + _FILE_COST)
 
 

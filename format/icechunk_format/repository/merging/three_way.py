@@ -38,7 +38,7 @@ from icechunk_format.repository.merging.sides import array_merges
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
@@ -207,7 +207,7 @@ def _take_chunks(
     listed = ListedManifests.of(manifests, source.manifest_files)
     wanted = CoordinateOrder(coords)
     receipts, is_whole = [], np.zeros(len(listed), dtype=np.bool_)
-    for row, receipt in _whole_files(storage, listed, is_new, wanted, node):
+    for row, receipt in _whole_files(storage, listed, source.manifest_files, is_new, wanted, node):
         receipts.append(receipt)
         is_whole[row] = True
     changes.add_receipts(receipts)
@@ -233,6 +233,7 @@ def _take_chunks(
 def _whole_files(
     storage: Storage,
     listed: ListedManifests,
+    files: ManifestFiles,
     is_new: NDArray[np.bool_],
     wanted: CoordinateOrder,
     node: NodeSnapshot,
@@ -246,9 +247,9 @@ def _whole_files(
     for batch in sized_batches(counts, _FILES_AT_ONCE, MAX_REFS_PER_MANIFEST):
         some = rows[batch]
         ids = [ManifestId(listed.ids[row].tobytes()) for row in some]
-        sizes = listed.sizes[some].tolist()
+        sizes = files.sizes_of(listed.ids[some]).tolist()
         for row, manifest_id, size, manifest in zip(
-            some.tolist(), ids, sizes, load_manifests(storage, ids, sizes), strict=True
+            some.tolist(), ids, sizes, load_manifests(storage, ids), strict=True
         ):
             refs = refs_of_array(manifest, node.id, node.path, listed.extents.shape[1])
             if refs is None or not len(refs) or len(refs) != int(listed.counts[row]):

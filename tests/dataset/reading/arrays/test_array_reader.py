@@ -12,14 +12,14 @@ from icechunk_format.errors import FormatError
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
+from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode as encode_manifest
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.object_keys import manifest_key
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot
+from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.storage.location import Location, open_storage
 
 
@@ -135,14 +135,7 @@ def test_the_first_manifest_whose_extents_hold_a_chunk_decides():
         ),
     )
     node = NodeSnapshot(id=node_id, path=NodePath("/a"), user_data=b"{}", array=array)
-    snapshot = Snapshot(
-        id=new_id(SnapshotId),
-        flushed_at=0,
-        message="overlapping",
-        nodes=(node,),
-        manifest_files=ManifestFiles.empty(),
-    )
-    lookup = ChunkLookup(storage, snapshot, node)
+    lookup = ChunkLookup(storage, node)
     asked = np.array([[0, 1], [2, 2], [3, 3], [1, 1], [0, 0]], dtype=np.uint32)
     found = lookup.find(asked)
     # (0, 1) is in the first manifest's extents and not in it, so it is missing.

@@ -78,7 +78,7 @@ class SnapshotArrays:
     def reader_of(self, variable: Variable) -> ArrayReader:
         """Return the reader of an array, which may be absent from the snapshot."""
         return ArrayReader(
-            lookup=ChunkLookup(self._storage, self.snapshot, variable.node),
+            lookup=ChunkLookup(self._storage, variable.node),
             variable=variable,
             chunk_source=self._chunk_source,
             kept=self._kept,
@@ -86,7 +86,7 @@ class SnapshotArrays:
 
     def lookup(self, path: str) -> ChunkLookup:
         """Return the chunk lookup of an array; it does not need the codecs."""
-        return ChunkLookup(self._storage, self.snapshot, self.variable(path).node)
+        return ChunkLookup(self._storage, self.variable(path).node)
 
     def labels(self, column: Column, size: int, selection: DimSelection | None = None) -> pa.Array:
         """Return the values of a dimension column at the selected positions; None is all."""

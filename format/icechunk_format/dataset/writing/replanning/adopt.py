@@ -110,9 +110,9 @@ def disjoint_manifests(
         boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
         if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
             continue
-        ids, sizes = [r.manifest_id for r in receipts], [r.size_bytes for r in receipts]
+        manifests_of = load_manifests(storage, [receipt.manifest_id for receipt in receipts])
         parts = []
-        for manifest, receipt in zip(load_manifests(storage, ids, sizes), receipts, strict=True):
+        for manifest, receipt in zip(manifests_of, receipts, strict=True):
             entry = manifest.array(array.node_id)
             assert entry is not None, "a receipt names the manifest of its array"
             parts.append(receipt.pick(entry.refs))
@@ -311,7 +311,7 @@ class Adoption:
                 sized.append(((found, stays, targets), found.num_chunk_refs))
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             ids = [receipt.manifest_id for receipt, _, _ in batch]
-            loaded = load_manifests(self._storage, ids, [r.size_bytes for r, _, _ in batch])
+            loaded = load_manifests(self._storage, ids)
             for manifest, (receipt, stays, targets) in zip(loaded, batch, strict=True):
                 entry = manifest.array(old.node_id)
                 assert entry is not None, "a receipt names the manifest of its array"
