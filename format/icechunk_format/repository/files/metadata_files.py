@@ -192,13 +192,14 @@ def metadata_cache() -> ObjectCache:
     return _PROCESS_CACHE.get()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of metadata file; ``decode`` takes the bytes and the key."""
+    """A kind of metadata file; ``cost`` returns the bytes of one in memory, or None."""
 
     name: str
     key: Callable[[Any], str]
-    decode: Callable[[bytes, str], Loaded[Any]]
+    decode: Callable[..., Any]
+    cost: Callable[[Any], int | None]
 
 
 def _load(storage: Storage, files: Sequence[tuple[_Kind, object]]) -> list[Any]:
@@ -222,9 +223,9 @@ def _load(storage: Storage, files: Sequence[tuple[_Kind, object]]) -> list[Any]:
             ) from error
         loaded = []
         for (object_key, (kind, file_id)), data in zip(wanted.items(), contents, strict=True):
-            item = kind.decode(data, object_key)
-            check_id(item.value.id, file_id, object_key, kind.name)
-            loaded.append(item)
+            found = kind.decode(data, object_key=object_key)
+            check_id(found.id, file_id, object_key, kind.name)
+            loaded.append(Loaded(found, kind.cost(found)))
         return loaded
 
     return metadata_cache().get_many([(storage.cache_scope, key) for key in object_keys], load)
@@ -247,20 +248,11 @@ def load_snapshot(storage: Storage, snapshot_id: SnapshotId) -> Snapshot:
     return snapshot  # type: ignore[no-any-return]
 
 
-def _decode_snapshot(data: bytes, object_key: str) -> Loaded[Snapshot]:
-    return _kept_snapshot(snapshot_file.decode(data, object_key=object_key))
-
-
-def _kept_snapshot(snapshot: Snapshot) -> Loaded[Snapshot]:
-    changes = snapshot.spec_version == SPEC_V1 or snapshot.id == INITIAL_SNAPSHOT_ID
-    return Loaded(snapshot, None if changes else _snapshot_cost(snapshot))
-
-
 def remember_snapshot(storage: Storage, snapshot: Snapshot) -> None:
     """Cache a snapshot that was just stored, so that the next load need not decode it."""
     # Version 2 does not store the parent, so a snapshot read from its file has none.
-    kept = _kept_snapshot(replace(snapshot, parent_id=None))
-    metadata_cache().keep((storage.cache_scope, snapshot_key(snapshot.id)), kept)
+    as_read = Loaded(replace(snapshot, parent_id=None), _snapshot_cost(snapshot))
+    metadata_cache().keep((storage.cache_scope, snapshot_key(snapshot.id)), as_read)
 
 
 def snapshot_objects(
@@ -294,11 +286,6 @@ def load_transaction_log(storage: Storage, snapshot_id: SnapshotId) -> Transacti
     return log  # type: ignore[no-any-return]
 
 
-def _decode_log(data: bytes, object_key: str) -> Loaded[TransactionLog]:
-    log = transaction_log_file.decode(data, object_key=object_key)
-    return Loaded(log, None if log.id == INITIAL_SNAPSHOT_ID else _transaction_log_cost(log))
-
-
 def load_logs_and_tip(
     storage: Storage, log_ids: Sequence[SnapshotId], tip: SnapshotId
 ) -> tuple[list[TransactionLog], Snapshot]:
@@ -310,23 +297,26 @@ def load_logs_and_tip(
     return logs, snapshot
 
 
-def _decode_manifest(data: bytes, object_key: str) -> Loaded[Manifest]:
-    manifest = manifest_file.decode(data, object_key=object_key)
-    return Loaded(manifest, manifest.nbytes + _FILE_COST)
-
-
-def _snapshot_cost(snapshot: Snapshot) -> int:
+def _snapshot_cost(snapshot: Snapshot) -> int | None:
+    if snapshot.spec_version == SPEC_V1 or snapshot.id == INITIAL_SNAPSHOT_ID:
+        return None
     files = snapshot.manifest_files
     listed = files.ids.nbytes + files.size_bytes.nbytes + files.num_chunk_refs.nbytes
     return _FILE_COST + snapshot.nodes.columns.nbytes + listed
 
 
-def _transaction_log_cost(log: TransactionLog) -> int:
+def _log_cost(log: TransactionLog) -> int | None:
+    if log.id == INITIAL_SNAPSHOT_ID:
+        return None
     ids = sum(len(getattr(log, name)) for name in NODE_LISTS) + len(log.updated_chunks)
     coords = sum(chunks.nbytes for chunks in log.updated_chunks.values())
     return _FILE_COST + ids * _NODE_ID_COST + coords + len(log.moved_nodes) * _NODE_COST
 
 
-_SNAPSHOT: Final = _Kind(name="snapshot", key=snapshot_key, decode=_decode_snapshot)
-_MANIFEST: Final = _Kind(name="manifest", key=manifest_key, decode=_decode_manifest)
-_LOG: Final = _Kind(name="transaction log", key=transaction_log_key, decode=_decode_log)
+def _manifest_cost(manifest: Manifest) -> int:
+    return _FILE_COST + manifest.nbytes
+
+
+_SNAPSHOT: Final = _Kind("snapshot", snapshot_key, snapshot_file.decode, _snapshot_cost)
+_MANIFEST: Final = _Kind("manifest", manifest_key, manifest_file.decode, _manifest_cost)
+_LOG: Final = _Kind("transaction log", transaction_log_key, transaction_log_file.decode, _log_cost)
