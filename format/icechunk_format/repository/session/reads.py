@@ -51,8 +51,8 @@ def current_refs(
     if changes.clip is not None:
         refs = refs.take(inside_box(refs.coords, box_of_grid(changes.clip)))
     near = [r for r in changes.receipts if boxes_meet(r.coords.bounds(), box)]
-    manifests = load_manifests(storage, [receipt.manifest_id for receipt in near])
-    for receipt, manifest in zip(near, manifests, strict=True):
+    loaded = load_manifests(storage, [receipt.manifest_id for receipt in near])
+    for receipt, manifest in zip(near, loaded, strict=True):
         entry = manifest.array(node.id)
         if entry is not None:
             part = entry.refs.take(entry.refs.select_box(lo, hi))
