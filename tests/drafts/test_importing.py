@@ -113,7 +113,7 @@ def test_nothing_is_imported_over_anything(source, target):
         import_draft(source, target)
     storage.delete_many(["notes.txt"])
     import_draft(source, target)
-    with raises(AlreadyExistsError, match="a repository at", kind="repository"):
+    with raises(AlreadyExistsError, kind="repository", location=...):
         import_draft(source, target)
     with raises(NotFoundError, match="not a draft", kind="repository"):
         open_draft(target)

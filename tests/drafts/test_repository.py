@@ -93,7 +93,7 @@ def test_versions_nodes_and_references_are_read(place, storage, tmp_path, write)
     assert chunks.kind.tolist() == [KIND_NATIVE, KIND_NATIVE, KIND_INLINE, KIND_VIRTUAL]
     expected = [data for _, _, data in history.of("first").nodes["/g/t2m"].chunks()]
     assert draft.read_chunks(chunks, [2, 0, 1]) == [expected[2], expected[0], expected[1]]
-    with raises(NotFoundError, match="virtual", kind="chunk"):
+    with raises(NotFoundError, kind="chunk"):
         draft.read_chunks(chunks, [3])
     with pytest.raises(NotFoundError):
         draft.nodes("0" * 26)
@@ -192,7 +192,7 @@ def test_a_broken_state_file_is_named(place, storage, problem):
     storage.put(
         "state.json", content if isinstance(content, bytes) else json.dumps(content).encode()
     )
-    with pytest.raises(FormatError, match=r"state\.json"):
+    with raises(FormatError, object_key="state.json"):
         open_draft(place)
 
 
@@ -284,8 +284,10 @@ def test_a_broken_node_is_named(place, storage, tmp_path, problem):
     record["nodes"] = {path: {"id": 1, "path": "/a", "node_data": "Group"} | changes}
     storage.put(key, json.dumps(record).encode())
     draft = open_draft(place)
-    with pytest.raises(error, match="a"):
+    with pytest.raises(error) as caught:
         draft.nodes(draft.tags()["v1"])
+    facts = caught.value.facts
+    assert path in (facts["field"] if error is FormatError else facts["node_path"])
 
 
 UNSPEAKABLE = {
@@ -304,7 +306,7 @@ def test_what_json_cannot_say_is_an_error_of_the_draft(place, storage, tmp_path,
     record["nodes"][path] |= changes
     is_text = problem == "half a character"
     storage.put(key, json.dumps(record).encode() if is_text else pack(record))
-    with pytest.raises(FormatError, match=key):
+    with raises(FormatError, object_key=key):
         import_draft(place, str(tmp_path / "target"))
 
 
@@ -331,7 +333,7 @@ def test_a_broken_reference_is_named(place, storage, tmp_path, problem):
     storage.put(key, json.dumps({"chunks": CHUNK_PROBLEMS[problem]}).encode())
     draft = open_draft(place)
     node = next(n for n in draft.nodes(draft.tags()["v1"]) if n.path == "/g/t2m")
-    with pytest.raises(FormatError, match=key):
+    with raises(FormatError, object_key=key):
         draft.chunk_refs(node)
 
 
@@ -349,7 +351,7 @@ def test_a_broken_row_is_named(place, storage, tmp_path, problem):
     storage.put("i/i-first", parquet([row | TABLE_PROBLEMS[problem]], MANIFEST))
     draft = open_draft(place)
     node = next(n for n in draft.nodes("first") if n.path == "/g/t2m")
-    with pytest.raises(FormatError, match="i/i-first"):
+    with raises(FormatError, object_key="i/i-first"):
         draft.chunk_refs(node)
 
 

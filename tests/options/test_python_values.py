@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.parse import parse_read_options
@@ -68,7 +69,7 @@ def test_values_of_a_selection_stay_as_they_are(option):
     texts = option_texts({"path": "p", option: given})
     assert texts[option] is given
     assert getattr(parse_read_options(texts), option) is given
-    with pytest.raises(InvalidInputError, match=f"'{option}' is empty"):
+    with raises(InvalidInputError, option=option, value=""):
         parse_read_options({"path": "p", option: {}})
 
 

@@ -220,6 +220,7 @@ def parse_group_metadata(user_data: bytes, *, node_path: str) -> GroupMetadata:
             f"group {node_path!r} has the unknown member {shortened(unknown[0])}, which a reader "
             f"must understand",
             node_path=node_path,
+            member=unknown[0],
         )
     return GroupMetadata(
         node_path=node_path, attributes=_parse_attributes(document, node_path), raw=document

@@ -358,7 +358,9 @@ class Dataset:
             ("readAheadBytes", read_ahead_bytes),
         ):
             if number is not None and number < 1:
-                raise InvalidInputError(f"{name}={number} must be at least 1", found=number)
+                raise InvalidInputError(
+                    f"{name}={number} must be at least 1", option=name, found=number
+                )
         choose("missingChunks", missing_chunks, ("fill", "skip"))
         chosen = self.choose(table, **selecting) if selection is None else selection
         projected = table if columns is None else table.select(columns)

@@ -44,7 +44,7 @@ def parse_text(name: str, text: str) -> str:
     """Parse a string that must not be empty."""
     value = text.strip()
     if not value:
-        raise refused(name, "is empty: give a value or leave the option out")
+        raise refused(name, "is empty: give a value or leave the option out", value="")
     return value
 
 

@@ -146,10 +146,10 @@ def test_grib_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         (grib(values, points=3), (1, 3)),
         (grib(b"panic", points=2), (1, 2)),
     ):
-        with pytest.raises(FormatError, match="gribberish"):
+        with raises(FormatError, codec="gribberish"):
             made.decode(bad, shape)
     coordinate = chain([named("gribberish", var="latitude")], "float64")
-    with pytest.raises(FormatError, match="points"):
+    with pytest.raises(FormatError, match="the message has 2147483648 points"):
         coordinate.decode(grib(b"", points=2**31), (2,))
     with pytest.raises(KeyboardInterrupt):
         made.decode(grib(b"stop", points=2), (1, 2))
@@ -202,7 +202,7 @@ def test_what_other_libraries_give_is_checked(monkeypatch: pytest.MonkeyPatch) -
         assert decoded.dtype == np.dtype("i4")
         assert decoded.tolist() == [1, 2]
     monkeypatch.setitem(registry.codec_registry, "zfpy", Objects)
-    with pytest.raises(FormatError, match="object"):
+    with raises(FormatError, codec="numcodecs.zfpy"):
         chain(["numcodecs.zfpy"]).decode(b"", (2,))
     with raises(FormatError, match="does not store", field="codecs[0]"):
         chain(["numcodecs.zfpy"], "string")
@@ -210,7 +210,7 @@ def test_what_other_libraries_give_is_checked(monkeypatch: pytest.MonkeyPatch) -
     with raises(InvalidInputError, node_path="/a", codec="wide-arrays"):
         chain(["wide-arrays", LITTLE]).encode(array)
     monkeypatch.setitem(registry.codec_registry, "objects", Objects)
-    with pytest.raises(FormatError, match="object"):
+    with raises(FormatError, match="returns 2 elements of type object", codec="objects"):
         chain(["objects", LITTLE]).decode(array.tobytes(), (2,))
 
 

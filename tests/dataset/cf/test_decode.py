@@ -158,7 +158,7 @@ def test_integer_microseconds_are_exact(number: int) -> None:
     try:
         expected = [dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=number)]
     except OverflowError:
-        with raises(UnsupportedError, match="out of range", variable="v"):
+        with raises(UnsupportedError, variable="v", value=number):
             decode(np.array([number]), **attributes)
         return
     assert decode(np.array([number]), **attributes).to_pylist() == expected
@@ -210,7 +210,7 @@ def test_dates_before_the_reform_keep_their_label() -> None:
     assert [str(value.date()) for value in result.to_pylist()] == [
         "1582-10-15", "1582-10-16", "1582-10-04",
     ]  # fmt: skip
-    with raises(UnsupportedError, match="Julian 29 February", variable="v"):
+    with raises(UnsupportedError, variable="v", calendar="standard"):
         decode(np.array([0]), units="days since 1500-02-29")
     with raises(InvalidInputError, match="skips 1582-10-05", variable="v", attribute="units"):
         decode(np.array([0]), units="days since 1582-10-05")

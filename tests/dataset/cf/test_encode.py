@@ -130,15 +130,10 @@ def test_times_of_other_calendars_come_back_as_text(calendar):
     attributes = {"units": "microseconds since 1999-01-01", "calendar": calendar}
     found = there_and_back(pa.array(texts), "int64", attributes)
     assert found.to_pylist() == texts
-    with raises(
-        InvalidInputError, match="which its array cannot hold", variable="v", value="2001-02-31"
-    ):
+    with raises(InvalidInputError, variable="v", value="2001-02-31", calendar=calendar):
         there_and_back(pa.array(["2001-02-31"]), "int64", attributes)
-    with raises(
-        InvalidInputError, match="not a time of the", variable="v", value="yesterday"
-    ) as raised:
+    with raises(InvalidInputError, variable="v", value="yesterday", allowed=...):
         there_and_back(pa.array(["yesterday"]), "int64", attributes)
-    assert raised.value.facts == {"variable": "v", "value": "yesterday"}
 
 
 def test_dates_that_the_standard_calendar_skips_are_refused():

@@ -119,15 +119,16 @@ def test_versions_of_changes_that_cannot_be_compared(weather):
         NotFoundError, match=r"no branch or tag 'v2' in memory.*v1, main", kind="version", name="v2"
     ):
         resolve_change(repository, newer="v2")
-    with raises(NotFoundError, match="there is no snapshot", kind="snapshot"):
-        resolve_change(repository, newer=str(SnapshotId(bytes(range(12)))))
+    unknown = str(SnapshotId(bytes(range(12))))
+    with raises(NotFoundError, kind="snapshot", name=unknown):
+        resolve_change(repository, newer=unknown)
     root = rows_of(repository, "history", snapshot_id=first)[-1]["snapshot_id"]
     with pytest.raises(InvalidInputError, match="first of its history"):
         resolve_change(repository, newer=root)
     repository.create_branch("v1", second)
-    with raises(InvalidInputError, match="a branch and a tag", name="v1"):
+    with raises(InvalidInputError, name="v1"):
         resolve_change(repository, older="v1")
-    with pytest.raises(InvalidInputError, match="not an ancestor"):
+    with raises(InvalidInputError, older=...):
         rows_of(repository, "changes", older_id=second, snapshot_id=first)
 
 
@@ -145,7 +146,7 @@ def test_a_group_that_is_not_there(weather):
         rows_of(repository, "chunks", snapshot_id=second, group="/see")
     assert raised.value.facts["name"] == "/see"
     assert raised.value.facts["existing"][0] == "/sea"
-    with raises(InvalidInputError, match="takes no group", table="snapshots"):
+    with raises(InvalidInputError, table="snapshots"):
         rows_of(repository, "snapshots", group="/sea")
     with raises(InvalidInputError, table="changes"):
         rows_of(repository, "changes")

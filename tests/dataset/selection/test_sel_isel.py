@@ -137,7 +137,7 @@ def test_what_cannot_be_read(text: str, message: str) -> None:
 
 
 def test_limits_of_methods_and_types() -> None:
-    with raises(InvalidInputError, match="the only method is 'nearest'", option="sel.method"):
+    with raises(InvalidInputError, option="sel.method", found="pad"):
         sel("latitude=3", "pad")
     with raises(InvalidInputError, option="sel.method", dimension="station"):
         sel("station=x", "nearest")

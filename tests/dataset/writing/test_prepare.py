@@ -165,9 +165,7 @@ def test_rows_that_changed_since_the_plan_are_refused(place):
         [pa.array([None], pa.int64()), [1.0]],
         schema=part.input_schema,
     )
-    with raises(
-        InvalidInputError, match="did not exist when the write was planned", dims=("time", "x")
-    ):
+    with raises(InvalidInputError, dims=("time", "x")):
         write_batches(part, [batch])
 
 
@@ -240,7 +238,7 @@ def test_described_arrays_that_differ_in_case_alone_are_refused(place, name, tim
     encoding = {name: {"shape": [1, 2], "dtype": "float64", **said}}
     rows = pa.table({"array": [name], "chunk": [[0, 0]], "data": [bytes(16)]})
     for mode in ("append", "overwrite"):
-        with pytest.raises(InvalidInputError, match="in case alone"):
+        with raises(InvalidInputError, column=..., existing=...):
             write_table(place, rows, WriteOptions(mode=mode, layout="chunks", encoding=encoding))
 
 

@@ -58,7 +58,7 @@ def test_an_axis_may_descend(place):
 def test_the_order_of_an_axis_that_is_there_is_kept(place):
     write_table(place, grid([0], [1, 2]), DIMS)
     options = WriteOptions(mode="append", dims=("time", "x"), order={"x": "descending"})
-    with raises(InvalidInputError, match="are ascending; an append keeps their order", dim="x"):
+    with raises(InvalidInputError, dim="x", found="ascending"):
         write_table(place, grid([0], [3]), options)
     options = WriteOptions(mode="append", order={"time": "descending"})
     write_table(place, grid([2, 1], [1]), options)
@@ -66,7 +66,7 @@ def test_the_order_of_an_axis_that_is_there_is_kept(place):
 
 
 def test_orders_are_checked(place):
-    with raises(InvalidInputError, match="did you mean 'x'", option="order", name="xx"):
+    with raises(InvalidInputError, option="order", name="xx"):
         write_table(
             place, grid([0], [1]), WriteOptions(dims=("time", "x"), order={"xx": "ascending"})
         )

@@ -255,7 +255,7 @@ def test_places_that_cannot_take_a_copy_are_refused():
     assert list(keys_of(foreign)) == ["data/important.csv"]
     with raises(UnsupportedError, match="upgrade it first", spec_version=1):
         copy(source.location, repository_of(1, spec_version=1).location)
-    with pytest.raises(InvalidInputError, match="both"):
+    with raises(InvalidInputError, target=...):
         copy(source.location, source.location)
     with pytest.raises(InvalidInputError):
         copy(source.location, new_location(), branch="main", tag="v1")
@@ -336,6 +336,6 @@ def test_a_copy_onto_snapshots_that_were_removed_meanwhile_is_a_conflict():
 
 def test_a_missing_chunk_names_itself():
     rows = rows_of([(bytes([7]) * 12, 4)])
-    with raises(NotFoundError, match=f"{ChunkId(bytes([7]) * 12)}.*verify", kind="object"):
+    with raises(NotFoundError, kind="object", key=f"chunks/{ChunkId(bytes([7]) * 12)}"):
         copy_chunks(CopyContext(source=new_location(), target=new_location()), rows)
     assert issubclass(NotFoundError, IcechunkError)

@@ -197,7 +197,7 @@ def test_cutoffs_may_be_ages_and_text(age):
     assert not built.repository.expire_snapshots(age).released_snapshots
     assert expire_snapshots(place, now, dry_run=True).released_snapshots
     for wrong in ("30", "yesterday", timedelta(days=-1), 30):
-        with raises(InvalidInputError, match="neither an age, such as 30d", argument="older_than"):
+        with raises(InvalidInputError, argument="older_than", found=wrong):
             collect_garbage(place, wrong)
         with raises(InvalidInputError, argument="trim_overwritten_older_than"):
             collect_garbage(place, age, trim_overwritten_older_than=wrong)

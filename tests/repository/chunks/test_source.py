@@ -100,7 +100,7 @@ def test_a_range_is_a_slice_of_the_payload(source, mixed_refs, data):
 def test_a_range_outside_of_the_payload_is_refused(source, mixed_refs, row, wrong):
     if row == 3 and wrong in ((0, 12), (12, 12), (-12, TO_END)):
         wrong = tuple(bound + 1 if bound == 12 else bound - 1 for bound in wrong)
-    with raises(FormatError, match="has only", field="range"):
+    with raises(FormatError, field="range"):
         source.fetch(mixed_refs, np.array([row]), np.array([wrong]))
 
 
@@ -111,15 +111,16 @@ def test_ranges_need_one_pair_per_row(source, mixed_refs):
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 12), (5, 7), (100, 1), (2**40, 1)])
 def test_a_reference_beyond_its_object_is_an_error_of_the_format(source, offset, length):
-    with raises(FormatError, match="shorter than its reference records", field="length") as caught:
+    with raises(
+        FormatError, match="shorter than its reference records", object_key=chunk_key(chunk_id(1))
+    ):
         source.fetch(native([[0]], [1], [length], [offset]), np.array([0]))
-    assert caught.value.facts["object_key"] == chunk_key(chunk_id(1))
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 2**63), (2**64 - 1, 1), (2**63 - 1, 2**40)])
 def test_an_absurd_reference_is_refused_before_any_request(source, offset, length):
     refs = native([[0]], [1], np.array([length], dtype=np.uint64), np.array([offset], np.uint64))
-    with raises(FormatError, match="at most", field="length"):
+    with raises(FormatError, field="length", offset=offset, length=length):
         source.fetch(refs, np.array([0]))
 
 
@@ -131,7 +132,7 @@ def test_a_missing_chunk_object_is_named(source):
 
 def test_nothing_is_fetched_when_one_chunk_of_many_is_not_authorized(source, mixed_refs):
     refs = ChunkRefs.concat([mixed_refs, virtual_refs([[5]], ["memory://other/x"], [0], [1])])
-    with pytest.raises(UnauthorizedVirtualChunkError, match="memory://other/x"):
+    with raises(UnauthorizedVirtualChunkError, url_prefix=...):
         source.fetch(refs, np.arange(6))
 
 

@@ -241,7 +241,7 @@ def test_tigris_is_an_endpoint_that_its_scheme_names():
 
 def test_an_endpoint_that_is_no_url_is_refused():
     containers = [container("s3://bucket/", endpoint_url="//evil")]
-    with raises(UnauthorizedVirtualChunkError, match="endpoint", endpoint_url="//evil"):
+    with raises(UnauthorizedVirtualChunkError, endpoint_url="//evil"):
         resolved("s3://bucket/x", ["s3://bucket"], containers)
 
 

@@ -68,7 +68,7 @@ def test_the_graph_has_every_version_that_a_name_reaches(repository):
 
 def test_a_branch_is_reset_only_from_where_it_was_expected(repository):
     first, second, third = (commit(repository, n) for n in range(3))
-    with raises(ConflictError, match="nothing was changed", branch="main"):
+    with raises(ConflictError, branch="main", found=...):
         repository.reset_branch("main", first, second)
     assert repository.resolve() == third
     repository.reset_branch("main", first, third)
@@ -117,7 +117,7 @@ def test_flags_and_status_are_honoured(newest):
     ):
         newest.set_feature_flag(flag, False)
         assert newest.feature_flags() == {int(flag): False}
-        with pytest.raises(ReadOnlyError, match=f"flag {int(flag)}"):
+        with raises(ReadOnlyError, flag=int(flag)):
             action()
         newest.set_feature_flag(flag, None)
         action()
@@ -144,7 +144,7 @@ def test_differences_hold_between_any_two_versions_of_a_line(repository):
         changes = repository.diff(versions[low], versions[high])
         expected = set().union(*written[low + 1 : high + 1])
         assert set(changes.updated_chunks["/a"][:, 0].tolist()) == expected
-    with pytest.raises(InvalidInputError, match="not an ancestor"):
+    with raises(InvalidInputError, newer=...):
         repository.diff(versions[3], versions[1])
 
 

@@ -92,15 +92,14 @@ def test_a_missing_ref_is_answered_with_those_that_exist(repository, selection, 
 
 
 def test_an_unknown_snapshot_is_answered_with_known_ones(repository):
-    with raises(NotFoundError, match=f"{snapshot_id(3)}", kind="snapshot") as caught:
+    with raises(NotFoundError, match=f"{snapshot_id(3)}", name=str(snapshot_id(99))):
         repository.snapshot(snapshot_id(99))
-    assert caught.value.facts["kind"] == "snapshot"
     with pytest.raises(NotFoundError):
         repository.snapshot_info(snapshot_id(99))
 
 
 def test_a_tag_in_place_of_an_id_is_answered_with_the_option(repository):
-    with raises(InvalidInputError, match="options tag and branch", option="snapshot", found="v1"):
+    with raises(InvalidInputError, option="snapshot", found="v1"):
         repository.resolve(snapshot="v1")
 
 
@@ -240,5 +239,5 @@ def test_ages_and_times(text, meant):
 
 
 def test_minutes_are_not_months():
-    with raises(InvalidInputError, match="45min", argument="older_than"):
+    with raises(InvalidInputError, argument="older_than", found="3m"):
         parse_cutoff("3m", argument="older_than")

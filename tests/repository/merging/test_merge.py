@@ -320,7 +320,7 @@ def test_a_fast_forward_that_is_refused_points_to_merge():
     repository = begun()
     commit_to(repository, "dev", chunk("/a", 1, b"dev"))
     commit_to(repository, "main", chunk("/b", 1, b"main"))
-    with raises(ConflictError, match="merge", branch="main"):
+    with raises(ConflictError, branch="main", tip=...):
         repository.fast_forward("main", "dev")
 
 

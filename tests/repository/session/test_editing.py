@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers.builder import add_array, new_repository
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 
@@ -82,7 +83,7 @@ def test_a_session_takes_attributes_as_a_mapping():
     assert not session.set_attributes("/g", {"valid": True})
     with pytest.raises(InvalidInputError, match="JSON"):
         session.create_group("/h", {"at": object()})
-    with pytest.raises(NotFoundError, match="/h"):
+    with raises(NotFoundError, name="/h"):
         session.set_attributes("/h", {"a": 1})
     session.commit("Describe it")
     assert document(repository, "/g")["attributes"] == {"title": None, "valid": True}

@@ -168,7 +168,7 @@ def test_moves_can_be_switched_off(repository_v2):
     grid_session(repository_v2, (4,)).commit("first")
     repository_v2.set_feature_flag(3, False)
     session = repository_v2.writable_session()
-    with raises(ReadOnlyError, match="feature flag 3", flag=3):
+    with raises(ReadOnlyError, flag=3):
         session.move("/a", "/b")
     repository_v2.set_feature_flag(3, None)
     session.move("/a", "/b")

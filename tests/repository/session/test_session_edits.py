@@ -20,7 +20,7 @@ def test_changes_that_cancel_out_leave_nothing(repository):
     session.set_chunk("/g/b", [0], b"gone")
     session.delete("/g/b")
     assert not session.has_changes
-    with raises(InvalidInputError, match="nothing to commit", branch="main"):
+    with raises(InvalidInputError, branch="main"):
         session.commit("nothing")
     result = session.commit("nothing", allow_empty=True)
     assert repository.transaction_log(result.snapshot_id).is_empty
@@ -149,7 +149,7 @@ def test_moves_that_cannot_be(repository_v2, source, target, error):
 
 def test_one_session_moves_or_edits(repository_v2):
     session = grid_session(repository_v2, (2,))
-    with pytest.raises(InvalidInputError, match="commit the changes first"):
+    with raises(InvalidInputError, match="commit the changes first", moved=False):
         session.move("/a", "/b")
     session.commit("first")
     session = repository_v2.writable_session()
@@ -160,6 +160,6 @@ def test_one_session_moves_or_edits(repository_v2):
         lambda: session.update_metadata("/b", b""),
         lambda: session.delete("/b"),
     ):
-        with pytest.raises(InvalidInputError, match="commit the moves first"):
+        with raises(InvalidInputError, moved=True):
             act()
     assert [node.path for node in session.nodes()] == ["/", "/b"]

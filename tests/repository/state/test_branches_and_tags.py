@@ -31,9 +31,9 @@ def test_branches_come_move_and_go(repository):
     base = repository.resolve()
     root = list(repository.ancestry())[-1].id
     repository.create_branch("dev", str(base))
-    with raises(AlreadyExistsError, match="'dev' exists already", kind="branch", name="dev"):
+    with raises(AlreadyExistsError, kind="branch", name="dev"):
         repository.create_branch("dev", base)
-    with raises(ConflictError, match="is at snapshot", branch="dev"):
+    with raises(ConflictError, branch="dev"):
         repository.reset_branch("dev", root, from_=root)
     assert repository.branches()["dev"] == base
     repository.reset_branch("dev", root, from_=base)
@@ -74,12 +74,12 @@ def test_an_audit_branch_is_published_by_moving_main_forward(repository):
 def test_tags_come_and_their_names_never_come_back(repository):
     base = repository.resolve()
     repository.create_tag("v1", base)
-    with raises(AlreadyExistsError, match="'v1' exists already", kind="tag", name="v1"):
+    with raises(AlreadyExistsError, kind="tag", name="v1", deleted=False):
         repository.create_tag("v1", base)
     repository.delete_tag("v1")
     assert repository.tags() == {}
     assert repository.deleted_tags() == ("v1",)
-    with raises(AlreadyExistsError, match="cannot be used again", kind="tag", name="v1"):
+    with raises(AlreadyExistsError, kind="tag", name="v1", deleted=True):
         repository.create_tag("v1", base)
     with pytest.raises(NotFoundError):
         repository.delete_tag("v1")
@@ -91,7 +91,7 @@ def test_names_of_refs(repository):
         repository.create_branch("a/b ü", base)
         repository.create_tag("a/b ü", base)
         assert "a/b ü" in repository.branches()
-        with raises(InvalidInputError, match="cannot be the name", kind="branch", name=""):
+        with raises(InvalidInputError, kind="branch", name=""):
             repository.create_branch("", base)
         return
     for name in ("", "a/b"):
@@ -145,7 +145,7 @@ def test_settings_belong_to_spec_version_2(repository):
     assert repository.metadata == {"a": [1, {"b": None}]}
     repository.set_feature_flag(4, False)
     assert repository.feature_flags() == {4: False}
-    with raises(ReadOnlyError, match="creating tags is switched off", flag=4):
+    with raises(ReadOnlyError, flag=4):
         repository.create_tag("t", repository.resolve())
     repository.set_status(Availability.READ_ONLY, "audit")
     assert repository.status.reason == "audit"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.horizontal.axes import horizontal_grid
@@ -130,5 +131,5 @@ def test_a_grid_without_a_mapping_is_wgs84_or_refused(real):
     variable = orca.variables["votemper"]
     grid = horizontal_grid(variable, orca.variables)
     assert grid_crs(variable, orca.variables, grid).to_epsg() == 4326
-    with pytest.raises(InvalidInputError, match="EPSG:nowhere"):
+    with raises(InvalidInputError, option="crs", found="EPSG:nowhere"):
         given_crs("EPSG:nowhere")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.builder import reference_repository
+from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -473,5 +474,5 @@ def test_errors_name_lines_of_the_user_and_keys_of_encoding(source, tmp_path):
 
     with pytest.raises(InvalidInputError, match=r"named 'nothing'.* in \S*outer > .* in \S*inner"):
         mapped(source, outer, tmp_path / "to")
-    with pytest.raises(InvalidInputError, match="encoding='dtyp' is not known; choose dtype"):
+    with raises(InvalidInputError, option="encoding", found="dtyp"):
         mapped(source, outer, tmp_path / "to", encoding={"t2m": {"dtyp": "i2"}})

@@ -345,12 +345,12 @@ def test_missing_chunks_are_left_out_where_asked(grid):
 def test_another_repository_or_branch_is_refused(grid, tmp_path):
     grid.mirror()
     grid.repository.create_branch("dev", grid.first)
-    with raises(InvalidInputError, match="branch main, not of dev", remembered="main", given="dev"):
+    with raises(InvalidInputError, remembered="main", given="dev"):
         grid.mirror(branch="dev")
     (tmp_path / "other").mkdir()
     other = Grid(tmp_path / "other")
     other.target = grid.target
-    with pytest.raises(InvalidInputError, match="is a copy of repository"):
+    with raises(InvalidInputError, remembered=grid.place, given=other.place):
         other.mirror()
 
 
@@ -394,7 +394,7 @@ def test_a_branch_that_was_reset_is_refused_with_the_way_out(grid):
     grid.append(2)
     grid.mirror()
     grid.repository.reset_branch("main", grid.first)
-    with pytest.raises(ConflictError, match=r"was reset.*full=True"):
+    with raises(ConflictError, mirrored=...):
         grid.mirror()
     assert freshness(DeltaTarget.of(grid.target)).snapshots_behind is None
     grid.mirror(full=True)
@@ -447,7 +447,7 @@ def test_freshness_and_versions(grid):
     assert find_files(target, tag="v2").version == 1
     assert find_files(target, snapshot=grid.first).version == 0
     assert find_files(target, as_of=datetime.now(UTC)).version == 1
-    with raises(NotFoundError, match="no snapshot from 2001", kind="snapshot", name="None"):
+    with raises(NotFoundError, kind="snapshot", existing=...):
         find_files(target, as_of=datetime(2001, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidInputError, match="exclude one another"):
         find_files(target, tag="v2", snapshot=tip)

@@ -181,11 +181,7 @@ def test_edges_over_more_than_half_a_turn_are_asked_about():
     jumping = shapely.Polygon([(165, -20), (-155, -20), (-155, 10), (165, 10)])
     around = shapely.Polygon([(0, 70), (120, 70), (-120, 70)])
     dataset = world(0.0)
-    with raises(
-        InvalidInputError,
-        match="zone zone='Fiji' has an edge over more than 180",
-        zone="zone='Fiji'",
-    ):
+    with raises(InvalidInputError, zone="zone='Fiji'"):
         zonal(dataset, [jumping], names=["Fiji"])
     split, pole, crossing = zonal(dataset, [jumping, around, CROSSING], antimeridian="split")
     cap = zonal(dataset, [shapely.box(-180, 70, 180, 90)])[0]

@@ -330,6 +330,5 @@ def _chunk_error(error: Exception, codec: str, what: str) -> FormatError:
         problem, field = error.facts["problem"], error.facts["field"]
         return FormatError(problem, object_key=what, file_type="chunk", field=field)
     problem = str(error) or type(error).__name__
-    return FormatError(
-        f"codec {codec!r} cannot decode it: {problem}", object_key=what, file_type="chunk"
-    )
+    problem = f"codec {codec!r} cannot decode it: {problem}"
+    return FormatError(problem, object_key=what, file_type="chunk", codec=codec)

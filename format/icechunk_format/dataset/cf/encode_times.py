@@ -83,6 +83,7 @@ def _day(calendar: str, year: int, month: int, day: int, *, text: str, name: str
             f"column {name!r} has the date {text!r}, which its array cannot hold: {error}",
             variable=name,
             value=text,
+            calendar=calendar,
         ) from error
 
 
@@ -98,6 +99,7 @@ def _microseconds_of_strings(column: pa.Array, time: TimeScale, name: str) -> ND
                 "write YYYY-MM-DDThh:mm:ss",
                 variable=name,
                 value=text,
+                allowed="YYYY-MM-DDThh:mm:ss",
             )
         clock = time_of_day(*match.groups()[3:])
         if clock is None:

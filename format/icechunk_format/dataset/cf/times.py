@@ -165,6 +165,7 @@ class TimeScale:
                     f"_FillValue attribute. Read variable {name!r} with decodeCf=false to get the "
                     f"stored numbers",
                     variable=name,
+                    value=number.item(),
                 )
 
     def _bounds(self) -> tuple[Fraction, Fraction]:
@@ -222,6 +223,7 @@ class TimeScale:
                 "timestamp holds one of its dates there: a Julian 29 February, or a date before "
                 f"the year 1. Read variable {name!r} with decodeCf=false to get the stored numbers",
                 variable=name,
+                calendar=self.calendar,
             )
         microseconds = microseconds.copy()
         microseconds[old] = result

@@ -77,7 +77,9 @@ def resolve_sel(
     """
     if method not in (None, "nearest"):
         raise InvalidInputError(
-            f"sel.method={method!r} is unknown; the only method is 'nearest'", option="sel.method"
+            f"sel.method={method!r} is unknown; the only method is 'nearest'",
+            option="sel.method",
+            found=method,
         )
     return {
         name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method))

@@ -147,10 +147,15 @@ def _block_sizes(block: Mapping[str, int], dims: Sequence[str]) -> tuple[int | N
     for name, size in block.items():
         if name not in dims:
             raise InvalidInputError(
-                f"block={name}={size}: {unknown('dimension', name, dims)}", dims=tuple(dims)
+                f"block={name}={size}: {unknown('dimension', name, dims)}",
+                option="block",
+                name=name,
+                dims=tuple(dims),
             )
         if size < 1:
-            raise InvalidInputError(f"block={name}={size} must be at least 1", dim=name)
+            raise InvalidInputError(
+                f"block={name}={size} must be at least 1", option="block", dim=name, found=size
+            )
     return tuple(block.get(dim) for dim in dims)
 
 

@@ -111,6 +111,7 @@ def choose_dimensions(
             f"group {label} is empty: it holds no array; read another group (option group) "
             "or another snapshot (options branch, tag, snapshot)",
             group=label,
+            arrays=(),
         )
     if not sets:
         raise InvalidInputError(
@@ -153,6 +154,7 @@ def _no_single_set(sets: Sequence[DimensionSet], label: str, *, named: bool) -> 
         + "\nOne table has one set of dimensions; choose one with the option variables: "
         + "; ".join(f"variables={_listed(s.variables)} for ({', '.join(s.dims)})" for s in sets),
         group=label,
+        named=named,
         sets=tuple((s.dims, s.sizes, s.variables) for s in sets),
     )
 

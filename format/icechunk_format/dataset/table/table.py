@@ -145,11 +145,15 @@ class Table:
         """Keep some columns, in the order and the spelling of ``names``."""
         if not names:
             raise InvalidInputError(
-                f"no column is selected; the table has {', '.join(self.names)}", existing=self.names
+                f"no column is selected; the table has {', '.join(self.names)}",
+                columns=(),
+                existing=self.names,
             )
         if len({name.casefold() for name in names}) < len(names):
             raise InvalidInputError(
-                f"a column is selected twice: {', '.join(names)}", columns=tuple(names)
+                f"a column is selected twice: {', '.join(names)}",
+                columns=tuple(names),
+                existing=self.names,
             )
         return replace(self, columns=tuple(replace(self.column(name), name=name) for name in names))
 

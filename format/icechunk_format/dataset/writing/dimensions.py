@@ -189,6 +189,7 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
             f"order={dim}={wish} does not match the existing labels of {dim!r}, which are "
             f"{has}; an append keeps their order: leave it out, or write with mode=overwrite",
             dim=dim,
+            found=has,
         )
     return wish
 

@@ -59,6 +59,7 @@ def check_receipts(path: str, receipts: Sequence[ManifestReceipt], grid: NDArray
                 f"manifest {receipt.manifest_id} has extents {receipt.extents}, which do not "
                 f"match its chunks or the dimensions of array {path!r}",
                 name=path,
+                extents=receipt.extents,
             )
         if (extents[:, 1] > grid[:, 1]).any():
             raise outside(path, tuple((extents[:, 1] - 1).tolist()), grid)
@@ -68,4 +69,6 @@ def check_receipts(path: str, receipts: Sequence[ManifestReceipt], grid: NDArray
                 f"{receipt.num_chunk_refs} references for {receipt.coords.count} chunks; one "
                 "for each and at least one is needed",
                 name=path,
+                found=receipt.num_chunk_refs,
+                expected=receipt.coords.count,
             )

@@ -219,7 +219,8 @@ class WorkingTree:
         if self.changes.has_edits:
             raise InvalidInputError(
                 "this session has changed nodes or chunks, and one commit either moves nodes or "
-                "changes them; commit the changes first"
+                "changes them; commit the changes first",
+                moved=False,
             )
         node = self.existing(source)
         checked = parse_node_path(target)
@@ -281,7 +282,8 @@ class WorkingTree:
         if self.changes.moved:
             raise InvalidInputError(
                 "this session has moved nodes, and one commit either moves nodes or changes them; "
-                "commit the moves first"
+                "commit the moves first",
+                moved=True,
             )
 
 

@@ -238,6 +238,8 @@ def _payload_lengths(refs: ChunkRefs, rows: NDArray[np.int64]) -> NDArray[np.int
             f"{MAX_READ_LENGTH} bytes",
             file_type="manifest",
             field="length",
+            offset=int(offsets[first]),
+            length=int(lengths[first]),
         )
     return lengths.astype(np.int64)
 

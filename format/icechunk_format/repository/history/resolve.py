@@ -189,6 +189,7 @@ def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -
         f"{argument} {given!r} is neither an age, such as 30d, 12h, 45min or 4w, nor a time,"
         " such as 2026-01-31 or 2026-01-31T12:00:00Z",
         argument=argument,
+        found=given,
     )
 
 

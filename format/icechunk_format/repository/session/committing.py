@@ -214,7 +214,8 @@ class CommittingSession:
         if (self.changes.moved and edited) or (self.changes.has_edits and log.moved_nodes):
             raise InvalidInputError(
                 "a commit that moves nodes cannot be amended with other changes, nor the other way "
-                "round; commit instead"
+                "round; commit instead",
+                moved=bool(self.changes.moved),
             )
         stored = self._store(message, metadata, replaced=replaced, before=log)
         moved = self._tip.amend(self.snapshot_id, stored.info)

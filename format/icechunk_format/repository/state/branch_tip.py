@@ -139,7 +139,9 @@ class RepoBranchTip:
         if found.parent_id is None:
             raise InvalidInputError(
                 f"snapshot {snapshot_id} is the first one of {self._storage.root_url}, which "
-                "cannot be amended; commit instead"
+                "cannot be amended; commit instead",
+                snapshot=str(snapshot_id),
+                parent=None,
             )
         return found
 

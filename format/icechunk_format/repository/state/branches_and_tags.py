@@ -184,7 +184,7 @@ class RefFilesChanges:
         """Create a tag at an existing snapshot."""
         key = ref_key(self._storage, "tag", name)
         if name in self._history.deleted_tags():
-            raise taken("tag", name, TAG_DELETED)
+            raise taken("tag", name, TAG_DELETED, deleted=True)
         data = v1_refs.encode_ref_json(snapshot_id)
         existed = self._history.tag_target(name) is not None
         if existed or not create_once(self._storage, key, data):

@@ -52,6 +52,7 @@ def history_left(
         branch=branch,
         expected=str(expected),
         found=str(tip),
+        is_ancestor=False,
     )
 
 

@@ -226,7 +226,7 @@ def create_tag(info: RepoInfo, name: str, snapshot_id: SnapshotId) -> Transition
             "tag", name, f"exists already, at snapshot {info.tags[name]}, and tags never move"
         )
     if name in info.deleted_tags:
-        raise taken("tag", name, TAG_DELETED)
+        raise taken("tag", name, TAG_DELETED, deleted=True)
     info.check_listed(snapshot_id)
     return Transition(
         info=replace(info, tags={**info.tags, name: snapshot_id}),
@@ -323,11 +323,14 @@ def _check_name(name: str, kind: str) -> None:
         )
 
 
-def taken(kind: str, name: str, why: str) -> AlreadyExistsError:
+def taken(kind: str, name: str, why: str, *, deleted: bool = False) -> AlreadyExistsError:
     """Return the error for a branch or tag that cannot be created under a name."""
     advice = "reset it to move it, or " if kind == "branch" else ""
     return AlreadyExistsError(
-        f"{kind} {name!r} {why}; {advice}choose another name", kind=kind, name=name
+        f"{kind} {name!r} {why}; {advice}choose another name",
+        kind=kind,
+        name=name,
+        deleted=deleted,
     )
 
 

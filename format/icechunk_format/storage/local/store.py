@@ -323,6 +323,7 @@ class LocalStorage(Storage):
                 f"object {key!r} below {self._root} is behind a symbolic link that leads out of "
                 "the root; set storage.follow_symlinks=true if you trust it",
                 key=key,
+                option="storage.follow_symlinks",
             )
 
     # Listing; last, because inside the class the name hides the type.

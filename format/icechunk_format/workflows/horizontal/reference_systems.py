@@ -99,6 +99,7 @@ def given_crs(crs: Any) -> Any:
             f"crs={crs!r} is not a coordinate reference system: use one such as 'EPSG:4326',"
             " or its WKT",
             option="crs",
+            found=crs,
         ) from error
 
 

@@ -139,7 +139,7 @@ def test_names_that_differ_in_case_only_have_to_be_exact() -> None:
     assert planned.residual is not None
     assert planned.residual.columns == ("A", "b c")
     columns = {"ab": pa.int32(), "AB": pa.int32()}
-    with raises(InvalidInputError, match="may be any of ab, AB", option="where", column="aB"):
+    with raises(InvalidInputError, column="aB", existing=("ab", "AB")):
         plan_where("aB > 1", columns, [])
 
 

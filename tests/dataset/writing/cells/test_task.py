@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, DIMS, dataset_at, grid, rows_of, values
+from helpers.raised import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -131,7 +132,7 @@ def test_dimensions_without_labels_take_indices(place):
         place, pa.table({"i": [4], "v": pa.array([4.5], pa.float32())}), WriteOptions(mode="append")
     )
     np.testing.assert_array_equal(values(place, "v")[[2, 4]], [2.5, 4.5])
-    with pytest.raises(InvalidInputError, match="indices from 0; found -1"):
+    with raises(InvalidInputError, dim="i", found=-1):
         write_table(
             place,
             pa.table({"i": [-1], "v": pa.array([4.5], pa.float32())}),

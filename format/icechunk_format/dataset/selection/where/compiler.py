@@ -129,6 +129,7 @@ class Compiler:
                 f"where: column {name!r} may be any of {', '.join(names)}; write it in their case",
                 option="where",
                 column=name,
+                existing=tuple(names),
             )
         return column(names[0], self._columns[names[0]])
 

@@ -121,6 +121,7 @@ def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
                 "s3://bucket/file.nc or file:///data/file.nc",
                 variable=target.name,
                 location=shown(text),
+                allowed="an absolute URL",
             ) from None
     parts = pc.extract_regex(locations, _SCHEME)
     scheme = pc.ascii_lower(parts.field("scheme"))
@@ -145,6 +146,7 @@ def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource)
         "the option virtual.authorize, so that the write adds a container for it",
         variable=target.name,
         location=shown(text),
+        containers=tuple(known),
     )
 
 

@@ -242,6 +242,7 @@ class _LayoutTask:
                 f"the array: {error.facts['problem']}; decoded values need decoded=true",
                 variable=target.name,
                 chunk=tuple(place),
+                problem=error.facts["problem"],
             ) from error
         return found
 

@@ -156,6 +156,7 @@ def check_layout_columns(schema: pa.Schema, layout: str) -> None:
                 f"layout={layout} has no column {column.name!r}; its columns are "
                 f"{', '.join(name for name, _ in fields)}",
                 column=column.name,
+                allowed=tuple(name for name, _ in fields),
             )
         wanted = types[column.name]
         if str(column.type).replace("large_", "") != str(wanted) and not (
@@ -170,4 +171,5 @@ def check_layout_columns(schema: pa.Schema, layout: str) -> None:
             raise InvalidInputError(
                 f"layout={layout} needs the columns {', '.join(needed)}; {name!r} is missing",
                 column=name,
+                needed=tuple(needed),
             )

@@ -74,6 +74,7 @@ def given_indices(values: pa.Array, *, dim: str, old_size: int) -> IndexedLabels
             f"the dimension {dim!r} has no labels, so its values are indices from 0; found "
             f"{int(indices.min())}",
             dim=dim,
+            found=int(indices.min()),
         )
     size = max(old_size, int(indices.max()) + 1 if len(indices) else 0)
     return IndexedLabels(indices=indices, size=size, old_size=old_size, new_labels=None)
