@@ -10,6 +10,7 @@ import obstore
 import pytest
 from helpers.archives import files as made
 from helpers.archives.running import concatenated, statuses
+from helpers.raised import raises
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
@@ -51,7 +52,7 @@ def test_an_archive_on_s3_becomes_one_dataset(s3_server, shared_bucket, tmp_path
         )
         return virtualize_files(archive, in_process, cores=4)
 
-    with pytest.raises(InvalidInputError, match=f"1 of {COUNT + 1} files cannot be part"):
+    with raises(InvalidInputError, refused=1):
         virtualize()
     done = virtualize(on_mismatch="skip")
     assert (done.files_added, done.places) == (COUNT, (f"s3://{shared_bucket}/",))

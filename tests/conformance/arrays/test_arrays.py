@@ -25,6 +25,7 @@ from helpers.grids.zarr_arrays import (
     words,
     write_all,
 )
+from helpers.raised import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zarr.codecs import numcodecs as zn
@@ -335,5 +336,5 @@ def test_damaged_chunks_of_zarr_are_refused() -> None:
     array[:] = np.arange(50)
     objects = stored(store)
     objects["x/c/0"] = objects["x/c/0"][:-7]
-    with pytest.raises(FormatError, match="x/c/0"):
+    with raises(FormatError, object_key="x/c/0"):
         read_all(objects)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, grid
+from helpers.raised import raises
 from helpers.spark.streams import CHANGES, ROWS, Query, append, grown, repository_at
 from pyspark.sql.types import DoubleType, StructField, StructType
 
@@ -40,7 +41,7 @@ def test_offsets_are_json_that_people_can_read():
     tip = str(repository_at(place).resolve())
     # The first snapshot of a repository is empty, and counts.
     assert json.loads(query.committed) == {"snapshot": tip, "position": 3}
-    with pytest.raises(InvalidInputError, match="separate checkpointLocation"):
+    with raises(InvalidInputError, offset={"files": 12}):
         query.reader.latestOffset({"files": 12})
 
 

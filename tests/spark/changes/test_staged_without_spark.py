@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from helpers.builder import new_place
 from helpers.grids.written_cells import grid, rows_of
+from helpers.raised import raises
 from helpers.spark.streams import ROWS, repository_at
 from pyspark import TaskContext
 
@@ -164,7 +165,7 @@ def test_a_new_stream_beside_several_groups_is_refused(monkeypatch):
     with pytest.raises(InvalidInputError, match="choose one with the option group"):
         Sink(place, monkeypatch).write(0, grid([1], [0, 1]))
     Sink(place, monkeypatch, group="/one").write(0, grid([1], [0, 1]))
-    with pytest.raises(InvalidInputError, match="choose one with the option group"):
+    with raises(InvalidInputError, groups=("/one", "/two")):
         Sink(place, monkeypatch, query="query-2").write(0, grid([1], [0, 1]))
     assert "txnGroup" not in next(iter(repository_at(place).ancestry())).metadata
 

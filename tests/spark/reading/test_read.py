@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.builder import reference_repository
+from helpers.raised import raises
 from helpers.spark.repositories import SHAPE, T2M, add_array, commit
 from helpers.spark.session import by_source, without_base
 from pyspark.sql import functions as F
@@ -77,7 +78,7 @@ def test_mistakes_are_errors_of_ours_and_come_at_once(spark, weather, mistake):
 
 
 def test_a_place_without_a_repository(spark, tmp_path):
-    with pytest.raises(NotFoundError, match="nowhere"):
+    with raises(NotFoundError, kind="repository", location=str(tmp_path / "nowhere")):
         icechunk_spark.read(spark, tmp_path / "nowhere")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.archives import files as made
 from helpers.archives.running import concatenated
+from helpers.raised import raises
 from helpers.spark.connect_client import answer_over_connect
 
 import icechunk_spark
@@ -21,7 +22,7 @@ def test_files_become_rows_and_broken_ones_a_report(spark, tmp_path):
     files = made.archive(tmp_path / "files", made.packed, count=4)
     Path(files[3]).write_bytes(b"")
     path = str(tmp_path / "repository")
-    with pytest.raises(InvalidInputError, match="1 of 4 files") as caught:
+    with raises(InvalidInputError, refused=1) as caught:
         icechunk_spark.virtualize(spark, files, path, concat_dim="time")
     report = caught.value.facts["report"]
     assert [row.file[-4:] for row in report.where("status = 'refused'").collect()] == ["3.nc"]
