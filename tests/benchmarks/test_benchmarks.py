@@ -1,7 +1,7 @@
 """Every benchmark runs, sees the same values as its peers, and reports what it promises.
 
-Sizes here say nothing about speed. Nothing is asserted about seconds. Most comparisons run at night,
-since each starts Spark and its peers.
+Sizes here say nothing about speed. Nothing is asserted about seconds. Most comparisons run at
+night, since each starts Spark and its peers.
 """
 
 from __future__ import annotations
