@@ -25,7 +25,7 @@ from pyspark.daemon import manager
 # pyarrow and NumPy import the last two with their first array.
 _FOR_WORKERS: Final = (
     "pyspark.worker",
-    "icechunk_spark.reading.mapped_tasks",
+    "icechunk_spark.reading.reader",
     "icechunk_spark.reading.reader",
     "icechunk_format.dataset.reading.run",
     "icechunk_format.dataset.metadata_tables.read",

@@ -220,7 +220,7 @@ def import_all() -> None:
     import pyspark.worker  # noqa: F401
 
     from icechunk_format.workflows.rechunking import run  # noqa: F401
-    from icechunk_spark.reading import mapped_tasks  # noqa: F401
+    from icechunk_spark.reading import reader  # noqa: F401
 
 
 def plan_of_866_gb() -> Row:

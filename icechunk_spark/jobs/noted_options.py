@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.options.python_values import option_texts
+from icechunk_format.options.keywords import option_texts
 
 _FORMAT: Final = "icechunk"
 

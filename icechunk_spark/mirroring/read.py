@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from icechunk_format.options.keywords import option_texts
 from icechunk_format.options.parse import collect_options
-from icechunk_format.options.python_values import option_texts
 from icechunk_spark.jobs.partitions import cores_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,11 @@ Rules of this file
 1. The plan is made with the reader, not in `partitions()`: Spark pickles the reader for the
    executors *before* it calls `partitions()`.
 2. If the caller passes a pinned snapshot, no branch or tag is resolved.
-3. Only the driver imports this module, because it imports the planner.
+3. A metadata table about the whole repository is not pinned; its task reads the repository in its
+   current state.
+4. Reads of arrays import this module, so the planner of metadata tables is imported inside
+   functions.
+5. Only the driver imports this module, because it imports the planner.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import (
@@ -30,16 +34,18 @@ from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.names import shortened
 from icechunk_format.options.location import location_of
+from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
 from icechunk_format.options.read import ReadRequest
-from icechunk_spark.reading.mapped_tasks import IcechunkTasks
-from icechunk_spark.reading.metadata_tables import MetadataRead
-from icechunk_spark.reading.reader import IcechunkReader
-from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema
+from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
+from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema, spark_type
 
 # Estimated cells of a block in the layout `summary`, where a block is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
 _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
 _MOST_SHOWN: Final = 8
+# Estimated rows of a task that opens manifests, and of any other table.
+_ROWS_OF_A_TASK: Final = 1_000_000
+_ROWS_OF_A_SMALL_TABLE: Final = 10_000
 # Maximum length of an option in the name of a read, which plans repeat several times.
 _MOST_CHARACTERS: Final = 120
 
@@ -49,12 +55,15 @@ class OpenedTable:
     """A group of one snapshot as a table, as specified by options."""
 
     options: ReadRequest
-    snapshot: str
-    """The id of the snapshot, as a string."""
     dataset: Dataset
     table: Table
     time_zone: str | None = None
     """The session's time zone; None if only Spark's tasks can determine it."""
+
+    @property
+    def snapshot(self) -> str:
+        """The id of the snapshot, as a string."""
+        return str(self.dataset.snapshot_id)
 
     @property
     def schema(self) -> StructType:
@@ -124,6 +133,53 @@ class OpenedTable:
         return IcechunkReader(feed, target, run_changes), feed.rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRead:
+    """A metadata table at the pinned snapshots, with the methods of `OpenedTable`."""
+
+    options: ReadRequest
+    snapshot: str
+    """The result of `resolve_read`."""
+    table: MetadataTable
+
+    @property
+    def schema(self) -> StructType:
+        """All columns of the table."""
+        return StructType(
+            [
+                StructField(
+                    column.name, spark_type(column.arrow_type), metadata={"comment": column.about}
+                )
+                for column in self.table.columns
+            ]
+        )
+
+    @property
+    def base(self) -> None:
+        """None, since rows of metadata tables are not written."""
+
+    def warn_of_left_out(self) -> None:
+        """Do nothing: a metadata table contains all of its columns."""
+
+    def reader(self, schema: StructType, *, since: str | None = None) -> IcechunkReader:
+        """Return the reader of the columns of `schema`."""
+        from icechunk_format.dataset.metadata_tables.read import (
+            requested_inspection,
+            run_inspection,
+        )
+
+        names = column_names(schema, self.table.columns)
+        plan = requested_inspection(self.options, self.snapshot, names)
+        return IcechunkReader(plan, arrow_target(schema), run_inspection)
+
+    def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
+        """Return the reader of a whole read, and the approximate number of bytes of its rows."""
+        reader, rows = self.reader(schema), _ROWS_OF_A_SMALL_TABLE
+        if self.table.cut == "between manifests":
+            rows = len(reader.partitions()) * (self.options.rows_per_partition or _ROWS_OF_A_TASK)
+        return reader, rows * row_bytes(schema)
+
+
 def resolve_read(options: ReadRequest) -> str:
     """Resolve the options to a snapshot, or to the two snapshots of a metadata table.
 
@@ -145,20 +201,15 @@ def open_read(
     """Open the arrays or metadata table of the options, at the snapshot `pinned` if it is set."""
     if options.table is None:
         return open_table(options, snapshot=pinned, time_zone=time_zone)
-    return MetadataRead.of(options, pinned)
-
-
-def open_group(options: ReadRequest, *, snapshot: str | None) -> tuple[str, Dataset]:
-    """Return the id of the snapshot that the options resolve to, and its group."""
-    dataset = requested_dataset(options, snapshot)
-    return str(dataset.snapshot_id), dataset
+    pinned = resolve_read(options) if pinned is None else pinned
+    return MetadataRead(options=options, snapshot=pinned, table=METADATA_TABLES[options.table])
 
 
 def open_table(
     options: ReadRequest, *, snapshot: str | None, time_zone: str | None = None
 ) -> OpenedTable:
     """Open the group that the options name, at the pinned `snapshot` if it is set."""
-    opened, dataset = open_group(options, snapshot=snapshot)
+    dataset = requested_dataset(options, snapshot)
     table = requested_table(options, dataset)
     if options.change_columns:
         from icechunk_format.workflows.changes.request import with_change_columns
@@ -167,9 +218,7 @@ def open_table(
     if time_zone is None and options.timestamp_type == "ntz":
         # The zone then affects only times that a clock change skips.
         time_zone = "UTC"
-    return OpenedTable(
-        options=options, snapshot=opened, dataset=dataset, table=table, time_zone=time_zone
-    )
+    return OpenedTable(options=options, dataset=dataset, table=table, time_zone=time_zone)
 
 
 def shown_variables(variables: Sequence[Variable]) -> str:

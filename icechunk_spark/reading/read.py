@@ -26,9 +26,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import parse_arguments, with_option_help
+from icechunk_format.options.keywords import (
+    Names,
+    Selection,
+    Sizes,
+    option_texts,
+    parse_arguments,
+    with_option_help,
+)
 from icechunk_format.options.parse import parse_read_options
-from icechunk_format.options.python_values import Names, Selection, Sizes, option_texts
 from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.noted_options import NotedOptions
@@ -36,7 +42,7 @@ from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
-    from icechunk_spark.reading.mapped_tasks import IcechunkTasks
+    from icechunk_spark.reading.reader import IcechunkTasks
 
 # An empty value that Spark estimates at 1008 bytes. A row of a number and this value counts as 512
 # bytes, since Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).

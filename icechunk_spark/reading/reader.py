@@ -9,14 +9,21 @@ Rules of this file
 3. `IcechunkReader` has no `pushFilters`: Spark (up to 4.3) keeps one read plan per ``load()``,
    which the filters of the last query overwrite, so a DataFrame that is used twice returns wrong
    rows.
-4. Executors import this module, so it imports nothing that only a driver needs.
+4. `IcechunkTasks` contains all tasks of a plan, pickled and compressed in blocks: thirty thousand
+   tasks take less than a megabyte, and a task decompresses one block. Pickled tasks are used within
+   one job and never stored; they contain only numbers and names of a repository.
+5. The function holds credentials, and Spark writes functions of more than a megabyte to disk. So
+   the function must stay small: large numbers of tasks are broadcast separately.
+6. Executors import this module, so it imports nothing that only a driver needs.
 """
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -27,13 +34,16 @@ from icechunk_spark.reading.metrics import counting
 from icechunk_spark.schema import fit_batch
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator
+    from pyspark import Accumulator, Broadcast
 
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
     from icechunk_format.workflows.changes import ChangePlan
 
 Batches = Iterator[pa.RecordBatch]
+
+# Tasks that are compressed together.
+_BLOCK: Final = 64
 
 
 class IcechunkReader(DataSourceReader):
@@ -88,3 +98,55 @@ def fit_batches(batches: Batches, target: pa.Schema) -> Batches:
     with errors_on_one_line(), closing(cast("Generator[pa.RecordBatch, None, None]", batches)):
         for batch in batches:
             yield fit_batch(batch, target)
+
+
+class IcechunkTasks:
+    """A function for ``mapInArrow`` from task numbers to rows.
+
+    ``explain`` shows `name`. The class defines no `repr`, since the reader may hold credentials.
+    """
+
+    def __init__(self, reader: IcechunkReader, name: str = "icechunk") -> None:
+        self.__name__ = name
+        tasks = [partition.value for partition in reader.partitions()]
+        self._reader = reader
+        self._count = len(tasks)
+        self._counts: Accumulator[Any] | None = None
+        self._sent: Broadcast[list[bytes]] | None = None
+        self._blocks = [
+            zlib.compress(pickle.dumps(tasks[first : first + _BLOCK]))
+            for first in range(0, len(tasks), _BLOCK)
+        ]
+
+    @property
+    def packed_bytes(self) -> int:
+        """Number of bytes of all compressed tasks."""
+        return sum(map(len, self._blocks))
+
+    def broadcast(self, send: Callable[[list[bytes]], Broadcast[list[bytes]]]) -> None:
+        """Send the compressed tasks separately, by ``SparkContext.broadcast``."""
+        self._sent = send(self._blocks)
+        self._blocks = []
+
+    def count_in(self, accumulator: Accumulator[Any]) -> None:
+        """Let tasks add their counts to an accumulator."""
+        self._counts = accumulator
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        return self._count
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Run the tasks whose numbers are in the first column, one after another."""
+        yield from counting(self.__name__, self._counts, self._rows(batches))
+
+    def _rows(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._reader.batches(self._task(number))
+
+    def _task(self, number: int) -> InputPartition:
+        block, position = divmod(number, _BLOCK)
+        blocks = self._blocks if self._sent is None else self._sent.value
+        tasks = pickle.loads(zlib.decompress(blocks[block]))
+        return InputPartition(tasks[position])

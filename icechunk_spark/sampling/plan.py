@@ -25,16 +25,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DateType, LongType, StructField, StructType, TimestampType
 
 from icechunk_format.dataset import Dataset
+from icechunk_format.dataset.requested import requested_dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import parse_arguments
-from icechunk_format.options.python_values import Names
+from icechunk_format.options.keywords import Names, parse_arguments
 from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.partitions import cores_of
 from icechunk_spark.jobs.session_options import active_session, with_session_options
-from icechunk_spark.reading.plan import open_group, shown_variables
+from icechunk_spark.reading.plan import shown_variables
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
 
@@ -91,7 +91,7 @@ def sampled_points(
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)
     with errors_on_one_line():
-        _, dataset = open_group(read, snapshot=None)
+        dataset = requested_dataset(read)
         plan = plan_sample(
             dataset,
             SampleRequest(

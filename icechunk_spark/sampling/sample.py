@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from icechunk_format.options.python_values import Names
+from icechunk_format.options.keywords import Names
 
 Method = Literal["exact", "nearest", "linear", "pad"]
 

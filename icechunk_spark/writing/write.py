@@ -17,8 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import given_options, with_option_help
-from icechunk_format.options.python_values import Names, Sizes, option_texts
+from icechunk_format.options.keywords import (
+    Names,
+    Sizes,
+    given_options,
+    option_texts,
+    with_option_help,
+)
 from icechunk_format.options.write_request import parse_mode, parse_write_options
 from icechunk_spark.jobs.noted_options import NotedWrite, catalog_refused
 from icechunk_spark.jobs.session_options import with_session_options

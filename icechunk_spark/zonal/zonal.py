@@ -27,8 +27,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
-from icechunk_format.options.keywords import parse_arguments
-from icechunk_format.options.python_values import Names
+from icechunk_format.options.keywords import Names, parse_arguments
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
@@ -171,12 +170,11 @@ def zonal(
 
 
 def _planned(options: ReadRequest, request: Any, time_zone: str) -> ZonalContext:
+    from icechunk_format.dataset.requested import requested_dataset
     from icechunk_format.workflows.zonal import plan_zonal
-    from icechunk_spark.reading.plan import open_group
 
-    _, dataset = open_group(options, snapshot=None)
     return plan_zonal(
-        dataset,
+        requested_dataset(options),
         request,
         variables=options.variables,
         decode_cf=options.decode_cf,

@@ -27,7 +27,7 @@ def load(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[..., D
     """Load a path, with a schema or options: by `icechunk_spark.read` or by the data source.
 
     A test that takes both has the mark ``by_both`` of its module. That both give the same rows and
-    schema is asserted for each option in ``reading/test_mapped_tasks.py``.
+    schema is asserted for each option in ``reading/test_reader.py``.
     """
 
     def load_by_source(path: str, *, schema: str | None = None, **options: object) -> DataFrame:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.cf.arrow_values import TimestampType
-from icechunk_format.dataset.reading.arrays.opened import (
+from icechunk_format.dataset.reading.opened import (
     WHOLE_LABELS,
     SnapshotArrays,
     SnapshotSource,
@@ -26,17 +26,14 @@ from icechunk_format.dataset.reading.arrays.opened import (
 from icechunk_format.dataset.reading.plan import PlanRequest, plan_scan
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.condition import Selection
-from icechunk_format.dataset.selection.where.split import Selecting, select
-from icechunk_format.dataset.table.builder import TableBuilder
-from icechunk_format.dataset.table.columns import ColumnFactory
+from icechunk_format.dataset.selection.select import Selecting, Selection, select
+from icechunk_format.dataset.table.columns import ColumnFactory, TableBuilder
 from icechunk_format.dataset.table.dimension_sets import (
     data_variables,
+    find_group,
     named_variables,
 )
-from icechunk_format.dataset.table.group_choice import find_group
-from icechunk_format.dataset.table.layouts import LAYOUTS, Layout
-from icechunk_format.dataset.table.table import Column, Table, described_order
+from icechunk_format.dataset.table.table import LAYOUTS, Column, Layout, Table, described_order
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import IcechunkError, InvalidInputError

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from icechunk_format.dataset.dataset import Dataset, MissingChunks, open_dataset
 from icechunk_format.dataset.reading.scan import ScanPlan
-from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.selection.select import Selecting
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest

@@ -1,4 +1,4 @@
-"""Derives the keywords of ``icechunk_spark.read`` and ``icechunk_spark.write`` from the options.
+"""Turns the keywords of Python functions into options: names, help, and values as strings.
 
 Rules of this file
 ------------------
@@ -6,19 +6,124 @@ Rules of this file
    ``sel.method``, ``from_`` for ``from``. A test compares the signatures with `OPTIONS`.
 2. `help()` shows the help of the option with its keyword.
 3. Other spellings, and families such as ``storage.*``, are passed as ``**options``.
+4. Python values are written as in a call of `option()`; a value without such a form raises an error
+   instead of being passed as its ``repr``.
+5. Dictionaries of ``sel`` and ``isel`` are not converted, since the selection uses their values.
+6. Values of NumPy, pandas and xarray are recognized by an abstract number type, by the name of
+   their type or by their methods, so that this package need not import those libraries.
 """
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.declare import Call, Option, fold_name
 from icechunk_format.options.parse import OPTIONS, parse_read_options
-from icechunk_format.options.python_values import option_texts
 from icechunk_format.options.read import ReadRequest
+
+# Types of option values, for annotations.
+Names = str | Sequence[str]
+Sizes = str | Mapping[str, int]
+Selection = str | Mapping[str, Any]
+
+# Options whose dictionaries are passed unchanged to the selection.
+_SELECTING: Final = ("sel", "isel")
+
+
+def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert options from Python values to strings for `option()`; None is omitted.
+
+    Numbers and booleans are written as in Spark, timestamps as ISO 8601, mappings as JSON, and
+    lists, ranges and arrays as a JSON list. Mappings of ``sel`` and ``isel``, which have a value, a
+    list, an array or a slice for each dimension, are returned unchanged.
+
+    Raises InvalidInputError if a value cannot be converted.
+    """
+    return {name: _as_text(name, value) for name, value in options.items() if value is not None}
+
+
+def _as_text(name: str, value: Any) -> Any:
+    value = single(value)
+    if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
+        return value
+    text = _scalar(value)
+    if text is not None:
+        return text
+    plain = dict(value) if isinstance(value, Mapping) else items_of(value)
+    if plain is None:
+        raise InvalidInputError(
+            f"option '{name}' must be a string, a number, a boolean, a timestamp, a list,"
+            f" an array or a dictionary, but is of type {type(value).__name__}",
+            option=name,
+        )
+    try:
+        return json.dumps(plain, default=_json_value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"option '{name}' cannot be written as JSON: {error}", option=name
+        ) from None
+
+
+def _scalar(value: Any) -> str | None:
+    if isinstance(value, str):
+        return str(value)
+    kind = type(value).__name__
+    if isinstance(value, bool) or kind in ("bool", "bool_"):  # NumPy's
+        return "true" if value else "false"
+    # A NumPy duration is an instance of an integer type, so it is checked first.
+    if isinstance(value, timedelta) or kind == "timedelta64":
+        return None
+    if isinstance(value, Integral):
+        return repr(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, Decimal) or kind in ("datetime64", "SnapshotId"):
+        return str(value)
+    if isinstance(value, PathLike):
+        return str(fspath(value))
+    if hasattr(value, "isoformat"):  # dates and times of Python, pandas and cftime
+        return str(value.isoformat())
+    return None
+
+
+def _json_value(value: Any) -> Any:
+    """Convert a value that JSON does not support to one that it does."""
+    value = single(value)
+    items = dict(value) if isinstance(value, Mapping) else items_of(value)
+    if items is not None:
+        return items
+    text = _scalar(value)
+    if text is None:
+        raise TypeError(f"{value!r} is of type {type(value).__name__}")
+    if isinstance(value, Integral | Real) or type(value).__name__ in ("bool", "bool_"):
+        return value.item()
+    return text
+
+
+def items_of(value: Any) -> list[Any] | None:
+    """Return the items of a list, a range or an array; None for anything else."""
+    if isinstance(value, list | tuple | range):
+        return list(value)
+    if hasattr(value, "to_numpy"):  # of pandas, xarray and Arrow
+        value = value.to_numpy()
+    return list(value) if type(value).__name__ == "ndarray" and value.ndim else None
+
+
+def single(value: Any) -> Any:
+    """Return the value of an array without dimensions, such as xarray's labels."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "__array__"):
+        array = value.to_numpy() if hasattr(value, "to_numpy") else value
+        return array[()]
+    return value
+
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 

@@ -6,7 +6,7 @@ from helpers.grids.synthetic_datasets import write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.array_reader import ArrayReader
 from icechunk_format.dataset.reading.costs import task_cost
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.repository.files.metadata_files import metadata_cache

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.dataset.reading import scan
-from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
+from icechunk_format.dataset.reading.opened import SnapshotSource
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource

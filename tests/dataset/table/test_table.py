@@ -9,7 +9,7 @@ import pytest
 from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
 from helpers.raised import raises
 
-from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.dataset.table.dimension_sets import find_group
 from icechunk_format.dataset.table.table import FIELD_METADATA_KEY
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.spec.ids import NodeId, SnapshotId

@@ -11,10 +11,10 @@ import pytest
 from helpers.grids.synthetic_datasets import ArrayToWrite
 from hypothesis import strategies as st
 
+from icechunk_format.dataset.reading import opened as scan_arrays
 from icechunk_format.dataset.reading import plan as planning
 from icechunk_format.dataset.reading import read_ahead as pipeline
-from icechunk_format.dataset.reading.arrays import opened as scan_arrays
-from icechunk_format.dataset.reading.arrays import shards as shard_reads
+from icechunk_format.dataset.reading import shards as shard_reads
 from icechunk_format.dataset.reading.layouts import batches as cell_batches
 from icechunk_format.dataset.reading.layouts import blocks, cells, summary
 from icechunk_format.dataset.reading.layouts import chunk_refs as refs_layout

@@ -1,4 +1,4 @@
-"""Converts NumPy values to Arrow arrays without copying where possible; holds the type map.
+"""Converts NumPy values to Arrow arrays without copying where possible; maps and names types.
 
 Rules of this file
 ------------------
@@ -78,6 +78,41 @@ def arrow_type(
         f"option variables",
         variable=name,
     )
+
+
+def is_number(found: pa.DataType) -> bool:
+    """Return True if a type is an integer, a decimal or a float."""
+    types = pa.types
+    return bool(types.is_integer(found) or types.is_floating(found) or types.is_decimal(found))
+
+
+_SQL_NAMES: Final = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.large_string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.large_binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.date64(): "DATE",
+    pa.null(): "NULL",
+}
+
+
+def sql_name(found: pa.DataType) -> str:
+    """Return the SQL name of a type."""
+    if pa.types.is_duration(found):
+        return "INTERVAL DAY TO SECOND"
+    if pa.types.is_timestamp(found):
+        return "TIMESTAMP_NTZ" if found.tz is None else "TIMESTAMP"
+    if pa.types.is_decimal(found):
+        return f"DECIMAL({found.precision},{found.scale})"
+    return _SQL_NAMES.get(found, str(found).upper())
 
 
 def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
-from icechunk_format.dataset.cf.arrow_values import numpy_dtype
+from icechunk_format.dataset.cf.arrow_values import is_number, numpy_dtype, sql_name
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -80,41 +80,6 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
             _fits(own.type, other.type) for own, other in zip(found, wanted, strict=True)
         )
     return False
-
-
-def is_number(found: pa.DataType) -> bool:
-    """Return True if a type is an integer, a decimal or a float."""
-    types = pa.types
-    return bool(types.is_integer(found) or types.is_floating(found) or types.is_decimal(found))
-
-
-_SQL_NAMES: Final = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.large_string(): "STRING",
-    pa.binary(): "BINARY",
-    pa.large_binary(): "BINARY",
-    pa.date32(): "DATE",
-    pa.date64(): "DATE",
-    pa.null(): "NULL",
-}
-
-
-def sql_name(found: pa.DataType) -> str:
-    """Return the SQL name of a type."""
-    if pa.types.is_duration(found):
-        return "INTERVAL DAY TO SECOND"
-    if pa.types.is_timestamp(found):
-        return "TIMESTAMP_NTZ" if found.tz is None else "TIMESTAMP"
-    if pa.types.is_decimal(found):
-        return f"DECIMAL({found.precision},{found.scale})"
-    return _SQL_NAMES.get(found, str(found).upper())
 
 
 def missing_value_advice(name: str, data_type: DataType, column_type: pa.DataType) -> str:

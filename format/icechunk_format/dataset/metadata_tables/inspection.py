@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId

@@ -43,7 +43,7 @@ from icechunk_format.dataset.metadata_tables.manifests import (
 )
 from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
 from icechunk_format.dataset.requested import requested_version
-from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.dataset.table.dimension_sets import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError

@@ -21,14 +21,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader, BlockRequest
+from icechunk_format.dataset.reading.array_reader import ArrayReader, BlockRequest
 from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
 from icechunk_format.dataset.reading.layouts.cells import needed_columns
 from icechunk_format.dataset.reading.layouts.chunk_refs import refs_of_part
 from icechunk_format.dataset.reading.layouts.chunks import blocks_of_chunks
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.table.layouts import Layout
-from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.table import Column, Layout
 
 # Chunks of each block that are checked for unauthorized ones.
 _LOOKED_AT: Final = 1_000

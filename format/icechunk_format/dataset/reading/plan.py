@@ -37,8 +37,7 @@ from icechunk_format.dataset.reading.task_cutting import (
     selected_rows,
 )
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.layouts import Layout
-from icechunk_format.dataset.table.table import Table
+from icechunk_format.dataset.table.table import Layout, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes

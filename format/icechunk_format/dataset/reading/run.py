@@ -15,7 +15,7 @@ from icechunk_format.dataset.reading.layouts.chunk_refs import run_refs
 from icechunk_format.dataset.reading.layouts.chunks import run_chunks
 from icechunk_format.dataset.reading.layouts.summary import run_summary
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.table.layouts import Layout
+from icechunk_format.dataset.table.table import Layout
 
 RunOfLayout = Callable[[ScanContext, ScanTask], Iterator[pa.RecordBatch]]
 

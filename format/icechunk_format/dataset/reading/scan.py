@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays, SnapshotSource
+from icechunk_format.dataset.reading.opened import SnapshotArrays, SnapshotSource
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.display.lazily import shown_by

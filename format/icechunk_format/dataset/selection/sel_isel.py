@@ -39,7 +39,7 @@ from icechunk_format.dataset.selection.labels import Labels, Period, nearest_lab
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import unknown
-from icechunk_format.options.python_values import items_of, single
+from icechunk_format.options.keywords import items_of, single
 
 Given = str | Mapping[str, Any]
 """The option as a string, or the Python values of each dimension."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
+from icechunk_format.dataset.reading.array_reader import ArrayReader
+from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource

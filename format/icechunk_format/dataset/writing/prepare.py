@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.cf.decode import inherit_time_attributes
 from icechunk_format.dataset.cf.encode import VariableEncoder, variable_encoder
-from icechunk_format.dataset.table.group_choice import find_group
+from icechunk_format.dataset.table.dimension_sets import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.columns.checks import (
     check_case,

@@ -19,7 +19,7 @@ import numpy as np
 
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.condition import Selection
+from icechunk_format.dataset.selection.select import Selection
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
 from icechunk_format.dataset.requested import dataset_at, planning, requested_table, selecting
-from icechunk_format.dataset.selection.where.condition import Selection
+from icechunk_format.dataset.selection.select import Selection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display.lazily import shown_by

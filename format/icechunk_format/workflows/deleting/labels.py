@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.reading.array_reader import ArrayReader
+from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks

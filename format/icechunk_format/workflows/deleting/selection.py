@@ -15,8 +15,8 @@ from typing import Any
 
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.condition import Residual, Selection
-from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.selection.select import Selecting, Selection
+from icechunk_format.dataset.selection.where.condition import Residual
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.errors import InvalidInputError
 

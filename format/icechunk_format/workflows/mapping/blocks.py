@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
+from icechunk_format.dataset.reading.array_reader import ArrayReader
+from icechunk_format.dataset.reading.opened import SnapshotSource
 from icechunk_format.dataset.selection.sel_isel import Given
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.errors import InvalidInputError

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.compressors import Blosc
 from icechunk_format.arrays.fill_values import is_all_fill
-from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
+from icechunk_format.dataset.reading.opened import SnapshotSource
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.workflows.rechunking.groups import Box, Groups

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.column_types import is_number
+from icechunk_format.dataset.cf.arrow_values import is_number
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.arrow_values import scattered
-from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+from icechunk_format.dataset.reading.array_reader import DecodedChunks
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError

@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.cf.column_types import is_number
+from icechunk_format.dataset.cf.arrow_values import is_number
 from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.where.split import Selecting
+from icechunk_format.dataset.selection.select import Selecting
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError

@@ -15,7 +15,8 @@ from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.selection.where.split import plan_where, select
+from icechunk_format.dataset.selection.select import select
+from icechunk_format.dataset.selection.where.split import plan_where
 from icechunk_format.errors import InvalidInputError
 
 DIMS = {"x": 4, "y": 3}

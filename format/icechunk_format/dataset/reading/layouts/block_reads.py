@@ -15,8 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
-from icechunk_format.dataset.reading.chunk_edges import block_axes, cut_axes, leading_variable
+from icechunk_format.dataset.reading.chunk_edges import (
+    block_axes,
+    cut_axes,
+    leading_variable,
+    pick,
+    product_coords,
+)
 from icechunk_format.dataset.reading.layouts.blocks import (
     Block,
     BlockArray,
@@ -31,13 +36,13 @@ from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.reading.arrays.array_reader import (
+    from icechunk_format.dataset.reading.array_reader import (
         ArrayReader,
         BlockRequest,
         FetchedBlock,
     )
-    from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
-    from icechunk_format.dataset.reading.arrays.picks import AxisPick
+    from icechunk_format.dataset.reading.chunk_edges import AxisPick
+    from icechunk_format.dataset.reading.opened import SnapshotArrays
 
 # Most rows of the layout ``summary`` that a task holds, at about 60 bytes for each variable.
 _MOST_BLOCKS = 1 << 16

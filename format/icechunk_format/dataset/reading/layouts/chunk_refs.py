@@ -13,9 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.cf.arrow_values import scattered
-from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
 from icechunk_format.dataset.reading.chunk_edges import chunk_selections
 from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
+from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import FormatError

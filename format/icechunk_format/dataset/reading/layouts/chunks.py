@@ -24,16 +24,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
-from icechunk_format.dataset.reading.arrays.picks import pick, product_coords
-from icechunk_format.dataset.reading.chunk_edges import chunk_cells, chunk_selections
+from icechunk_format.dataset.reading.array_reader import ArrayReader
+from icechunk_format.dataset.reading.chunk_edges import (
+    chunk_cells,
+    chunk_selections,
+    pick,
+    product_coords,
+)
 from icechunk_format.dataset.reading.layouts.batches import join_thin
 from icechunk_format.dataset.reading.layouts.blocks import Block, BlockArray, cut_blocks
 from icechunk_format.dataset.reading.layouts.chunk_refs import coordinate_lists
+from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.table.layouts import data_type_name
+from icechunk_format.dataset.table.table import data_type_name
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 # Bytes of a row without its data; limits blocks of tiny chunks.

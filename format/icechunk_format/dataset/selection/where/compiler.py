@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from icechunk_format.dataset.cf.column_types import is_number, sql_name
+from icechunk_format.dataset.cf.arrow_values import is_number, sql_name
 from icechunk_format.dataset.selection.where.condition import Constant
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
 from icechunk_format.dataset.selection.where.long_lists import as_literals, as_set

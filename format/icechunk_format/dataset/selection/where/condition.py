@@ -104,16 +104,10 @@ class Residual:
             return pa.array(np.full(length, kept.as_py() is True))
         return kept.fill_null(False) if kept.null_count else kept
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Selected positions of dimensions, and the condition that executors evaluate on rows.
-
-    A dimension that is absent from ``dims`` is selected whole.
-    """
-
-    dims: dict[str, DimSelection]
-    residual: Residual | None = None
+    def positions(self, dimension: str, labels: pa.Array) -> DimSelection:
+        """Return the positions of a dimension at which a condition on it alone is TRUE."""
+        kept = self.evaluate({dimension: labels}, len(labels))
+        return DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))
 
 
 def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]) -> Datum:
@@ -156,12 +150,3 @@ def columns_of(expression: Expression) -> tuple[str, ...]:
         return ()
     names = (name for argument in expression.arguments for name in columns_of(argument))
     return tuple(dict.fromkeys(names))
-
-
-def dimension_selection(condition: Residual, dimension: str, coordinate: pa.Array) -> DimSelection:
-    """Return the positions at which a condition on one dimension alone is TRUE.
-
-    ``coordinate`` holds the values of the dimension, one per position.
-    """
-    kept = condition.evaluate({dimension: coordinate}, len(coordinate))
-    return DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.column_types import is_number, sql_name
+from icechunk_format.dataset.cf.arrow_values import is_number, sql_name
 from icechunk_format.dataset.selection.where.syntax import INTERVAL_UNITS, TIME_PARTS
 from icechunk_format.dataset.selection.where.types import (
     BIGINT,

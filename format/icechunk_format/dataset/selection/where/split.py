@@ -19,24 +19,18 @@ Semantics are Spark's under ANSI mode; see ``types`` and ``kernels``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TypedDict
 
 import pyarrow as pa
 
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     ColumnRef,
     Constant,
     Expression,
     Residual,
-    Selection,
     columns_of,
-    dimension_selection,
     in_zone,
     needs_zone,
 )
@@ -113,78 +107,14 @@ def plan_where(
                 implied = _implied(part, name) if name in dimensions else None
                 if implied is not None:
                     conditions.setdefault(name, []).append(implied)
+    if never and not dimensions:
+        # Without dimensions no selection can be empty, so a false condition drops the row.
+        rest = [Constant(pa.scalar(False))]
     return PlannedWhere(
         never=never,
         dimension_conditions={name: _residual(terms, sql) for name, terms in conditions.items()},
         residual=_residual(rest, sql) if rest else None,
     )
-
-
-class Selecting(TypedDict, total=False):
-    """The keywords of ``select`` that select by labels, positions and conditions."""
-
-    where: str | None
-    sel: Given | None
-    isel: Given | None
-    sel_method: str | None
-    time_zone: str | None
-
-
-def select(
-    *,
-    dims: Mapping[str, int],
-    columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array],
-    where: str | None = None,
-    sel: Given | None = None,
-    isel: Given | None = None,
-    sel_method: str | None = None,
-    time_zone: str | None = "UTC",
-) -> Selection:
-    """Resolve ``where``, ``sel`` and ``isel`` into one selection.
-
-    Parameters
-    ----------
-    dims
-        Length of each dimension of the table.
-    columns
-        Types of all columns that ``where`` may name, dimensions included.
-    coordinate
-        Returns the decoded values of a dimension, or positions if it has no labels. Called once
-        for each dimension that a condition names.
-    time_zone
-        The zone of timestamps without a time zone, as for ``plan_where``.
-    """
-    sel_method = None if sel_method == "exact" else sel_method
-    if sel is None and sel_method is not None:
-        raise InvalidInputError(
-            "sel.method is given without sel; leave it out, or give sel", option="sel.method"
-        )
-    values = cache(coordinate)
-    found: list[tuple[str, DimSelection]] = []
-    if isel is not None:
-        found += resolve_isel(isel, dims).items()
-    if sel is not None:
-        found += resolve_sel(sel, dims, values, method=sel_method).items()
-    residual = None
-    if where is not None:
-        planned = plan_where(where, columns, dims.keys(), time_zone)
-        residual = planned.residual
-        if planned.never:
-            found += ((name, DimSelection.empty(size)) for name, size in dims.items())
-        else:
-            found += (
-                (name, dimension_selection(condition, name, values(name)))
-                for name, condition in planned.dimension_conditions.items()
-            )
-        if planned.never and not dims:
-            # Without dimensions no selection can be empty, so a false condition drops the row.
-            false = Constant(pa.scalar(False))
-            residual = Residual(expression=false, columns=(), sql=where)
-    selected: dict[str, DimSelection] = {}
-    for name, selection in found:
-        selected[name] = selection.intersect(selected.get(name, DimSelection.whole(dims[name])))
-    return Selection(dims=selected, residual=residual)
 
 
 def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:

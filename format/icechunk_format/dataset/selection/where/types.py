@@ -23,8 +23,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.arrow_values import numpy_dtype, timestamp_type
-from icechunk_format.dataset.cf.column_types import is_number, sql_name
+from icechunk_format.dataset.cf.arrow_values import is_number, numpy_dtype, sql_name, timestamp_type
 from icechunk_format.dataset.selection.where.condition import (
     Call,
     ColumnRef,

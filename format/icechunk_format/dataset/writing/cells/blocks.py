@@ -27,7 +27,7 @@ from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.measures import timed
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+    from icechunk_format.dataset.reading.array_reader import ArrayReader
 
 
 class OldArrays:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
-from icechunk_format.dataset.table.layouts import data_type_name
+from icechunk_format.dataset.table.table import data_type_name
 from icechunk_format.dataset.writing.cells.blocks import OldArrays
 from icechunk_format.dataset.writing.chunks.columns import array_names, check_coords, chunk_coords
 from icechunk_format.dataset.writing.chunks.references import references

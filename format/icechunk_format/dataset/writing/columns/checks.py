@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.table.layouts import CHUNKS_FIELDS, REFS_FIELDS
+from icechunk_format.dataset.table.table import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.names import unknown

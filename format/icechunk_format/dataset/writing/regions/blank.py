@@ -30,7 +30,7 @@ from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import missing_value
-from icechunk_format.dataset.reading.arrays.opened import pinned_snapshot
+from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+from icechunk_format.dataset.reading.array_reader import ArrayReader
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused

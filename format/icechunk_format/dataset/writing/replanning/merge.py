@@ -30,7 +30,7 @@ from icechunk_format.dataset.writing.storing import padded
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
+    from icechunk_format.dataset.reading.array_reader import ArrayReader
     from icechunk_format.dataset.writing.replanning.moves import AxisMoves
 
 _MOST_LOST_CHUNKS: Final = 16

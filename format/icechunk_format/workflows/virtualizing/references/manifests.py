@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.opened import SnapshotArrays
+from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.writing.chunks.references import references
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests

@@ -11,8 +11,8 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.keywords import option_texts
 from icechunk_format.options.parse import parse_read_options
-from icechunk_format.options.python_values import option_texts
 from icechunk_format.spec.ids import SnapshotId
 
 DAY = datetime.datetime(2024, 7, 1, 6)

@@ -9,24 +9,28 @@ Rules of this file
    that hold a selected element are fetched. If most of a shard is needed, one request for the whole
    shard is cheaper.
 2. A missing chunk, or a missing inner chunk of a shard, holds the fill value.
-3. A chunk of which a block uses only a part is kept for the next block (``decoded_chunks``).
+3. Arrays of a table may be chunked differently: a block cut at the chunks of one array uses part of
+   a chunk of another, and the next block uses the rest. Fetching runs ahead of decoding, so the
+   block that fetches such a chunk announces it; later blocks take the decoded chunk.
 4. Shard indexes are kept in the metadata cache of the process under the identity of the stored
    chunk, whose bytes never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.reading.arrays.picks import AxisPick, any_partial, pick, product_coords
-from icechunk_format.dataset.reading.arrays.shards import ShardReads
+from icechunk_format.dataset.reading.chunk_edges import AxisPick, any_partial, pick, product_coords
+from icechunk_format.dataset.reading.shards import ShardReads
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
@@ -35,8 +39,8 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
 from icechunk_format.storage.measures import count, timed
 
-if TYPE_CHECKING:
-    from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+# Bytes of an entry without its chunk; missing chunks also have entries.
+_ENTRY_COST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +80,56 @@ class DecodedBlock:
     values: NDArray[Any]
     picks: list[AxisPick]
     present: NDArray[np.bool_]
+
+
+class DecodedChunks:
+    """A least-recently-used cache of decoded chunks; None stands for a missing chunk.
+
+    A chunk larger than the budget of ``max_bytes`` is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._used = 0
+        self._lock = threading.Lock()
+        self._announced: set[Hashable] = set()
+        self._kept: OrderedDict[Hashable, NDArray[Any] | None] = OrderedDict()
+
+    def announce(self, key: Hashable) -> bool:
+        """Announce a chunk to fetch; return True if it was neither announced nor kept before."""
+        with self._lock:
+            if key in self._kept or key in self._announced:
+                return False
+            self._announced.add(key)
+            return True
+
+    def keep(self, key: Hashable, chunk: NDArray[Any] | None) -> None:
+        """Keep a decoded chunk, or None for a missing chunk."""
+        cost = self._cost(chunk)
+        with self._lock:
+            self._announced.discard(key)
+            if key in self._kept or cost > self._max_bytes:
+                return
+            self._kept[key] = chunk
+            self._used += cost
+            while self._used > self._max_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._used -= self._cost(dropped)
+
+    def find(self, key: Hashable) -> tuple[bool, NDArray[Any] | None]:
+        """Return whether a chunk is in the cache, and the chunk; None if it is missing."""
+        with self._lock:
+            if key not in self._kept:
+                return False, None
+            self._kept.move_to_end(key)
+            return True, self._kept[key]
+
+    @staticmethod
+    def _cost(chunk: NDArray[Any] | None) -> int:
+        if chunk is None:
+            return _ENTRY_COST
+        per_item = 64 if chunk.dtype.hasobject else chunk.dtype.itemsize
+        return chunk.size * per_item + _ENTRY_COST
 
 
 class ArrayReader:

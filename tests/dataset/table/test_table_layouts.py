@@ -2,7 +2,7 @@
 
 from icechunk_format.dataset.reading.plan import PLAN_BY_LAYOUT
 from icechunk_format.dataset.reading.run import RUN_BY_LAYOUT
-from icechunk_format.dataset.table.layouts import LAYOUTS
+from icechunk_format.dataset.table.table import LAYOUTS
 from icechunk_format.options import declare
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.arrays.array_reader import ArrayReader
-from icechunk_format.dataset.reading.arrays.decoded_chunks import DecodedChunks
+from icechunk_format.dataset.reading.array_reader import ArrayReader, DecodedChunks
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable

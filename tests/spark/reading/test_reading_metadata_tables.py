@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from icechunk_format.options.declare import METADATA_TABLES as NAMES
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.options.parse import parse_read_options
-from icechunk_spark.reading.metadata_tables import MetadataRead, table_schema
+from icechunk_spark.reading.plan import MetadataRead, open_read
 
 pytestmark = pytest.mark.needs_reference
 
@@ -36,7 +36,7 @@ def table(spark, weather):
 
 def reader_of(weather, name, schema=None, **options):
     parsed = parse_read_options({"path": f"{weather.path}#{name}", **options})
-    opened = MetadataRead.of(parsed, None)
+    opened = open_read(parsed)
     return opened.reader(schema or opened.schema)
 
 
@@ -48,7 +48,10 @@ def test_every_table_arrives_with_its_schema_and_comments(table):
     frames = {name: table(name) for name in NAMES}
     for name, frame in frames.items():
         assert frame.columns == list(METADATA_TABLES[name].names)
-        assert frame.schema == table_schema(METADATA_TABLES[name])
+        assert (
+            frame.schema
+            == MetadataRead(options=None, snapshot="", table=METADATA_TABLES[name]).schema
+        )
         assert all(field.metadata["comment"].endswith(".") for field in frame.schema)
     # All tables in one job, each row as JSON.
     texts = [

@@ -6,7 +6,7 @@ from helpers.grids.synthetic_datasets import ArrayToWrite, new_id, write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.reading.arrays.opened import SnapshotSource
+from icechunk_format.dataset.reading.opened import SnapshotSource
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import FormatError
 from icechunk_format.repository.chunks.source import ChunkSource

@@ -1,1 +1,0 @@
-"""Reads boxes of arrays: finds, fetches and decodes their chunks."""
