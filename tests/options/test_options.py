@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from icechunk_format.dataset.writing.options import ENCODING_KEYS
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS, values
-from icechunk_format.options.declare import METADATA_TABLES
+from icechunk_format.options.declare import TABLE_NAMES
 from icechunk_format.options.parse import collect_options, parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write_request import parse_write_options
@@ -239,7 +239,7 @@ def test_several_paths():
     assert parse_read_options({"paths": '["/a"]'}).path == "/a"
 
 
-@pytest.mark.parametrize("name", METADATA_TABLES)
+@pytest.mark.parametrize("name", TABLE_NAMES)
 def test_a_metadata_table_is_named_in_the_path_or_by_option(name):
     for options in ({"path": f"/data/repo#{name}"}, {"path": "/data/repo", "table": name.upper()}):
         parsed = parse_read_options(options)

@@ -3,7 +3,8 @@
 Rules of this file
 ------------------
 1. An option is declared once, as a field of `ReadRequest` or `WriteRequest`, which defines its
-   parser, default, errors, documentation and the calls that take it.
+   parser, default, errors, documentation and the calls that take it. The type of the field
+   determines the parser of most options.
 2. Only the standard library and the errors of this package are imported, since this module runs in
    Spark's planner.
 """
@@ -11,12 +12,12 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from keyword import iskeyword
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args, get_type_hints
 
-from icechunk_format.options import metadata_tables as declared
-from icechunk_format.options.values import Parser, parse_text, type_text
+from icechunk_format.options.metadata_tables import METADATA_TABLES
+from icechunk_format.options.values import Parser, parser_of, type_text
 
 Call = Literal[
     "read",
@@ -35,10 +36,11 @@ Call = Literal[
 
 WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 
-LAYOUTS: Final = ("cells", "chunks", "refs", "summary")
+Layout = Literal["cells", "chunks", "refs", "summary"]
+LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 
 #: Names of the metadata tables, as ``path#name`` or as the option ``table``.
-METADATA_TABLES: Final = tuple(declared.METADATA_TABLES)
+TABLE_NAMES: Final = tuple(METADATA_TABLES)
 
 # Key of a field's metadata that holds its option.
 _DECLARED: Final = "option"
@@ -75,11 +77,11 @@ class Option:
     default_text: str
     """The default, in words; empty if there is none."""
     aliases: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = LAYOUTS
+    layouts: tuple[Layout, ...] = LAYOUTS
     """The layouts that the option applies to."""
     tables: tuple[str, ...] = ()
     """The metadata tables that the option applies to."""
-    attribute: str = ""
+    attribute: str
     """The field of `ReadRequest` and `WriteRequest` with the value."""
 
     @property
@@ -100,18 +102,18 @@ class Option:
         return (self.name, *self.aliases)
 
 
-def option(name: str, *, default: Any = None, parse: Parser = parse_text, **declared: Any) -> Any:
+def option(name: str, *, default: Any = None, **declared: Any) -> Any:
     """Declare a field of a dataclass as an option; `declared` are the fields of `Option`.
 
-    ``type_text`` defaults to that of the parser, and ``default_text`` to the default value.
+    The parser follows from the type of the field, ``type_text`` from the parser, and
+    ``default_text`` from the default value, unless they are declared.
     """
-    texts = {"type_text": type_text(parse), "default_text": _default_text(default)}
-    held = {_DECLARED: Option(name=name, parse=parse, **texts | declared)}
-    if held[_DECLARED].is_prefix:  # may hold credentials
-        return field(default_factory=dict, repr=False, metadata=held)
+    metadata = {_DECLARED: {"name": name, "default_text": _default_text(default), **declared}}
+    if name.endswith(".*"):  # may hold credentials
+        return field(default_factory=dict, repr=False, metadata=metadata)
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=held)
-    return field(default=default, metadata=held)
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def _default_text(default: Any) -> str:
@@ -134,10 +136,13 @@ def option_of(cls: type, attribute: str, **changed: Any) -> Any:
 
 def declared_options(*classes: type) -> tuple[Option, ...]:
     """Return the options that the fields of dataclasses declare, each once."""
-    declared = {
-        item.name: item.metadata[_DECLARED]
-        for cls in classes
-        for item in fields(cls)
-        if _DECLARED in item.metadata
-    }
-    return tuple(replace(option, attribute=name) for name, option in declared.items())
+    found: dict[str, Option] = {}
+    for cls in classes:
+        types = get_type_hints(cls)
+        for item in fields(cls):
+            declared = item.metadata.get(_DECLARED)
+            if declared is not None and item.name not in found:
+                parse = declared.get("parse") or parser_of(types[item.name])
+                derived = {"attribute": item.name, "parse": parse, "type_text": type_text(parse)}
+                found[item.name] = Option(**derived | declared)
+    return tuple(found.values())

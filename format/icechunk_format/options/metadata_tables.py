@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, Literal
+from itertools import starmap
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,7 @@ Scope = Literal["repository", "version", "group", "changes"]
 """The subject of a table: the repository, a snapshot with its history, the nodes of a snapshot at
 or below a group, or the changes between two snapshots."""
 
-Kind = Literal["text", "number", "instant", "flag", "texts", "numbers", "extents"]
+Kind = Literal["string", "number", "timestamp", "boolean", "strings", "numbers", "extents"]
 Cut = Literal["nowhere", "between arrays", "between manifests"]
 """Boundaries along which a read may be cut into tasks."""
 
@@ -37,21 +38,20 @@ def arrow_kinds() -> dict[Kind, pa.DataType]:
     # Spark's planner imports this module and does not need Arrow.
     import pyarrow as pa
 
-    text, numbers = pa.string(), pa.list_(pa.int64())
-    extent = [pa.field("path", text), pa.field("start", numbers), pa.field("stop", numbers)]
+    string, numbers = pa.string(), pa.list_(pa.int64())
+    extent = [pa.field("path", string), pa.field("start", numbers), pa.field("stop", numbers)]
     return {
-        "text": text,
+        "string": string,
         "number": pa.int64(),
-        "instant": pa.timestamp("us", tz="UTC"),
-        "flag": pa.bool_(),
-        "texts": pa.list_(text),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "boolean": pa.bool_(),
+        "strings": pa.list_(string),
         "numbers": numbers,
         "extents": pa.list_(pa.struct(extent)),
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataColumn:
+class MetadataColumn(NamedTuple):
     """One column of a metadata table; ``about`` describes its values, with the unit."""
 
     name: str
@@ -105,18 +105,18 @@ def _table(
     name: str, row: str, scope: Scope, *columns: tuple[str, Kind, str], cut: Cut = "nowhere"
 ) -> MetadataTable:
     """Declare a metadata table."""
-    made = tuple(MetadataColumn(name=n, kind=kind, about=about) for n, kind, about in columns)
+    made = tuple(starmap(MetadataColumn, columns))
     table = MetadataTable(name=name, row=row, scope=scope, columns=made, cut=cut)
     METADATA_TABLES[name] = table
     return table
 
 
 _VERSION_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
-    ("snapshot_id", "text", "Id of the snapshot."),
-    ("parent_id", "text", "Id of the snapshot before it; NULL for the first of a history."),
-    ("committed_at", "instant", "Time of the commit, by the clock of the writer."),
-    ("message", "text", "Commit message."),
-    ("metadata", "text", "Properties of the snapshot, a JSON object."),
+    ("snapshot_id", "string", "Id of the snapshot."),
+    ("parent_id", "string", "Id of the snapshot before it; NULL for the first of a history."),
+    ("committed_at", "timestamp", "Time of the commit, by the clock of the writer."),
+    ("message", "string", "Commit message."),
+    ("metadata", "string", "Properties of the snapshot, a JSON object."),
 )
 
 SNAPSHOTS: Final = _table(
@@ -124,13 +124,9 @@ SNAPSHOTS: Final = _table(
     "a snapshot of the repository, on a branch or not; the newest first",
     "repository",
     *_VERSION_COLUMNS,
-    ("branches", "texts", "Names of the branches whose tip it is."),
-    ("tags", "texts", "Names of the tags that point to it."),
-    (
-        "pruned_logs",
-        "number",
-        "Number of expired ancestors whose changes are counted with this snapshot's.",
-    ),
+    ("branches", "strings", "Names of the branches whose tip it is."),
+    ("tags", "strings", "Names of the tags that point to it."),
+    ("pruned_logs", "number", "Expired ancestors whose changes are counted with this snapshot's."),
 )
 
 HISTORY: Final = _table(
@@ -145,32 +141,32 @@ REFS: Final = _table(
     "refs",
     "a branch or a tag, deleted tags included",
     "repository",
-    ("name", "text", "Name of the branch or tag."),
-    ("type", "text", "`branch`, `tag`, or `deleted tag`, whose name cannot be reused."),
-    ("snapshot_id", "text", "Snapshot that it points to; NULL for a deleted tag."),
-    ("committed_at", "instant", "When that snapshot was committed; NULL for a deleted tag."),
+    ("name", "string", "Name of the branch or tag."),
+    ("type", "string", "`branch`, `tag`, or `deleted tag`, whose name cannot be reused."),
+    ("snapshot_id", "string", "Snapshot that it points to; NULL for a deleted tag."),
+    ("committed_at", "timestamp", "When that snapshot was committed; NULL for a deleted tag."),
 )
 
 GROUPS: Final = _table(
     "groups",
     "a group",
     "group",
-    ("path", "text", "Path of the group; `/` is the root."),
-    ("name", "text", "Last part of the path; empty for the root."),
+    ("path", "string", "Path of the group; `/` is the root."),
+    ("name", "string", "Last part of the path; empty for the root."),
     ("array_count", "number", "Number of arrays directly in it."),
     ("group_count", "number", "Number of groups directly in it."),
-    ("attributes", "text", "User attributes, a JSON object; NULL if the document is damaged."),
-    ("problem", "text", "Why its metadata document cannot be read; NULL if it can."),
+    ("attributes", "string", "User attributes, a JSON object; NULL if the document is damaged."),
+    ("problem", "string", "Why its metadata document cannot be read; NULL if it can."),
 )
 
 VARIABLES: Final = _table(
     "variables",
     "an array",
     "group",
-    ("path", "text", "Path of the array."),
-    ("group", "text", "Path of its group."),
-    ("name", "text", "Last part of its path."),
-    ("dims", "texts", "Names of its dimensions; `dim_0`, `dim_1`, ... where they have none."),
+    ("path", "string", "Path of the array."),
+    ("group", "string", "Path of its group."),
+    ("name", "string", "Last part of its path."),
+    ("dims", "strings", "Names of its dimensions; `dim_0`, `dim_1`, ... where they have none."),
     ("shape", "numbers", "Elements along each dimension."),
     (
         "chunks",
@@ -179,21 +175,21 @@ VARIABLES: Final = _table(
         " chunks differ in size.",
     ),
     ("shards", "numbers", "Elements of a shard along each dimension; NULL without sharding."),
-    ("dtype", "text", "Stored data type, with the names of Zarr; JSON if it has parameters."),
-    ("codecs", "text", "Codecs, a JSON list."),
-    ("fill_value", "text", "Value of missing chunks, as JSON."),
-    ("units", "text", "Attribute `units`."),
-    ("standard_name", "text", "Attribute `standard_name`."),
-    ("long_name", "text", "Attribute `long_name`."),
-    ("attributes", "text", "All user attributes, a JSON object."),
+    ("dtype", "string", "Stored data type, with the names of Zarr; JSON if it has parameters."),
+    ("codecs", "string", "Codecs, a JSON list."),
+    ("fill_value", "string", "Value of missing chunks, as JSON."),
+    ("units", "string", "Attribute `units`."),
+    ("standard_name", "string", "Attribute `standard_name`."),
+    ("long_name", "string", "Attribute `long_name`."),
+    ("attributes", "string", "All user attributes, a JSON object."),
     (
         "is_coordinate",
-        "flag",
+        "boolean",
         "True if it labels a dimension, or if another array or its group lists it as a coordinate.",
     ),
     (
         "is_column",
-        "flag",
+        "boolean",
         "True if it is a column by default; `variables` and `coords` add others. NULL if"
         " `variables` must be set.",
     ),
@@ -210,7 +206,7 @@ VARIABLES: Final = _table(
     ("manifest_count", "number", "Number of manifests that list its chunks."),
     (
         "problem",
-        "text",
+        "string",
         "Why the array cannot be read here: damaged metadata, or a data type, codec or grid that"
         " is not known; NULL if it can.",
     ),
@@ -225,40 +221,36 @@ MANIFESTS: Final = _table(
     "manifests",
     "a manifest file that the snapshot uses",
     "group",
-    ("manifest_id", "text", "Id of the manifest."),
+    ("manifest_id", "string", "Id of the manifest."),
     ("size_bytes", "number", "Size of the file in bytes; NULL if it is not recorded."),
-    (
-        "num_chunk_refs",
-        "number",
-        "Chunk references in the file, of all its arrays; NULL if it is not recorded.",
-    ),
-    ("arrays", "texts", "Paths of the arrays that use it."),
-    (
-        "extents",
-        "extents",
-        "For each use the box of chunk coordinates that it covers, `start` to before `stop`.",
-    ),
+    ("num_chunk_refs", "number", "Chunk references in the file; NULL if it is not recorded."),
+    ("arrays", "strings", "Paths of the arrays that use it."),
+    ("extents", "extents", "For each use, the box of chunk coordinates that it covers."),
 )
 
 CHUNKS: Final = _table(
     "chunks",
     "a stored chunk, with the location of its bytes",
     "group",
-    ("path", "text", "Path of the array."),
+    ("path", "string", "Path of the array."),
     ("chunk", "numbers", "Coordinates of the chunk in the grid (of the shard under sharding)."),
-    ("kind", "text", "`native` (an object), `inline` (in the manifest) or `virtual` (elsewhere)."),
-    ("chunk_id", "text", "Id of the chunk; NULL unless native."),
-    ("location", "text", "URL of the object that holds a virtual chunk; NULL otherwise."),
+    (
+        "kind",
+        "string",
+        "`native` (an object), `inline` (in the manifest), `virtual` (elsewhere).",
+    ),
+    ("chunk_id", "string", "Id of the chunk; NULL unless native."),
+    ("location", "string", "URL of the object that holds a virtual chunk; NULL otherwise."),
     ("offset", "number", "First byte in that object; NULL for inline chunks."),
     ("length", "number", "Bytes of the chunk as stored."),
-    ("etag", "text", "ETag that the object must have; NULL unless recorded for a virtual chunk."),
+    ("etag", "string", "ETag that the object must have; NULL unless recorded for a virtual chunk."),
     (
         "last_modified",
-        "instant",
+        "timestamp",
         "Time after which the object must not have changed; NULL unless recorded for a"
         " virtual chunk.",
     ),
-    ("manifest_id", "text", "Id of the manifest that lists it."),
+    ("manifest_id", "string", "Id of the manifest that lists it."),
     cut="between manifests",
 )
 
@@ -266,37 +258,33 @@ OPERATIONS: Final = _table(
     "operations",
     "a change of the repository, of any kind; the newest first (none in spec version 1)",
     "repository",
-    ("kind", "text", "`new_commit`, `branch_created`, `tag_deleted`, `gc_ran`, ..."),
-    ("at", "instant", "Time of the change, by the clock of the writer."),
-    ("branch", "text", "Branch that it changed; NULL if it changed none."),
-    ("tag", "text", "Tag that it changed; NULL if it changed none."),
-    ("snapshot_id", "text", "Snapshot that it added; NULL if it added none."),
-    (
-        "previous_snapshot_id",
-        "text",
-        "Snapshot that the branch or tag pointed to; NULL if that is not recorded.",
-    ),
+    ("kind", "string", "`new_commit`, `branch_created`, `tag_deleted`, `gc_ran`, ..."),
+    ("at", "timestamp", "Time of the change, by the clock of the writer."),
+    ("branch", "string", "Branch that it changed; NULL if it changed none."),
+    ("tag", "string", "Tag that it changed; NULL if it changed none."),
+    ("snapshot_id", "string", "Snapshot that it added; NULL if it added none."),
+    ("previous_snapshot_id", "string", "Snapshot that it pointed to before; NULL if unknown."),
     (
         "backup_path",
-        "text",
+        "string",
         "Copy of the repository file just after it, below `overwritten/`; NULL for the newest.",
     ),
-    ("details", "text", "All that is recorded of it, a JSON object."),
+    ("details", "string", "All that is recorded of it, a JSON object."),
 )
 
 CHANGES: Final = _table(
     "changes",
     "a kind of change of a node between two snapshots",
     "changes",
-    ("path", "text", "Path of the node; NULL if `change` is `unknown`."),
-    ("node_type", "text", "`array` or `group`."),
+    ("path", "string", "Path of the node; NULL if `change` is `unknown`."),
+    ("node_type", "string", "`array` or `group`."),
     (
         "change",
-        "text",
+        "string",
         "`added`, `removed`, `updated` (its metadata), `moved`, `chunks` (written or deleted), or"
         " `unknown`: the record of a snapshot in between is gone, so changes may be missing.",
     ),
-    ("moved_from", "text", "Path before the move; NULL unless `moved`."),
+    ("moved_from", "string", "Path before the move; NULL unless `moved`."),
     ("chunk_count", "number", "Chunks that were written or deleted; NULL unless `chunks`."),
-    ("snapshot_id", "text", "Snapshot whose record is gone; NULL unless `unknown`."),
+    ("snapshot_id", "string", "Snapshot whose record is gone; NULL unless `unknown`."),
 )

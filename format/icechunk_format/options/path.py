@@ -16,7 +16,7 @@ from typing import Any
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest
-from icechunk_format.options.declare import METADATA_TABLES, fold_name
+from icechunk_format.options.declare import TABLE_NAMES, fold_name
 from icechunk_format.options.values import refused
 
 
@@ -78,13 +78,13 @@ def split_path(path: str) -> tuple[str, str | None]:
     if not mark or not root:
         return path, None
     folded = name.lower()
-    if folded in METADATA_TABLES:
+    if folded in TABLE_NAMES:
         return root, folded
-    near = nearest(folded, METADATA_TABLES, cutoff=0.75)
+    near = nearest(folded, TABLE_NAMES, cutoff=0.75)
     if near:
         raise InvalidInputError(
             f"path {path!r} ends in '#{name}': the metadata tables are"
-            f" {', '.join(METADATA_TABLES)}; did you mean '#{near}'?",
+            f" {', '.join(TABLE_NAMES)}; did you mean '#{near}'?",
             option="path",
         )
     return path, None

@@ -8,25 +8,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from icechunk_format.options import metadata_tables as declared
-from icechunk_format.options.declare import LAYOUTS, METADATA_TABLES, WRITING, Call, option
-from icechunk_format.options.values import (
-    Choice,
-    parse_boolean,
-    parse_byte_size,
-    parse_names,
-    parse_positive_int,
-    parse_selection,
-    parse_sizes,
-    parse_timestamp,
-    parse_url_prefixes,
-)
+from icechunk_format.options.declare import TABLE_NAMES, WRITING, Call, Layout, option
+from icechunk_format.options.metadata_tables import METADATA_TABLES
+from icechunk_format.options.values import Choice, parse_byte_size, parse_url_prefixes
 
 _VALUES: Final = ("cells", "chunks", "summary")
-_TABULAR: Final = ("cells", "summary")
-_of_changing = partial(option, layouts=("cells", "chunks", "refs"))
-_of_a_stream = partial(_of_changing, calls=("readStream",))
-_most_of_a_batch = partial(_of_a_stream, parse=parse_positive_int, default_text="no limit")
 
 _EVERY_CALL: Final[tuple[Call, ...]] = get_args(Call)
 _SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", "mirror")
@@ -34,11 +20,27 @@ _FETCHING: Final[tuple[Call, ...]] = (*_SELECTING, "verify", *WRITING)
 _WITH_HISTORY: Final[tuple[Call, ...]] = ("read", "sample", "zonal", "mirrored")
 
 # The tables about one snapshot, and those of them about its nodes.
-_TABLES: Final = declared.METADATA_TABLES.values()
+_TABLES: Final = METADATA_TABLES.values()
 _OF_NODES: Final = tuple(table.name for table in _TABLES if table.scope == "group")
 _OF_VERSION: Final = tuple(t.name for t in _TABLES if t.scope in ("version", "group"))
 _OF_CHANGES: Final = tuple(table.name for table in _TABLES if table.scope == "changes")
 _CUT: Final = tuple(table.name for table in _TABLES if table.cut != "nowhere")
+
+# Options that hold for the same calls, layouts and tables.
+_of_history = partial(option, calls=_WITH_HISTORY, tables=_OF_VERSION)
+_of_storage = partial(option, calls=_EVERY_CALL, tables=TABLE_NAMES)
+_of_virtual_chunks = partial(option, calls=_FETCHING, layouts=_VALUES)
+_of_selecting = partial(option, calls=_SELECTING)
+_of_decoding = partial(_of_selecting, layouts=("cells", "summary"))
+_of_two_snapshots = partial(
+    option,
+    calls=("read",),
+    type_text="branch, tag or snapshot id",
+    layouts=(),
+    tables=_OF_CHANGES,
+)
+_of_changing = partial(option, layouts=("cells", "chunks", "refs"))
+_of_a_stream = partial(_of_changing, calls=("readStream",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class ReadRequest:
         help="Root of the repository: a local path, `file://`, `s3://`, `gs://`, `az://`,"
         " `abfs://`, `http(s)://` (read only), or any URL that fsspec opens."
         " Usually given as `load(path)`.",
-        tables=METADATA_TABLES,
+        tables=TABLE_NAMES,
     )
     branch: str | None = option(
         "branch",
@@ -64,52 +66,39 @@ class ReadRequest:
         write_help="Branch to commit to.",
         tables=_OF_VERSION,
     )
-    tag: str | None = option(
+    tag: str | None = _of_history(
         "tag",
-        calls=_WITH_HISTORY,
         type_text="name",
         help="Tag to read. `versionAsOf` also takes one.",
-        tables=_OF_VERSION,
     )
-    snapshot: str | None = option(
+    snapshot: str | None = _of_history(
         "snapshot",
-        calls=_WITH_HISTORY,
         type_text="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
         help="Snapshot to read, by its id. `versionAsOf` also takes a tag: any value that is not"
         " an id.",
-        tables=_OF_VERSION,
     )
-    as_of: datetime | None = option(  # noqa: RUF009 - a field
+    as_of: datetime | None = _of_history(  # noqa: RUF009 - a field
         "asOf",
-        calls=_WITH_HISTORY,
         type_text="ISO 8601 timestamp",
         aliases=("timestampAsOf", "as-of-timestamp"),
-        parse=parse_timestamp,
         help="Reads the newest snapshot of the branch at or before this time. A time without a"
         " zone is UTC.",
-        tables=_OF_VERSION,
     )
-    storage_client: Literal["auto", "obstore", "fsspec"] = option(
+    storage_client: Literal["auto", "obstore", "fsspec"] = _of_storage(
         "storage.client",
-        calls=_EVERY_CALL,
-        parse=Choice("auto", "obstore", "fsspec"),
         default="auto",
         help="Client for the object store; `auto` takes obstore for s3, gs, az and http,"
         " and fsspec for every other URL.",
-        tables=METADATA_TABLES,
     )
-    storage_options: Mapping[str, str] = option(
+    storage_options: Mapping[str, str] = _of_storage(
         "storage.*",
-        calls=_EVERY_CALL,
         help="Settings of the storage, with the names of fsspec: `storage.key`, `storage.secret`,"
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
-        tables=METADATA_TABLES,
     )
-    virtual_authorize: tuple[str, ...] = option(
+    virtual_authorize: tuple[str, ...] = _of_virtual_chunks(
         "virtual.authorize",
-        calls=_FETCHING,
         type_text="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
@@ -118,18 +107,14 @@ class ReadRequest:
         write_help="URL prefixes from which virtual chunks may be fetched when a write changes a"
         " part of one; with `layout=refs`, prefixes for which a virtual chunk container is"
         " added.",
-        layouts=_VALUES,
     )
-    virtual_storage_options: Mapping[str, str] = option(
+    virtual_storage_options: Mapping[str, str] = _of_virtual_chunks(
         "virtual.storage.*",
-        calls=_FETCHING,
         help="Settings of the storages that hold virtual chunks, with the names of `storage.*`.",
-        layouts=_VALUES,
     )
-    layout: Literal["cells", "chunks", "refs", "summary"] = option(
+    layout: Layout = option(  # noqa: RUF009 - a field
         "layout",
         calls=("read", "readStream", "mirror", "write", "writeStream"),
-        parse=Choice(*LAYOUTS),
         default="cells",
         help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
         " statistics of a block.",
@@ -146,50 +131,39 @@ class ReadRequest:
         " group with arrays if it has one of the columns, otherwise the root.",
         tables=_OF_NODES,
     )
-    variables: tuple[str, ...] | None = option(
+    variables: tuple[str, ...] | None = _of_selecting(
         "variables",
-        calls=_SELECTING,
-        parse=parse_names,
         default_text="all on the largest set of dimensions",
         help="Variables to read. Fewer columns make a read faster.",
     )
     coords: tuple[str, ...] = option(
         "coords",
         calls=("read", "readStream", "mirror"),
-        parse=parse_names,
         default=(),
         help="Further coordinates to add as columns, such as a 2-D latitude.",
         layouts=("cells",),
     )
-    decode_cf: bool = option(
+    decode_cf: bool = _of_decoding(
         "decodeCf",
-        calls=_SELECTING,
-        parse=parse_boolean,
         default=True,
         help="Decodes times, scale factors, offsets and missing values by the CF conventions;"
         " with `false`, the stored values are read.",
-        layouts=_TABULAR,
     )
     missing_chunks: Literal["fill", "skip"] = option(
         "missingChunks",
         calls=("read", "readStream", "sample", "mirror"),
-        parse=Choice("fill", "skip"),
         default="fill",
         help="Whether cells of chunks that were never written hold the fill value or are left out.",
         layouts=("cells",),
     )
-    timestamp_type: Literal["ntz", "utc"] = option(
+    timestamp_type: Literal["ntz", "utc"] = _of_decoding(
         "timestampType",
-        calls=_SELECTING,
-        parse=Choice("ntz", "utc"),
         default="ntz",
         help="Type of decoded times: TIMESTAMP_NTZ, or with `utc` TIMESTAMP.",
-        layouts=_TABULAR,
     )
     decoded: bool = option(
         "decoded",
         calls=("read", "readStream", "write", "writeStream"),
-        parse=parse_boolean,
         default=True,
         help="With `layout=chunks`: whether `data` holds the decoded array (C order, little"
         " endian) or the stored bytes.",
@@ -198,7 +172,6 @@ class ReadRequest:
     block: Mapping[str, int] | None = option(
         "block",
         type_text="sizes, such as `time=24,latitude=10`",
-        parse=parse_sizes,
         default_text="the chunk grid",
         help="With `layout=summary`: the block, in elements per dimension, that one row"
         " summarizes.",
@@ -211,41 +184,33 @@ class ReadRequest:
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
     )
-    sel: str | Mapping[str, Any] | None = option(
+    sel: str | Mapping[str, Any] | None = _of_selecting(
         "sel",
-        calls=_SELECTING,
         type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
-        parse=parse_selection,
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
         " must match exactly (see `sel.method`).",
     )
-    sel_method: Literal["exact", "nearest"] = option(
+    sel_method: Literal["exact", "nearest"] = _of_selecting(
         "sel.method",
-        calls=_SELECTING,
-        parse=Choice("exact", "nearest"),
         default="exact",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     )
-    isel: str | Mapping[str, Any] | None = option(
+    isel: str | Mapping[str, Any] | None = _of_selecting(
         "isel",
-        calls=_SELECTING,
         type_text="positions, such as `time=0:24; latitude=10`",
-        parse=parse_selection,
         help="Selects by position along dimensions, as Python slices do.",
     )
     rows_per_partition: int | None = option(
         "rowsPerPartition",
         calls=("read", "readStream", "mirror"),
-        parse=parse_positive_int,
         default_text="`4000000`, and more for very many rows",
         help="Approximate number of rows of a partition, which consists of whole chunks. Of the"
         " metadata tables `chunks` and `variables`: references that a task reads, `1000000` by"
         " default.",
         tables=_CUT,
     )
-    read_ahead_bytes: int = option(
+    read_ahead_bytes: int = _of_selecting(
         "readAheadBytes",
-        calls=_SELECTING,
         type_text="size, such as `64m`",
         parse=parse_byte_size,
         default=64 * 2**20,
@@ -256,27 +221,19 @@ class ReadRequest:
     table: str | None = option(
         "table",
         type_text="name",
-        parse=Choice(*METADATA_TABLES),
+        parse=Choice(*TABLE_NAMES),
         help="Metadata table to read instead of arrays; also given as `path#name`.",
-        tables=METADATA_TABLES,
+        tables=TABLE_NAMES,
     )
-    from_version: str | None = option(
+    from_version: str | None = _of_two_snapshots(
         "from",
-        calls=("read",),
-        type_text="branch, tag or snapshot id",
         default_text="the snapshot before `to`",
         help="With the metadata table `changes`: the older snapshot.",
-        layouts=(),
-        tables=_OF_CHANGES,
     )
-    to_version: str | None = option(
+    to_version: str | None = _of_two_snapshots(
         "to",
-        calls=("read",),
-        type_text="branch, tag or snapshot id",
         default_text="`main`",
         help="With the metadata table `changes`: the newer snapshot.",
-        layouts=(),
-        tables=_OF_CHANGES,
     )
     changes_since: str | None = _of_changing(
         "changesSince",
@@ -288,7 +245,6 @@ class ReadRequest:
     changes_by: Literal["version", "snapshot"] = _of_changing(
         "changesBy",
         calls=("read",),
-        parse=Choice("version", "snapshot"),
         default="version",
         help="`version` reads the differences of two snapshots, each row at most once; `snapshot`"
         " reads the changes of each snapshot in between. In a stream, the two are the first and"
@@ -296,14 +252,12 @@ class ReadRequest:
     )
     change_columns: bool = _of_changing(
         "changeColumns",
-        parse=parse_boolean,
         default=False,
         help="Adds `_change` (`written` or `deleted`), `_snapshot_id` and `_committed_at`, and the"
         " deleted rows: their key, and NULL in all other columns.",
     )
     on_history_change: Literal["fail", "restart"] = _of_changing(
         "onHistoryChange",
-        parse=Choice("fail", "restart"),
         default="fail",
         help="If the older snapshot is not an ancestor of the newer one (the branch was reset, a"
         " commit amended) or has expired: `fail` raises an error; `restart` reads the"
@@ -316,12 +270,14 @@ class ReadRequest:
         help="Streams only: where a new stream begins. `earliest` reads the whole table first,"
         " then the changes; all other values read only the changes after that snapshot.",
     )
-    max_snapshots_per_trigger: int | None = _most_of_a_batch(
+    max_snapshots_per_trigger: int | None = _of_a_stream(
         "maxSnapshotsPerTrigger",
+        default_text="no limit",
         help="Streams only: the maximum number of snapshots of a batch.",
     )
-    max_chunks_per_trigger: int | None = _most_of_a_batch(
+    max_chunks_per_trigger: int | None = _of_a_stream(
         "maxChunksPerTrigger",
+        default_text="no limit",
         help="Streams only: the maximum number of changed chunks of a batch, which has at least"
         " one snapshot.",
     )

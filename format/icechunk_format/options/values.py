@@ -14,7 +14,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest
@@ -40,7 +43,7 @@ def _wrong(name: str, text: str, wanted: str, hint: str = "", **facts: Any) -> I
     return refused(name, f"must be {wanted}, but is {text!r}{hint}", value=text, **facts)
 
 
-def parse_text(name: str, text: str) -> str:
+def parse_string(name: str, text: str) -> str:
     """Parse a string that must not be empty."""
     value = text.strip()
     if not value:
@@ -50,7 +53,7 @@ def parse_text(name: str, text: str) -> str:
 
 def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
     """Parse the string of a selection, or return a mapping of values by dimension unchanged."""
-    return given if isinstance(given, Mapping) and given else parse_text(name, str(given or ""))
+    return given if isinstance(given, Mapping) and given else parse_string(name, str(given or ""))
 
 
 def parse_boolean(name: str, text: str) -> bool:
@@ -235,7 +238,7 @@ def parse_spec_version(name: str, text: str) -> int:
 
 
 _TYPE_TEXTS: Final[Mapping[Parser, str]] = {
-    parse_text: "text",
+    parse_string: "string",
     parse_boolean: "boolean",
     parse_positive_int: "integer",
     parse_whole_number: "integer",
@@ -249,3 +252,23 @@ def type_text(parse: Parser) -> str:
     if isinstance(parse, Choice):
         return ", ".join(f"`{word}`" for word in parse.allowed)
     return _TYPE_TEXTS.get(parse, "")
+
+
+_PARSERS: Final[Mapping[Any, Parser]] = {
+    str: parse_string,
+    bool: parse_boolean,
+    int: parse_positive_int,
+    datetime: parse_timestamp,
+    tuple[str, ...]: parse_names,
+    Mapping[str, str]: parse_string,
+    Mapping[str, int]: parse_sizes,
+    Mapping[str, Any]: parse_json_object,
+    str | Mapping[str, Any]: parse_selection,
+}
+
+
+def parser_of(kind: Any) -> Parser:
+    """Return the usual parser of values of a type, or None: of words if the type lists them."""
+    if get_origin(kind) in (Union, UnionType):
+        kind = reduce(or_, (one for one in get_args(kind) if one is not NoneType))
+    return Choice(*get_args(kind)) if get_origin(kind) is Literal else _PARSERS[kind]

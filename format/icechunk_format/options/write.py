@@ -10,16 +10,10 @@ from typing import Any, Literal
 from icechunk_format.options.declare import WRITING, option, option_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import (
-    Choice,
-    parse_boolean,
     parse_byte_size,
     parse_fraction,
-    parse_json_object,
     parse_json_of_objects,
-    parse_names,
     parse_orders,
-    parse_positive_int,
-    parse_sizes,
     parse_spec_version,
     parse_whole_number,
 )
@@ -42,7 +36,6 @@ class WriteOptions:
     decoded: bool = option_of(ReadRequest, "decoded")
     dims: tuple[str, ...] | None = _option(
         "dims",
-        parse=parse_names,
         default_text="from the columns' metadata, or the existing group",
         help="Dimension columns, in the order of the axes; the other columns are variables.",
         layouts=("cells",),
@@ -50,7 +43,6 @@ class WriteOptions:
     chunks: Mapping[str, int] | None = _option(
         "chunks",
         type_text="sizes, such as `time=24,latitude=180`",
-        parse=parse_sizes,
         default_text="the existing arrays', else about 8 MiB a chunk",
         help="Chunk shape of new arrays, in elements per dimension.",
         layouts=("cells",),
@@ -58,7 +50,6 @@ class WriteOptions:
     shards: Mapping[str, int] | None = _option(
         "shards",
         type_text="sizes, such as `time=240,latitude=720`",
-        parse=parse_sizes,
         default_text="no sharding",
         help="Shard shape of new arrays: one object holds all `chunks` of a shard.",
         layouts=("cells",),
@@ -87,7 +78,6 @@ class WriteOptions:
     )
     create_branch: bool = _of_a_commit(
         "createBranch",
-        parse=parse_boolean,
         default=False,
         help="Creates `branch` from the newest snapshot of `main` if it does not exist.",
     )
@@ -98,28 +88,23 @@ class WriteOptions:
     )
     metadata: Mapping[str, Any] | None = _of_a_commit(
         "metadata",
-        type_text="JSON object",
-        parse=parse_json_object,
         default_text="none",
         help="Properties of the snapshot, for programs.",
     )
     on_conflict: Literal["rebase", "fail"] = _of_a_commit(
         "onConflict",
-        parse=Choice("rebase", "fail"),
         default="rebase",
         help="If the branch has moved during the write: `rebase` commits the write on top of the"
         " other commits, `fail` raises a `ConflictError`.",
     )
     resolve: Literal["ours", "theirs"] | None = _option(
         "resolve",
-        parse=Choice("ours", "theirs"),
         default_text="an error",
         help="Values of cells (in `layout=chunks` and `refs`: chunks) that another write changed"
         " as well: `ours` keeps those of this write, `theirs` those of the other.",
     )
     merge_schema: bool = _option(
         "mergeSchema",
-        parse=parse_boolean,
         default=False,
         help="Whether an append may add variables that the group does not have. Variables that"
         " `encoding` names may be added without it.",
@@ -178,14 +163,12 @@ class WriteRequest(WriteOptions):
     virtual_storage_options: Mapping[str, str] = option_of(ReadRequest, "virtual_storage_options")
     distribution: Literal["hash", "none"] = _option(
         "distribution",
-        parse=Choice("hash", "none"),
         default="hash",
         help="`hash` shuffles the rows by chunk; `none` skips the shuffle for rows that are"
         " grouped by chunk already (a chunk with rows in two tasks is an error).",
     )
     compute_once: Literal["auto", "true", "false"] = _option(
         "computeOnce",
-        parse=Choice("auto", "true", "false"),
         default="auto",
         help="Whether rows are kept on executors, in memory and on disk, between the two passes of"
         " a write; `auto` keeps those behind a shuffle or a Python function, and those that are not"
@@ -205,7 +188,6 @@ class WriteRequest(WriteOptions):
     rewrite_manifests_every: int | None = option(
         "rewriteManifestsEvery",
         calls=("writeStream",),
-        parse=parse_positive_int,
         default_text="never",
         help="Streams only: rewrites the manifests after this number of batches, since each"
         " commit adds manifests.",

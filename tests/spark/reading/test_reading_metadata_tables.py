@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit, struct, to_json
 from pyspark.sql.types import StructType
 
-from icechunk_format.options.declare import METADATA_TABLES as NAMES
+from icechunk_format.options.declare import TABLE_NAMES as NAMES
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.options.parse import parse_read_options
 from icechunk_spark.reading.plan import MetadataRead, open_read

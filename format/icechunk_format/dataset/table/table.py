@@ -29,11 +29,11 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import unknown
+from icechunk_format.options.declare import Layout as Layout
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.cf.decode import VariableDecoder
 
-Layout = Literal["cells", "chunks", "refs", "summary"]
 Fields = tuple[tuple[str, pa.DataType], ...]
 
 CHUNKS_FIELDS: Final[Fields] = (
