@@ -10,9 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from icechunk_format.dataset.metadata_tables.inspection import InspectionContext, Task
-from icechunk_format.dataset.metadata_tables.manifests import manifest_costs
-from icechunk_format.dataset.metadata_tables.read import InspectionPlan, run_inspection
+from icechunk_format.dataset.metadata_tables.manifests import Task, manifest_costs
+from icechunk_format.dataset.metadata_tables.read import (
+    InspectionContext,
+    InspectionPlan,
+    run_inspection,
+)
 from icechunk_format.dataset.reading.costs import ReadCost
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS

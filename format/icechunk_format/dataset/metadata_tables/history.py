@@ -26,41 +26,37 @@ from icechunk_format.spec.repo_info.updates import (
 from icechunk_format.spec.snapshot.file import Snapshot
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.metadata_tables.inspection import (
-        InspectionContext,
-        Row,
-        RowsOf,
-        Task,
-    )
     from icechunk_format.repository import RepositoryReader
 
-# The last microsecond that Spark's BIGINT and TIMESTAMP can hold.
-_LAST_INSTANT: Final = 2**63 - 1
+Row = dict[str, Any]
+
+#: The largest number, and the last microsecond, that Spark's BIGINT and TIMESTAMP can hold.
+LARGEST: Final = 2**63 - 1
 
 
-def json_text(value: Any) -> str:
-    """Return JSON as text, in the order in which it was stored."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if text == valid_text(text) else json.dumps(value)
+def json_string(value: Any) -> str:
+    """Return JSON as a string, in the order in which it was stored."""
+    string = json.dumps(value, ensure_ascii=False)
+    return string if string == valid_string(string) else json.dumps(value)
 
 
-def valid_text(text: str) -> str:
+def valid_string(string: str) -> str:
     """Replace lone surrogates, which JSON allows and UTF-8 does not, by ``?``."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return string if string.isascii() else string.encode("utf-8", "replace").decode("utf-8")
 
 
-def instant(microseconds: int) -> int | None:
-    """Return microseconds; None if they are out of the range of a timestamp."""
-    return microseconds if microseconds <= _LAST_INSTANT else None
+def fitting(number: int) -> int | None:
+    """Return a number or the microseconds of a timestamp; None if they are too large for Spark."""
+    return number if number <= LARGEST else None
 
 
 def _version(info: SnapshotInfo) -> Row:
     return {
         "snapshot_id": str(info.id),
         "parent_id": None if info.parent_id is None else str(info.parent_id),
-        "committed_at": instant(info.flushed_at),
+        "committed_at": fitting(info.flushed_at),
         "message": info.message,
-        "metadata": json_text(info.metadata),
+        "metadata": json_string(info.metadata),
     }
 
 
@@ -121,7 +117,7 @@ def _commit_times(
         if repository.spec_version == SPEC_V1
         else repository.snapshots()
     )
-    return {info.id: instant(info.flushed_at) for info in infos}
+    return {info.id: fitting(info.flushed_at) for info in infos}
 
 
 _TAG_UPDATES: Final = (TagCreatedUpdate, TagDeletedUpdate)
@@ -136,13 +132,13 @@ def operation_rows(updates: Iterable[Update]) -> Iterator[Row]:
         name = stored.get("name")
         yield {
             "kind": update.kind.name.lower(),
-            "at": instant(update.updated_at),
+            "at": fitting(update.updated_at),
             "branch": name if isinstance(details, _BRANCH_UPDATES) else stored.get("branch"),
             "tag": name if isinstance(details, _TAG_UPDATES) else None,
             "snapshot_id": stored.get("new_snap_id"),
             "previous_snapshot_id": stored.get("previous_snap_id"),
             "backup_path": update.backup_path,
-            "details": json_text(stored),
+            "details": json_string(stored),
         }
 
 
@@ -190,24 +186,9 @@ def change_rows(
         yield {"change": "unknown", "snapshot_id": snapshot_id}
 
 
-def _changes(context: InspectionContext, task: Task) -> Iterator[Row]:
-    assert context.older_id is not None, "plan_inspection requires the older snapshot"
-    return change_rows(context.repository(), context.older_id, context.version)
-
-
 def _node_type(to_path: str, from_path: str, newer: Snapshot, older: Snapshot) -> str | None:
     """Return the type of a moved node; None if neither snapshot has a node at these paths."""
     node = newer.node(to_path) or older.node(from_path)
     if node is None:
         return None
     return "group" if node.array is None else "array"
-
-
-OF_VERSIONS: Final[dict[str, RowsOf]] = {
-    "snapshots": lambda context, _: snapshot_rows(context.repository()),
-    "history": lambda context, _: history_rows(context.repository(), context.version),
-    "refs": lambda context, _: ref_rows(context.repository()),
-    "operations": lambda context, _: operation_rows(context.repository().operations()),
-    "changes": _changes,
-}
-"""The metadata tables of this file, by name."""

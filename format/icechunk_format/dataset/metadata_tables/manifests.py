@@ -15,13 +15,14 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS, join_thin
+from icechunk_format.dataset.metadata_tables.history import LARGEST
+from icechunk_format.dataset.reading.layouts.batches import BATCH_ROWS
 from icechunk_format.dataset.reading.layouts.chunk_refs import RefColumns, coordinate_lists
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.options.metadata_tables import CHUNKS, MANIFESTS, arrow_kinds
@@ -31,13 +32,10 @@ from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import ManifestFiles, Snapshot
 from icechunk_format.storage.protocol import Storage
 
-if TYPE_CHECKING:
-    from icechunk_format.dataset.metadata_tables.inspection import (
-        BatchesOf,
-        InspectionContext,
-        Part,
-        Task,
-    )
+Part = tuple[int, int, int]
+"""A node number, and the range ``[start, stop)`` of the array's manifests."""
+Task = tuple[Part, ...]
+"""Ranges of manifests; empty if a single task reads everything."""
 
 # References that a task holds at a time: about 30 MB.
 _REFS_AT_ONCE: Final = 500_000
@@ -46,7 +44,6 @@ _MANIFEST_COST: Final = 500
 # References assumed in a manifest that the snapshot does not list.
 _UNKNOWN_REFS: Final = 100_000
 _ID: Final = ManifestId.SIZE
-_LARGEST: Final = 2**63 - 1
 
 
 def manifest_costs(
@@ -72,7 +69,7 @@ def manifest_costs(
 
 def cut_manifests(
     arrays: Sequence[int], costs: Sequence[NDArray[np.float64]], target: int
-) -> list[tuple[Part, ...]]:
+) -> list[Task]:
     """Cut the manifests of arrays into tasks that cost less than ``target`` plus one manifest."""
     each = np.concatenate([np.zeros(0), *costs])
     if not len(each):
@@ -111,8 +108,8 @@ def chunk_batches(
     storage: Storage, snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``chunks`` for the parts of a task, with the named columns."""
-    types = {column.name: column.arrow_type for column in CHUNKS.columns}
-    schema = pa.schema([pa.field(name, types[name]) for name in columns])
+    whole = CHUNKS.arrow_schema
+    schema = pa.schema([whole.field(name) for name in columns])
     for part in parts:
         path = str(snapshot.nodes[part[0]].path)
         for manifest_id, refs, rows in found_refs(storage, snapshot, part):
@@ -190,23 +187,7 @@ def _recorded(
     is_listed = rows >= 0
     values = np.zeros(len(wanted), dtype=np.uint64)
     values[is_listed] = column[rows[is_listed]]
-    is_known = is_listed & (values <= _LARGEST)
+    is_known = is_listed & (values <= LARGEST)
     if zero_is_unknown:
         is_known &= values > 0
     return pa.array(np.where(is_known, values, 0).astype(np.int64), mask=~is_known)
-
-
-def _manifests(context: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
-    _, snapshot = context.opened()
-    for batch in manifest_batches(snapshot, context.arrays(snapshot), unused=context.group is None):
-        yield batch.select(list(context.columns))
-
-
-def _chunks(context: InspectionContext, task: Task) -> Iterator[pa.RecordBatch]:
-    storage, snapshot = context.opened()
-    made = chunk_batches(storage, snapshot, task, context.columns)
-    return join_thin(made, context.arrow_schema)
-
-
-OF_MANIFESTS: Final[dict[str, BatchesOf]] = {"manifests": _manifests, "chunks": _chunks}
-"""The metadata tables of this file, by name."""

@@ -12,14 +12,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.metadata_tables.history import json_text, valid_text
-from icechunk_format.dataset.metadata_tables.manifests import found_refs
+from icechunk_format.dataset.metadata_tables.history import (
+    LARGEST,
+    Row,
+    fitting,
+    json_string,
+    valid_string,
+)
+from icechunk_format.dataset.metadata_tables.manifests import Part, found_refs
 from icechunk_format.dataset.table.dimension_sets import default_columns
 from icechunk_format.dataset.table.variable import Variable, coordinate_names
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
@@ -29,16 +35,6 @@ from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 
-if TYPE_CHECKING:
-    from icechunk_format.dataset.metadata_tables.inspection import (
-        InspectionContext,
-        Part,
-        Row,
-        RowsOf,
-        Task,
-    )
-
-_LARGEST: Final = 2**63 - 1
 # Errors of damaged or unsupported documents; any other error is a defect of this library.
 _UNREADABLE: Final = (FormatError, UnsupportedError)
 
@@ -62,7 +58,7 @@ def group_rows(snapshot: Snapshot, numbers: Sequence[int]) -> Iterator[Row]:
         except _UNREADABLE as error:
             yield {**row, "problem": _one_line(error)}
         else:
-            yield {**row, "attributes": json_text(dict(metadata.attributes))}
+            yield {**row, "attributes": json_string(dict(metadata.attributes))}
 
 
 def variable_rows(
@@ -95,8 +91,8 @@ def _described(variable: Variable) -> Row:
         "path": variable.path,
         "name": variable.name,
         "dims": list(variable.dims),
-        "shape": [_fitting(size) for size in variable.shape],
-        "total_chunks": _fitting(math.prod(array.num_chunks)),
+        "shape": [fitting(size) for size in variable.shape],
+        "total_chunks": fitting(math.prod(array.num_chunks)),
         "manifest_count": len(np.unique(array.manifests.ids, axis=0)),
     }
     try:
@@ -107,11 +103,11 @@ def _described(variable: Variable) -> Row:
     return {
         **row,
         **_grid(variable),
-        "dtype": _text(raw.get("data_type")),
-        "codecs": json_text(raw.get("codecs")),
-        "fill_value": json_text(raw.get("fill_value")),
-        **{name: _text(metadata.attributes.get(name)) for name in _NAMED_ATTRIBUTES},
-        "attributes": json_text(dict(metadata.attributes)),
+        "dtype": _string(raw.get("data_type")),
+        "codecs": json_string(raw.get("codecs")),
+        "fill_value": json_string(raw.get("fill_value")),
+        **{name: _string(metadata.attributes.get(name)) for name in _NAMED_ATTRIBUTES},
+        "attributes": json_string(dict(metadata.attributes)),
         "problem": _problem(variable),
     }
 
@@ -119,10 +115,10 @@ def _described(variable: Variable) -> Row:
 _NAMED_ATTRIBUTES: Final = ("units", "standard_name", "long_name")
 
 
-def _text(value: Any) -> str | None:
+def _string(value: Any) -> str | None:
     if value is None:
         return None
-    return valid_text(value) if isinstance(value, str) else json_text(value)
+    return valid_string(value) if isinstance(value, str) else json_string(value)
 
 
 def _problem(variable: Variable) -> str | None:
@@ -156,7 +152,7 @@ def _inner_chunks(codec: Any) -> list[int] | None:
         return None
     configuration = codec.get("configuration")
     shape = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
-    if isinstance(shape, list) and all(type(n) is int and 0 < n <= _LARGEST for n in shape):
+    if isinstance(shape, list) and all(type(n) is int and 0 < n <= LARGEST for n in shape):
         return shape
     return None
 
@@ -201,9 +197,9 @@ def _stored(storage: Storage, snapshot: Snapshot, part: Part) -> Row:
     return {
         "stored_chunks": chunks,
         "virtual_chunks": virtual,
-        "missing_chunks": _fitting(math.prod(grid.tolist()) - in_grid),
-        "stored_bytes": _fitting(own_bytes),
-        "virtual_bytes": _fitting(virtual_bytes),
+        "missing_chunks": fitting(math.prod(grid.tolist()) - in_grid),
+        "stored_bytes": fitting(own_bytes),
+        "virtual_bytes": fitting(virtual_bytes),
     }
 
 
@@ -213,24 +209,6 @@ def _sum(values: NDArray[np.uint64]) -> int:
     return (int(high.sum()) << 32) + int(low.sum())
 
 
-def _fitting(number: int) -> int | None:
-    return number if number <= _LARGEST else None
-
-
 def _one_line(error: IcechunkError) -> str:
-    lines = (line.strip() for line in valid_text(error.message).splitlines())
+    lines = (line.strip() for line in valid_string(error.message).splitlines())
     return "; ".join(line for line in lines if line)
-
-
-def _groups(context: InspectionContext, task: Task) -> Iterator[Row]:
-    _, snapshot = context.opened()
-    return group_rows(snapshot, context.nodes(snapshot))
-
-
-def _variables(context: InspectionContext, task: Task) -> Iterator[Row]:
-    storage, snapshot = context.opened()
-    return variable_rows(storage, snapshot, task, frozenset(context.columns))
-
-
-OF_NODES: Final[dict[str, RowsOf]] = {"groups": _groups, "variables": _variables}
-"""The metadata tables of this file, by name."""

@@ -29,19 +29,25 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.metadata_tables.history import OF_VERSIONS
-from icechunk_format.dataset.metadata_tables.inspection import (
-    InspectionContext,
-    Part,
-    RowsOf,
-    Task,
+from icechunk_format.dataset.metadata_tables.history import (
+    Row,
+    change_rows,
+    history_rows,
+    operation_rows,
+    ref_rows,
+    snapshot_rows,
 )
 from icechunk_format.dataset.metadata_tables.manifests import (
-    OF_MANIFESTS,
+    Part,
+    Task,
+    chunk_batches,
     cut_manifests,
+    manifest_batches,
     manifest_costs,
 )
-from icechunk_format.dataset.metadata_tables.nodes import OF_NODES
+from icechunk_format.dataset.metadata_tables.nodes import group_rows, variable_rows
+from icechunk_format.dataset.reading.layouts.batches import join_thin
+from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.dataset.requested import requested_version
 from icechunk_format.dataset.table.dimension_sets import find_group
 from icechunk_format.dataset.table.variable import Variable
@@ -58,7 +64,10 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.node_path import NodePath, is_below
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REFS_PER_TASK: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 8_192
@@ -67,6 +76,66 @@ _ARRAY_COST: Final = 2_000
 _MOST_TASKS: Final = 100_000
 # Separates the two snapshots to which `changes` is pinned; no id contains it.
 _TO: Final = ".."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionContext:
+    """Values that all tasks of one read share; small and picklable.
+
+    Parameters
+    ----------
+    table
+        Name of the metadata table.
+    snapshot_id
+        The snapshot; the newer one of ``changes``. None for a table about the repository.
+    older_id
+        The older snapshot of ``changes``.
+    group
+        Limits the table to nodes at or below this path; None is all nodes.
+    """
+
+    location: Location
+    table: str
+    columns: tuple[str, ...]
+    snapshot_id: SnapshotId | None = None
+    older_id: SnapshotId | None = None
+    group: str | None = None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        whole = METADATA_TABLES[self.table].arrow_schema
+        return pa.schema([whole.field(name) for name in self.columns])
+
+    @property
+    def version(self) -> SnapshotId:
+        """The snapshot that the table describes."""
+        assert self.snapshot_id is not None, "plan_inspection requires the snapshot"
+        return self.snapshot_id
+
+    def repository(self) -> RepositoryReader:
+        """Return the repository, opened in this process."""
+        return RepositoryReader.open(self.location)
+
+    def opened(self) -> tuple[Storage, Snapshot]:
+        """Return the repository's storage, and the loaded snapshot."""
+        storage = open_storage(self.location)
+        return storage, pinned_snapshot(storage, self.version)
+
+    def nodes(self, snapshot: Snapshot) -> list[int]:
+        """Return the node numbers at or below the group."""
+        if self.group is None:
+            return list(range(len(snapshot.nodes)))
+        group = NodePath(self.group)
+        return [
+            number
+            for number, node in enumerate(snapshot.nodes)
+            if node.path == group or is_below(node.path, group)
+        ]
+
+    def arrays(self, snapshot: Snapshot) -> list[int]:
+        """Return the node numbers of arrays at or below the group."""
+        return [n for n in self.nodes(snapshot) if snapshot.nodes[n].array is not None]
 
 
 @shown_by("records.record")
@@ -207,17 +276,9 @@ def plan_inspection(
     refs_per_task
         Approximate chunk references of a task. None is 1,000,000.
     """
-    needed = {"snapshot_id": snapshot_id, "older_id": older_id}
-    if table.scope == "repository":
-        needed = {}
-    elif table.scope != "changes":
-        needed.pop("older_id")
-    missing = [name for name, value in needed.items() if value is None]
-    if missing or (group is not None and table.scope != "group"):
+    if group is not None and table.scope != "group":
         raise InvalidInputError(
-            f"the metadata table {table.name!r} "
-            + (f"needs {' and '.join(missing)}" if missing else "takes no group"),
-            table=table.name,
+            f"the metadata table {table.name!r} takes no group", table=table.name
         )
     context = InspectionContext(
         location=repository.location,
@@ -269,12 +330,36 @@ def run_inspection(context: InspectionContext, task: Task | None) -> Iterator[pa
     """Yield the rows of a task. None yields nothing: Spark runs it if a plan has no tasks."""
     if task is None:
         return
-    if context.table in OF_MANIFESTS:
-        yield from OF_MANIFESTS[context.table](context, task)
-        return
-    rows = _OF_ROWS[context.table](context, task)
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        yield pa.RecordBatch.from_pylist(some, schema=context.arrow_schema)
+    if context.table == "manifests":
+        _, snapshot = context.opened()
+        arrays = context.arrays(snapshot)
+        for batch in manifest_batches(snapshot, arrays, unused=context.group is None):
+            yield batch.select(list(context.columns))
+    elif context.table == "chunks":
+        storage, snapshot = context.opened()
+        batches = chunk_batches(storage, snapshot, task, context.columns)
+        yield from join_thin(batches, context.arrow_schema)
+    else:
+        rows = _rows(context, task)
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            yield pa.RecordBatch.from_pylist(some, schema=context.arrow_schema)
 
 
-_OF_ROWS: Final[dict[str, RowsOf]] = {**OF_VERSIONS, **OF_NODES}
+def _rows(context: InspectionContext, task: Task) -> Iterator[Row]:
+    """Yield the rows of a table that are made one by one."""
+    match context.table:
+        case "snapshots":
+            return snapshot_rows(context.repository())
+        case "history":
+            return history_rows(context.repository(), context.version)
+        case "refs":
+            return ref_rows(context.repository())
+        case "operations":
+            return operation_rows(context.repository().operations())
+        case "changes":
+            assert context.older_id is not None, "plan_inspection requires the older snapshot"
+            return change_rows(context.repository(), context.older_id, context.version)
+    storage, snapshot = context.opened()
+    if context.table == "groups":
+        return group_rows(snapshot, context.nodes(snapshot))
+    return variable_rows(storage, snapshot, task, frozenset(context.columns))
