@@ -16,7 +16,7 @@ from icechunk_format.dataset.reading.chunk_edges import (
     chunk_selections,
     leading_variable,
 )
-from icechunk_format.dataset.reading.costs import ReadCost, columns_read, summed, task_cost
+from icechunk_format.dataset.reading.costs import ReadCost, summed, task_cost
 from icechunk_format.dataset.reading.plan import chunk_extents
 from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.requested import requested_dataset, requested_scan, requested_table
@@ -176,8 +176,8 @@ def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:
     elif table.layout == "refs":
         read = []
     else:
-        columns = columns_read(plan.context)
-        read = [by_path[path] for path in dict.fromkeys(c.path for c in columns) if path]
+        columns = table.needed(plan.context.residual)
+        read = [by_path[c.path] for c in columns if c.path and c.role != "dimension"]
     for variable in read:
         chunks = _expected_chunks(dataset, plan, variable)
         item = variable.metadata.data_type.numpy

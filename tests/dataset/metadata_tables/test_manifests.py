@@ -20,8 +20,8 @@ from helpers.spark.inspected_repositories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.metadata_tables import inspection
 from icechunk_format.dataset.metadata_tables import manifests as manifest_rows
+from icechunk_format.dataset.metadata_tables import read as inspection
 from icechunk_format.dataset.metadata_tables.manifests import (
     chunk_batches,
     cut_manifests,

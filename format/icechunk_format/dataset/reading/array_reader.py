@@ -36,7 +36,7 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.files.chunk_lookup import ChunkLookup, FoundChunks
+from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.storage.measures import count, timed
 
 # Bytes of an entry without its chunk; missing chunks also have entries.
@@ -199,9 +199,7 @@ class ArrayReader:
         Must be called in the order in which blocks are decoded: the first of two blocks that share
         a chunk fetches it.
         """
-        picks = [
-            pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
-        ]
+        picks = self.picks(selections)
         coords = product_coords(picks)
         partial = any_partial(picks)
         awaited = np.empty(0, dtype=np.int64)
@@ -215,6 +213,10 @@ class ArrayReader:
             picks=picks, coords=coords, partial=partial, wanted=wanted, awaited=awaited
         )
 
+    def picks(self, selections: Sequence[DimSelection]) -> list[AxisPick]:
+        """Return the picks of one selection for each axis."""
+        return [pick(axis, chosen) for axis, chosen in zip(self.axes, selections, strict=True)]
+
     def fetch(self, request: BlockRequest) -> FetchedBlock:
         """Fetch the stored bytes of the chunks of a block."""
         positions, payloads = self.payloads(request.coords[request.wanted])
@@ -227,9 +229,7 @@ class ArrayReader:
 
         Nothing is fetched; chunks are in C order.
         """
-        picks = [
-            pick(axis, selection) for axis, selection in zip(self.axes, selections, strict=True)
-        ]
+        picks = self.picks(selections)
         coords = product_coords(picks)
         present = np.zeros(len(coords), dtype=bool)
         present[self.stored(coords)] = True
@@ -336,7 +336,9 @@ class ArrayReader:
         if self.shards is not None:
             return self.shards.fetch(coords)
         found = self.lookup.find(coords.astype(np.uint32))
-        return found.positions, fetch_found(self.chunk_source, found)
+        if found.refs is None:
+            return found.positions, []
+        return found.positions, self.chunk_source.fetch(found.refs, found.rows)
 
     def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:
         """Decode one (inner) chunk to its full shape.
@@ -355,11 +357,6 @@ class ArrayReader:
 
     def _key(self, coords: NDArray[np.int64]) -> tuple[str, bytes]:
         return self.path, coords.tobytes()
-
-
-def fetch_found(chunk_source: ChunkSource, found: FoundChunks) -> list[bytes]:
-    """Fetch the complete stored bytes of found chunks, in their order."""
-    return [] if found.refs is None else chunk_source.fetch(found.refs, found.rows)
 
 
 def _copy(

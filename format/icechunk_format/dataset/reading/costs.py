@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.array_reader import ArrayReader, BlockRequest
-from icechunk_format.dataset.reading.layouts.block_reads import BlockReads, cell_column
-from icechunk_format.dataset.reading.layouts.cells import needed_columns
+from icechunk_format.dataset.reading.layouts.block_reads import cell_reads
 from icechunk_format.dataset.reading.layouts.chunk_refs import refs_of_part
 from icechunk_format.dataset.reading.layouts.chunks import blocks_of_chunks
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.table.table import Column, Layout
+from icechunk_format.dataset.table.table import Layout
 
 # Chunks of each block that are checked for unauthorized ones.
 _LOOKED_AT: Final = 1_000
@@ -105,13 +104,13 @@ def check_access(context: ScanContext, tasks: Sequence[ScanTask]) -> None:
     """
     if context.table.layout == "refs":
         return
-    arrays, counter = context.open_arrays(), CostCounter()
+    counter = CostCounter()
     for number in sorted({0, len(tasks) // 2, len(tasks) - 1}) if tasks else ():
         if context.table.layout == "chunks":
-            for block in islice(blocks_of_chunks(context, arrays, tasks[number]), 1):
+            for block in islice(blocks_of_chunks(context, context.open_arrays(), tasks[number]), 1):
                 counter.chunks(block.reader, block.coords[:_LOOKED_AT])
             continue
-        reads = BlockReads(context, arrays, columns_read(context), cell_column)
+        reads = cell_reads(context)
         for slab in islice(reads.requested_slabs(tasks[number]), 1):
             for path, request in slab.requests.items():
                 counter.chunks(reads.reader(path), request.coords[:_LOOKED_AT])
@@ -126,21 +125,9 @@ def summed(costs: Iterable[ReadCost]) -> ReadCost:
     return total
 
 
-def columns_read(context: ScanContext) -> list[Column]:
-    """Return the value columns that ``cells`` and ``summary`` read."""
-    table = context.table
-    if table.layout == "cells":
-        columns = needed_columns(table, context.residual)
-    else:
-        sources = {column.source for column in table.columns}
-        sources |= set(context.residual.columns if context.residual else ())
-        columns = [column for column in table.value_columns if column.source in sources]
-    return [column for column in columns if column.role != "dimension"]
-
-
 def _count_cells(context: ScanContext, task: ScanTask, counter: CostCounter) -> None:
     table, cost = context.table, counter.cost
-    reads = BlockReads(context, context.open_arrays(), columns_read(context), cell_column)
+    reads = cell_reads(context)
     for slab in reads.requested_slabs(task):
         for path, request in slab.requests.items():
             counter.block(reads.reader(path), request)

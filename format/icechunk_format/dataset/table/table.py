@@ -33,6 +33,7 @@ from icechunk_format.options.declare import Layout as Layout
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.cf.decode import VariableDecoder
+    from icechunk_format.dataset.selection.where.condition import Residual
 
 Fields = tuple[tuple[str, pa.DataType], ...]
 
@@ -191,6 +192,15 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    def needed(self, residual: Residual | None) -> list[Column]:
+        """Return the columns of values that rows or a condition need, one for each source.
+
+        Scans identify columns by their source; only rows use the user's spelling of names.
+        """
+        sources = {column.source for column in self.columns}
+        sources.update(() if residual is None else residual.columns)
+        return [column for column in self.value_columns if column.source in sources]
 
     def selections(self, chosen: Mapping[str, DimSelection]) -> list[DimSelection]:
         """Return the selection along each dimension; whole if it is not in ``chosen``."""

@@ -47,12 +47,7 @@ class SnapshotTable:
 
     def columns(self) -> dict[str, Column]:
         """Return the columns that rows or the condition on values need, by source."""
-        needed = {column.source: column for column in self.table.columns}
-        residual = self.chosen.residual
-        for column in self.table.value_columns:
-            if residual is not None and column.source in residual.columns:
-                needed.setdefault(column.source, column)
-        return needed
+        return {column.source: column for column in self.table.needed(self.chosen.residual)}
 
     def selections(self) -> list[DimSelection]:
         """Return the selected positions along each dimension of the table."""

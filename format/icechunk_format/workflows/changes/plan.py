@@ -143,7 +143,7 @@ class _Planner:
 
     def _check(self, step: Step, older: SnapshotTable | None, newer: SnapshotTable) -> None:
         """Raise InvalidInputError if a snapshot does not have the columns of the feed."""
-        columns = newer.columns()
+        columns = {column.source: column for column in newer.table.columns}
         for column in self._own:
             found = columns.get(column.source)
             if found is None or found.arrow_type != column.arrow_type:

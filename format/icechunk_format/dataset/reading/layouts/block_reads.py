@@ -7,7 +7,7 @@ for each cell of the block, in C order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,9 @@ from icechunk_format.dataset.reading.chunk_edges import (
     block_axes,
     cut_axes,
     leading_variable,
-    pick,
     product_coords,
 )
+from icechunk_format.dataset.reading.layouts.batches import BlockRows
 from icechunk_format.dataset.reading.layouts.blocks import (
     Block,
     BlockArray,
@@ -32,7 +32,7 @@ from icechunk_format.dataset.reading.layouts.blocks import (
 from icechunk_format.dataset.reading.read_ahead import read_ahead
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.dataset.table.table import Column
 from icechunk_format.grid.axes import ChunkAxis
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class BlockReads:
     Parameters
     ----------
     columns
-        The array columns to read; no dimension columns.
+        The columns to read. Dimension columns are left to `TaskLabels`.
     convert
         Called on the decoding thread with a column, its stored values and the shape of the block.
         The values have the table's axes, with length 1 along axes that the array lacks.
@@ -109,15 +109,17 @@ class BlockReads:
     ) -> None:
         self._convert = convert
         self._context = context
-        self._dims = context.table.dims
+        self.dims = context.table.dims
+        self.arrays = arrays
+        self.dimensions = [column for column in columns if column.role == "dimension"]
         # The selection along each dimension of the table.
         self.selections = context.table.selections(context.selections)
-        self._columns = [column for column in columns if column.path is not None]
+        self._columns = [column for column in columns if column.role != "dimension"]
         self._readers: dict[str, ArrayReader] = {
             str(column.path): arrays.reader(str(column.path)) for column in self._columns
         }
         self._dims_of = {
-            str(column.path): tuple(self._dims.index(dim) for dim in column.dims)
+            str(column.path): tuple(self.dims.index(dim) for dim in column.dims)
             for column in self._columns
         }
         # All variables of the table decide whether a cell is stored, not only the selected columns,
@@ -126,7 +128,7 @@ class BlockReads:
         variables = [arrays.variable(path) for path in context.table.arrays]
         if context.skip_missing:
             for variable in variables:
-                self._counted[variable.path] = tuple(map(self._dims.index, variable.dims))
+                self._counted[variable.path] = tuple(map(self.dims.index, variable.dims))
                 self._readers.setdefault(variable.path, arrays.reader(variable.path))
         lead = leading_variable(variables, arrays.snapshot.manifest_files)
         self.axes: list[ChunkAxis] = block_axes(context.table, variables, lead)
@@ -196,10 +198,7 @@ class BlockReads:
         for path, dims in self._counted.items():
             if path not in slab.requests:
                 reader = self._readers[path]
-                picks = [
-                    pick(axis, slab.block[dim]) for axis, dim in zip(reader.axes, dims, strict=True)
-                ]
-                yield reader, product_coords(picks)
+                yield reader, product_coords(reader.picks([slab.block[dim] for dim in dims]))
 
     def stored_cells(self, slab: Slab) -> int:
         """Return the number of cells of a slab that have rows; no data are fetched."""
@@ -247,23 +246,16 @@ class BlockReads:
 class TaskLabels:
     """Labels of dimension columns, in the range that a task covers."""
 
-    def __init__(
-        self,
-        arrays: SnapshotArrays,
-        table: Table,
-        columns: Sequence[Column],
-        reads: BlockReads,
-        task: ScanTask,
-    ) -> None:
+    def __init__(self, reads: BlockReads, task: ScanTask) -> None:
         boxes = list(reads.boxes(task))
         self._labels: dict[int, tuple[str, DimSelection, pa.Array]] = {}
-        for column in columns:
-            dim = table.dims.index(column.source)
+        for column in reads.dimensions:
+            dim = reads.dims.index(column.source)
             held = [box[dim] for box in boxes]
             start, stop = min(s.start for s in held), max(s.stop for s in held)
             # The selected positions of the whole task; each block takes a slice.
             chosen = reads.selections[dim].within(start, stop)
-            values = arrays.labels(column, table.sizes[dim], chosen)
+            values = reads.arrays.labels(column, chosen.size, chosen)
             self._labels[dim] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
@@ -273,6 +265,27 @@ class TaskLabels:
             [first] = chosen.rank(np.array([block[dim].start])).tolist()
             found[dim] = (name, values.slice(first, block[dim].count))
         return found
+
+    def rows(
+        self,
+        block: Block,
+        values: Mapping[str, pa.Array],
+        keep: pa.BooleanArray | None = None,
+    ) -> BlockRows:
+        """Return the rows of a block with these values, to be cut into batches."""
+        return BlockRows(
+            shape=block_shape(block),
+            labels=self.of_block(block),
+            keys=[(selection.start, selection.stop) for selection in block],
+            values=values,
+            keep=keep,
+        )
+
+
+def cell_reads(context: ScanContext) -> BlockReads:
+    """Return the reads of a scan of cells, with one decoded value for each cell."""
+    needed = context.table.needed(context.residual)
+    return BlockReads(context, context.open_arrays(), needed, cell_column)
 
 
 def cell_column(column: Column, values: NDArray[Any], shape: tuple[int, ...]) -> pa.Array:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, BlockRows, join_thin
+from icechunk_format.dataset.reading.layouts.batches import BatchBuilder, join_thin
 from icechunk_format.dataset.reading.layouts.block_reads import (
     BlockColumns,
     BlockReads,
@@ -113,25 +113,17 @@ class _SummaryRun:
     def __init__(self, context: ScanContext, task: ScanTask) -> None:
         self._context = context
         self._task = task
-        by_source = {column.source: column for column in context.table.value_columns}
-        self._summarized = [
-            by_source[source]
-            for source in dict.fromkeys(c.source for c in context.table.columns)
-            if by_source[source].role != "dimension"
-        ]
+        shown = {column.source for column in context.table.columns}
+        needed = context.table.needed(context.residual)
+        # The variables that are summarized, by their source.
+        self._summarized = {
+            column.source: column
+            for column in needed
+            if column.source in shown and column.role != "dimension"
+        }
         self._conditional = set(context.residual.columns if context.residual else ())
-        needed = {column.source for column in self._summarized} | self._conditional
-        arrays = context.open_arrays()
-        self._reads = BlockReads(
-            context,
-            arrays,
-            [c for c in by_source.values() if c.source in needed and c.role != "dimension"],
-            self._convert,
-        )
-        shown = {column.source for column in context.table.columns} | self._conditional
-        dimensions = [c for c in by_source.values() if c.role == "dimension" and c.source in shown]
-        self._labels = TaskLabels(arrays, context.table, dimensions, self._reads, task)
-        self._sources = {column.source: column for column in self._summarized}
+        self._reads = BlockReads(context, context.open_arrays(), needed, self._convert)
+        self._labels = TaskLabels(self._reads, task)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         waiting: _Segments | None = None
@@ -150,7 +142,7 @@ class _SummaryRun:
         assert decoder is not None
         if column.source in self._conditional:
             converted.arrow = cell_column(column, values, shape)
-        if not any(column.source == c.source for c in self._summarized):
+        if column.source not in self._summarized:
             return converted
         if decoder.is_numeric:
             numbers, valid = decoder.decode_numeric(values)
@@ -173,7 +165,7 @@ class _SummaryRun:
             if keep is None
             else count_kept(keep, starts)
         )
-        for source, column in self._sources.items():
+        for source, column in self._summarized.items():
             converted: _Converted = block.values[source]
             assert converted.values is not None
             found = summarize(
@@ -190,14 +182,8 @@ class _SummaryRun:
         residual = self._context.residual
         if residual is None:
             return block.stored
-        rows = BlockRows(
-            shape=shape,
-            labels=self._labels.of_block(block.block),
-            keys=[(s.start, s.stop) for s in block.block],
-            values={
-                name: block.values[name].arrow for name in self._conditional & set(block.values)
-            },
-        )
+        arrow = {name: block.values[name].arrow for name in self._conditional & set(block.values)}
+        rows = self._labels.rows(block.block, arrow)
         parts = [
             residual.evaluate(columns, len(next(iter(columns.values()))))
             for columns in BatchBuilder().batches(rows)
@@ -230,7 +216,7 @@ class _SummaryRun:
         if statistic == "nulls":
             return pa.array(found.nulls.reshape(-1))
         if statistic in ("min", "max"):
-            decoder = self._sources[column.source].decoder
+            decoder = self._summarized[column.source].decoder
             assert decoder is not None
             values = found.low if statistic == "min" else found.high
             return decoder.to_arrow(np.ascontiguousarray(values.reshape(-1)), some)
