@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -250,50 +251,31 @@ class Dataset:
             block=block,
             decoded=decoded,
         )
-        return table if layout != "cells" else self._with_order(self._with_attributes(table))
+        return table if layout != "cells" else self._described(table)
 
-    def _with_attributes(self, table: Table) -> Table:
-        """Add the group's attributes to each dimension column, so that a writer can copy them."""
-        if not self.attributes:
-            return table
-        columns = tuple(
-            replace(column, metadata={**column.metadata, "group_attributes": self.attributes})
-            if column.role == "dimension"
-            else column
-            for column in table.columns
-        )
-        return replace(table, columns=columns)
-
-    def _with_order(self, table: Table) -> Table:
-        """Describe the order of labels, so that a table can be written back in it.
+    def _described(self, table: Table) -> Table:
+        """Add to dimension columns what a writer needs: the group's attributes, the label order.
 
         Labels of all dimensions are read concurrently: each takes two or three round trips.
         """
         sizes = dict(zip(table.dims, table.sizes, strict=True))
-        labelled = [
-            column
-            for column in table.columns
-            if column.role == "dimension"
-            and column.path is not None
-            and sizes.get(column.source, 0) <= WHOLE_LABELS
-        ]
-        if not labelled:
-            return table
 
-        def describe(column: Column) -> tuple[str, Column]:
-            path, size = str(column.path), sizes.get(column.source, 0)
-            try:
-                labels = self._arrays().stored_labels(path, size, 0, size)
-            except IcechunkError:
+        def describe(column: Column) -> Column:
+            if column.role != "dimension":
+                return column
+            metadata = dict(column.metadata)
+            if self.attributes:
+                metadata["group_attributes"] = self.attributes
+            size = sizes[column.source]
+            if column.path is not None and size <= WHOLE_LABELS:
                 # A schema does not need the labels; reading rows will raise the error.
-                return column.name, column
-            order = {"order": described_order(labels)}
-            return column.name, replace(column, metadata={**column.metadata, **order})
+                with suppress(IcechunkError):
+                    labels = self._arrays().stored_labels(column.path, size, 0, size)
+                    metadata["order"] = described_order(labels)
+            return replace(column, metadata=metadata)
 
-        with ThreadPoolExecutor(len(labelled), thread_name_prefix="icechunk-labels") as threads:
-            described = dict(threads.map(describe, labelled))
-        columns = tuple(described.get(column.name, column) for column in table.columns)
-        return replace(table, columns=columns)
+        with ThreadPoolExecutor(max(1, len(sizes)), "icechunk-labels") as threads:
+            return replace(table, columns=tuple(threads.map(describe, table.columns)))
 
     def plan(
         self,
@@ -373,7 +355,8 @@ class Dataset:
                 only=only,
             )
         )
-        context = self.context(
+        context = ScanContext(
+            source=self.source,
             table=_light(projected),
             selections={d: s for d, s in chosen.dims.items() if not s.is_whole},
             residual=chosen.residual,
@@ -448,14 +431,6 @@ class Dataset:
             dim=dim,
         )
 
-    def context(self, **given: Any) -> ScanContext:
-        """Return a context with which tasks open the arrays of this dataset.
-
-        ``given`` sets fields of ``ScanContext``; by default the context has no table and no
-        selections.
-        """
-        return ScanContext(source=self.source, **{"table": _no_table(), "selections": {}, **given})
-
     def _arrays(self) -> SnapshotArrays:
         return SnapshotArrays(self.source.chunk_source, self.snapshot)
 
@@ -468,10 +443,6 @@ class Dataset:
             "from the dataset that plans it",
             array=path,
         )
-
-
-def _no_table() -> Table:
-    return Table(layout="cells", dims=(), sizes=(), columns=(), arrays=(), value_columns=())
 
 
 def _light(table: Table) -> Table:

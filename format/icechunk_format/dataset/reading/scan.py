@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -62,8 +62,8 @@ class ScanContext:
     """
 
     source: SnapshotSource
-    table: Table
-    selections: Mapping[str, DimSelection]
+    table: Table = Table()  # noqa: RUF009 - frozen
+    selections: Mapping[str, DimSelection] = field(default_factory=dict)
     residual: Residual | None = None
     skip_missing: bool = False
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES

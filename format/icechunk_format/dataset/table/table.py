@@ -174,12 +174,12 @@ class Table:
         In the layout ``chunks``: whether the data are decoded.
     """
 
-    layout: Layout
-    dims: tuple[str, ...]
-    sizes: tuple[int, ...]
-    columns: tuple[Column, ...]
-    arrays: tuple[str, ...]
-    value_columns: tuple[Column, ...]
+    layout: Layout = "cells"
+    dims: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    columns: tuple[Column, ...] = ()
+    arrays: tuple[str, ...] = ()
+    value_columns: tuple[Column, ...] = ()
     block: tuple[int | None, ...] = ()
     decoded: bool = True
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset import Dataset
+from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.requested import dataset_at, selecting
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
@@ -214,7 +215,8 @@ def _condition(dataset: Dataset, found: RegionToDelete) -> Any:
                 " identify its cells; select with sel or isel",
                 dim=dim,
             )
-    return dataset.context(
+    return ScanContext(
+        source=dataset.source,
         table=table.select([by_dim[dim] for dim in table.dims]),
         selections=found.selections,
         residual=found.residual,

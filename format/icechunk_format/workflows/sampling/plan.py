@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from icechunk_format.dataset.cf.arrow_values import is_number
 from icechunk_format.dataset.reading.chunk_edges import leading_variable
+from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
 from icechunk_format.dataset.table.columns import ColumnFactory
@@ -38,7 +39,6 @@ from icechunk_format.workflows.sampling.sampled import (
 
 if TYPE_CHECKING:
     from icechunk_format.dataset import Dataset
-    from icechunk_format.dataset.reading.scan import ScanContext
     from icechunk_format.options.read import ReadRequest
 
 
@@ -55,7 +55,7 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
     candidates = dataset.data_variables if named is None else named
     choices = Choices(dataset, candidates, factory, request)
     keep = _kept(request.keep, candidates, choices.dims)
-    context = dataset.context(read_ahead_bytes=read.read_ahead_bytes)
+    context = ScanContext(source=dataset.source, read_ahead_bytes=read.read_ahead_bytes)
     fixed = _fixed(read, context, factory, candidates, choices.dims, keep)
     sampled = _sampled(candidates, choices.dims, keep, fixed, is_named=named is not None)
     _check_used(choices.dims, keep, fixed, sampled)
