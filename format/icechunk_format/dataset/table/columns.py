@@ -1,4 +1,4 @@
-"""Makes the columns of each layout from the variables of a group.
+"""Builds the table of a layout from the arrays of a group; refuses options of other layouts.
 
 ===========  ==========================================================================
 layout       columns
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,17 +86,12 @@ class ColumnFactory:
         """Make the column of an array."""
         try:
             decoder = self._decoder(variable)
-            metadata = describe(variable, role=role, dimension=("", 0), decoder=decoder)
+            metadata = describe(variable, role, decoder)
         except UnsupportedError as error:
             if self._named:
                 raise
-            others = ",".join(
-                v.name for v in self._variables.values() if v.name != variable.name and v.dims
-            )
-            raise UnsupportedError(
-                f"{error.message}\nTo read the other arrays, name them: variables={others}",
-                **error.facts,
-            ) from error
+            others = [v for v in self._variables.values() if v.name != variable.name and v.dims]
+            raise _with_advice(error, others) from error
         return Column(
             name=variable.name,
             arrow_type=decoder.arrow_type,
@@ -117,7 +113,7 @@ class ColumnFactory:
                 role="dimension",
                 source=dim,
                 dims=(dim,),
-                metadata=describe(None, role="dimension", dimension=(dim, size), decoder=None),
+                metadata={"role": "dimension", "dimensions": [dim], "shape": [size]},
             )
         if labels.shape != (size,):
             raise InvalidInputError(
@@ -141,7 +137,8 @@ class ColumnFactory:
             for column in map(self.of_dimension, chosen.dims, chosen.sizes)
         ]
         is_column = {column.path for column in columns if column.path is not None}
-        for role, arrays in (("variable", variables), ("coordinate", coords)):
+        by_role: dict[Role, Sequence[Variable]] = {"variable": variables, "coordinate": coords}
+        for role, arrays in by_role.items():
             for variable in arrays:
                 if variable.path in is_column:
                     continue
@@ -155,9 +152,7 @@ class ColumnFactory:
                         dims=chosen.dims,
                     )
                 is_column.add(variable.path)
-                columns.append(
-                    self.of_variable(variable, "variable" if role == "variable" else "coordinate")
-                )
+                columns.append(self.of_variable(variable, role))
         check_names(columns)
         return tuple(columns)
 
@@ -168,13 +163,10 @@ class ColumnFactory:
         columns: list[Column] = []
         names = {column.name for column in shown}
         for variable in coords:
-            if variable.name in names or not set(variable.dimensions) <= chosen.dimensions:
-                continue
-            try:
-                columns.append(self.of_variable(variable, "coordinate"))
-            except UnsupportedError:
-                # Not requested by the user: skip it if it cannot be read.
-                continue
+            if variable.name not in names and set(variable.dimensions) <= chosen.dimensions:
+                # Not requested by the user: skipped if it cannot be read.
+                with suppress(UnsupportedError):
+                    columns.append(self.of_variable(variable, "coordinate"))
         return columns
 
     def _decoder(self, variable: Variable) -> VariableDecoder:
@@ -185,6 +177,14 @@ class ColumnFactory:
             timestamp_type=self._timestamp_type,
             name=variable.name,
         )
+
+
+def _with_advice(error: UnsupportedError, others: Sequence[Variable]) -> UnsupportedError:
+    """Return an error that also names the arrays that can be read."""
+    names = ",".join(variable.name for variable in others)
+    return UnsupportedError(
+        f"{error.message}\nTo read the other arrays, name them: variables={names}", **error.facts
+    )
 
 
 def layout_columns(fields: Fields) -> tuple[Column, ...]:
@@ -342,27 +342,17 @@ class TableBuilder:
             except UnsupportedError as error:
                 if named:
                     raise
-                others = ",".join(v.name for v in arrays if v is not variable)
-                raise UnsupportedError(
-                    f"{error.message}\nTo read the other arrays, name them: variables={others}",
-                    **error.facts,
-                ) from error
+                raise _with_advice(error, [v for v in arrays if v is not variable]) from error
 
     def _label_columns(self, sizes: Mapping[str, int]) -> list[Column]:
         """Return the columns that a condition may name: dimensions whose labels can be read."""
         columns = []
         for dim, size in sizes.items():
             labels = self.variables.get(dim)
-            if labels is not None and labels.is_dimension_coordinate:
-                if labels.shape != (size,):
-                    continue
-                try:
+            if labels is None or not labels.is_dimension_coordinate or labels.shape == (size,):
+                # Listing references does not need the labels.
+                with suppress(UnsupportedError):
                     columns.append(self.factory.of_dimension(dim, size))
-                except UnsupportedError:
-                    # Listing references does not need the labels.
-                    continue
-            else:
-                columns.append(self.factory.of_dimension(dim, size))
         return columns
 
 

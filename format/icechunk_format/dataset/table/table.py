@@ -238,22 +238,11 @@ class Table:
         return replace(self, columns=tuple(replace(self.column(name), name=name) for name in names))
 
 
-def describe(
-    variable: Variable | None,
-    *,
-    role: Role,
-    dimension: tuple[str, int],
-    decoder: VariableDecoder | None,
-) -> dict[str, Any]:
-    """Return the metadata of a column, sufficient to write it back without options.
+def describe(variable: Variable, role: Role, decoder: VariableDecoder) -> dict[str, Any]:
+    """Return the metadata of an array's column, sufficient to write it back without options.
 
-    ``dimension`` is the name and size of a dimension without an array. The metadata are ``role``,
-    ``dimensions``, ``shape``; for an array also ``stored_dtype``, ``chunks``, ``shards`` (under
-    sharding), ``fill_value``, ``codecs``, ``attributes`` and ``encoding``. Tables add
-    ``table_dimensions``, ``order`` and ``group_attributes`` to their dimensions.
+    Tables add ``table_dimensions``, ``order`` and ``group_attributes`` to their dimensions.
     """
-    if variable is None:
-        return {"role": role, "dimensions": [dimension[0]], "shape": [dimension[1]]}
     metadata = variable.metadata
     raw = metadata.raw
     described: dict[str, Any] = {
@@ -274,9 +263,8 @@ def describe(
     else:
         described["chunks"] = list(sharding.inner_shape)
         described["shards"] = outer
-    if decoder is not None:
-        described["attributes"] = dict(decoder.attributes)
-        described["encoding"] = dict(decoder.encoding)
+    described["attributes"] = dict(decoder.attributes)
+    described["encoding"] = dict(decoder.encoding)
     return described
 
 
