@@ -26,7 +26,6 @@ from pyspark.daemon import manager
 _FOR_WORKERS: Final = (
     "pyspark.worker",
     "icechunk_spark.reading.reader",
-    "icechunk_spark.reading.reader",
     "icechunk_format.dataset.reading.run",
     "icechunk_format.dataset.metadata_tables.read",
     "obstore.store",

@@ -58,11 +58,11 @@ METADATA_KEY: Final = "icechunk"
 BASE_KEY: Final = "base"
 
 # Key for JSON that Spark's metadata do not support, stored as a string.
-_AS_JSON_TEXT: Final = "$json"
+_AS_JSON_STRING: Final = "$json"
 
 # The estimates of Spark's optimizer for a row, and for a value of variable width.
 _BYTES_OF_A_ROW: Final = 8
-_BYTES_OF_A_TEXT: Final = 20
+_BYTES_OF_A_STRING: Final = 20
 
 
 def quoted(name: str) -> SparkColumn:
@@ -230,7 +230,7 @@ def _value_bytes(arrow_type: pa.DataType) -> int:
     try:
         return -(-int(arrow_type.bit_width) // 8)
     except ValueError:  # strings and bytes have no fixed width
-        return _BYTES_OF_A_TEXT
+        return _BYTES_OF_A_STRING
 
 
 def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
@@ -324,10 +324,10 @@ def _held_by_spark(value: Any) -> Any:
             return list(value)
         if value and all(isinstance(item, dict) for item in value):
             return [_held_by_spark(item) for item in value]
-        return {_AS_JSON_TEXT: json.dumps(value)}
+        return {_AS_JSON_STRING: json.dumps(value)}
     if value is None or _is_plain(value):
         return value
-    return {_AS_JSON_TEXT: json.dumps(value)}
+    return {_AS_JSON_STRING: json.dumps(value)}
 
 
 def _is_plain(value: Any) -> bool:
@@ -341,8 +341,8 @@ def _is_plain(value: Any) -> bool:
 
 def _as_given(held: Any) -> Any:
     if isinstance(held, dict):
-        if set(held) == {_AS_JSON_TEXT}:
-            return json.loads(held[_AS_JSON_TEXT])
+        if set(held) == {_AS_JSON_STRING}:
+            return json.loads(held[_AS_JSON_STRING])
         return {key: _as_given(item) for key, item in held.items()}
     if isinstance(held, list):
         return [_as_given(item) for item in held]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.options.keywords import option_texts
+from icechunk_format.options.keywords import option_strings
 
 _FORMAT: Final = "icechunk"
 
@@ -73,7 +73,7 @@ class NotedWrite(NotedOptions):
                 method=refused,
             )
         self._note({"path": path})
-        return option_texts(self._icechunk_options)
+        return option_strings(self._icechunk_options)
 
 
 class CatalogWrite(NotedOptions):

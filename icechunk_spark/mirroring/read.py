@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.options.keywords import option_texts
+from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import collect_options
 from icechunk_spark.jobs.partitions import cores_of
 
@@ -97,7 +97,7 @@ def mirrored(
     if "asOf" in options:
         warnings.warn("asOf= is deprecated: use as_of=", DeprecationWarning, stacklevel=2)
     named = {"tag": tag, "snapshot": snapshot, "asOf": as_of}
-    given = collect_options(option_texts({**named, **options}), "mirrored")
+    given = collect_options(option_strings({**named, **options}), "mirrored")
     table = DeltaTarget.of(target, target_options)
     with errors_on_one_line():
         found = find_files(
@@ -158,7 +158,7 @@ def freshness(
     from icechunk_format.workflows.mirroring.versions import freshness as of_copy
     from icechunk_spark.jobs.errors import errors_on_one_line
 
-    storage = storage_of(collect_options(option_texts(options), "mirrored"))
+    storage = storage_of(collect_options(option_strings(options), "mirrored"))
     with errors_on_one_line():
         return of_copy(DeltaTarget.of(target, target_options), storage=storage)
 

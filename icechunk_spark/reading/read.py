@@ -30,7 +30,7 @@ from icechunk_format.options.keywords import (
     Names,
     Selection,
     Sizes,
-    option_texts,
+    option_strings,
     parse_arguments,
     with_option_help,
 )
@@ -51,7 +51,7 @@ _BYTES_OF_A_NUMBER: Final = 512
 # Four times the largest table that Spark can broadcast; a larger estimate has no effect.
 _MOST_BYTES: Final = 32 << 30
 # Half of the size above which Spark writes a function and the values that it captures to disk.
-_MOST_PACKED_BYTES: Final = 1 << 19
+_MOST_SERIALIZED_BYTES: Final = 1 << 19
 
 
 @with_option_help("read")
@@ -196,7 +196,7 @@ class MappedLoad(NotedOptions):
         is_given_twice = path is not None and "path" in map(str.lower, self._icechunk_options)
         if self._is_ours() and not is_given_twice:
             given = with_session_options(self._spark, self._icechunk_options, path)
-            parsed = parse_read_options(option_texts({**given, **_named(path)}))
+            parsed = parse_read_options(option_strings({**given, **_named(path)}))
             columns = self._icechunk_schema
             return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
         loaded: DataFrame = super().load(path)  # type: ignore[misc]
@@ -224,7 +224,7 @@ def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | Non
     counts = accumulator_of(spark)
     if counts is not None:
         tasks.count_in(counts)
-        if tasks.packed_bytes > _MOST_PACKED_BYTES:
+        if tasks.serialized_bytes > _MOST_SERIALIZED_BYTES:
             tasks.broadcast(spark.sparkContext.broadcast)
     return _numbers(spark, tasks, size_bytes).mapInArrow(tasks, schema)
 

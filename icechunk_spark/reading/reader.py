@@ -119,7 +119,7 @@ class IcechunkTasks:
         ]
 
     @property
-    def packed_bytes(self) -> int:
+    def serialized_bytes(self) -> int:
         """Number of bytes of all compressed tasks."""
         return sum(map(len, self._blocks))
 

@@ -55,7 +55,7 @@ def register_view_functions(
 
     class Plan:
         def eval(self) -> Iterator[tuple[bytes]]:
-            yield (packed_plan(request, schema, key),)
+            yield (serialized_plan(request, schema, key),)
 
     class Rows:
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -78,7 +78,7 @@ def register_view_functions(
     spark.udtf.register(name, cast("Function", rows))
 
 
-def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
+def serialized_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
     """Plan a read of the columns at the current snapshot, and return the signed plan.
 
     The plan is an error if an object that the options name does not exist, or a column no longer
@@ -97,8 +97,8 @@ def packed_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:
         planned = reader, [partition.value for partition in reader.partitions()]
     except IcechunkError as error:
         planned = error
-    packed = zlib.compress(pickle.dumps(planned))
-    return hmac.digest(key, packed, hashlib.sha256) + packed
+    serialized = zlib.compress(pickle.dumps(planned))
+    return hmac.digest(key, serialized, hashlib.sha256) + serialized
 
 
 def _changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
@@ -133,10 +133,10 @@ def run_part(
     InvalidInputError
         The plan was not made by the view with this key.
     """
-    signature, packed = plan[:_SIGNATURE_BYTES], plan[_SIGNATURE_BYTES:]
-    if not hmac.compare_digest(signature, hmac.digest(key, packed, hashlib.sha256)):
+    signature, serialized = plan[:_SIGNATURE_BYTES], plan[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, hmac.digest(key, serialized, hashlib.sha256)):
         raise InvalidInputError("functions of icechunk views only accept plans of their view")
-    planned = pickle.loads(zlib.decompress(packed))
+    planned = pickle.loads(zlib.decompress(serialized))
     if isinstance(planned, IcechunkError):
         raise planned
     reader, tasks = planned

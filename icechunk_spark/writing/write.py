@@ -21,7 +21,7 @@ from icechunk_format.options.keywords import (
     Names,
     Sizes,
     given_options,
-    option_texts,
+    option_strings,
     with_option_help,
 )
 from icechunk_format.options.write_request import parse_mode, parse_write_options
@@ -200,7 +200,7 @@ class PlannedSave(NotedWrite):
         chosen = parse_mode(mode if mode is not None else self._icechunk_mode)
         texts = self._icechunk_texts(path, partitionBy)
         given = with_session_options(self._icechunk_frame.sparkSession, texts)
-        request = parse_write_options(option_texts(given), mode=chosen)
+        request = parse_write_options(option_strings(given), mode=chosen)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write
 

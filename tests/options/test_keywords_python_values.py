@@ -11,7 +11,7 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import option_texts
+from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.spec.ids import SnapshotId
 
@@ -46,11 +46,11 @@ SPELLINGS = {
 @pytest.mark.parametrize("kind", SPELLINGS)
 def test_each_kind_of_value_has_its_spelling(kind):
     name, value, text = SPELLINGS[kind]
-    assert option_texts({name: value, "left out": None}) == {name: text}
+    assert option_strings({name: value, "left out": None}) == {name: text}
 
 
 def test_texts_are_what_the_options_take():
-    texts = option_texts(
+    texts = option_strings(
         {
             "path": "p",
             "layout": "summary",
@@ -66,7 +66,7 @@ def test_texts_are_what_the_options_take():
 @pytest.mark.parametrize("option", ["sel", "isel"])
 def test_values_of_a_selection_stay_as_they_are(option):
     given = {"x": slice(DAY, None), "y": np.arange(3)}
-    texts = option_texts({"path": "p", option: given})
+    texts = option_strings({"path": "p", option: given})
     assert texts[option] is given
     assert getattr(parse_read_options(texts), option) is given
     with raises(InvalidInputError, option=option, value=""):
@@ -85,4 +85,4 @@ def test_values_of_a_selection_stay_as_they_are(option):
 )
 def test_what_has_no_spelling_is_refused(options, says):
     with pytest.raises(InvalidInputError, match=says):
-        option_texts(options)
+        option_strings(options)

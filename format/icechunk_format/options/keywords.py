@@ -38,7 +38,7 @@ Selection = str | Mapping[str, Any]
 _SELECTING: Final = ("sel", "isel")
 
 
-def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
+def option_strings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert options from Python values to strings for `option()`; None is omitted.
 
     Numbers and booleans are written as in Spark, timestamps as ISO 8601, mappings as JSON, and
@@ -47,10 +47,10 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises InvalidInputError if a value cannot be converted.
     """
-    return {name: _as_text(name, value) for name, value in options.items() if value is not None}
+    return {name: _as_string(name, value) for name, value in options.items() if value is not None}
 
 
-def _as_text(name: str, value: Any) -> Any:
+def _as_string(name: str, value: Any) -> Any:
     value = single(value)
     if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
         return value
@@ -151,7 +151,7 @@ def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if any(fold_name(name) == "path" for name in options):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    return {"path": str(path), **option_texts(options)}
+    return {"path": str(path), **option_strings(options)}
 
 
 def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> ReadRequest:

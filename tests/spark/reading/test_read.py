@@ -107,7 +107,7 @@ def test_each_task_is_one_partition_and_runs_once(spark, tmp_path):
 
 def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monkeypatch):
     # Half a megabyte of tasks takes a minute to read, so here are two blocks of tasks.
-    monkeypatch.setattr(reading, "_MOST_PACKED_BYTES", 100)
+    monkeypatch.setattr(reading, "_MOST_SERIALIZED_BYTES", 100)
     functions = []
     map_in_arrow = type(spark.range(1)).mapInArrow
 
@@ -120,7 +120,7 @@ def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monk
     frame = icechunk_spark.read(
         spark, stored(tmp_path / "many", values, ["x"], (1,)), rowsPerPartition=1
     )
-    assert functions[0].packed_bytes == 0
+    assert functions[0].serialized_bytes == 0
     assert frame.agg(F.sum("a"), F.count("a")).first() == (values.sum(), 70)
 
 

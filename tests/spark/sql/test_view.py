@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.keywords import parse_arguments
-from icechunk_spark.sql.functions import packed_plan, run_part
+from icechunk_spark.sql.functions import run_part, serialized_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,7 +163,7 @@ def test_plans_of_others_are_not_unpickled(weather: Weather):
     from icechunk_spark.reading.plan import open_read
 
     schema = open_read(request).schema
-    plan = packed_plan(request, schema, b"one key")
+    plan = serialized_plan(request, schema, b"one key")
     rows = sum(batch.num_rows for part in range(3) for batch in run_part(plan, part, 3, b"one key"))
     assert rows == np.prod(SHAPE)
     with pytest.raises(InvalidInputError):

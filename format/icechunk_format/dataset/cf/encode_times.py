@@ -25,7 +25,7 @@ from icechunk_format.dataset.cf.times import (
 )
 from icechunk_format.errors import InvalidInputError
 
-_ISO_TEXT: Final = re.compile(
+_ISO_TIME: Final = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?", re.ASCII
 )
 
@@ -92,7 +92,7 @@ def _microseconds_of_strings(column: pa.Array, time: TimeScale, name: str) -> ND
     encoded = column.dictionary_encode()
     known: list[int] = []
     for text in encoded.dictionary.to_pylist():
-        match = _ISO_TEXT.fullmatch(text)
+        match = _ISO_TIME.fullmatch(text)
         if match is None:
             raise InvalidInputError(
                 f"column {name!r} has {text!r}, which is not a time of the {calendar} calendar; "

@@ -117,13 +117,8 @@ class ShardReads:
     def stored(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of existing inner chunks; only indexes are fetched."""
         request = _ShardRequest(self, coords)
-        found = np.zeros(len(coords), dtype=bool)
-        numbers = np.arange(len(request.rows))
-        for number, index in zip(numbers.tolist(), self._indexes(request, numbers), strict=True):
-            members = request.members(number)
-            entries = index[tuple(request.local[members].T)].reshape(-1, 2)
-            found[members] = (entries != _NOT_STORED).any(axis=1)
-        return np.flatnonzero(found)
+        positions, _, _ = self._stored_ranges(request, np.arange(len(request.rows)))
+        return positions
 
     def _stored_ranges(
         self, request: _ShardRequest, numbers: NDArray[np.int64]

@@ -49,7 +49,7 @@ _DURATION_UNITS: Final = {
 #: Examples of durations, for errors.
 DURATION_EXAMPLES: Final = "6h, 1 day 12 hours or 90 min"
 _DURATION_PART: Final = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", re.ASCII)
-_ISO_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re.ASCII)
+_ISO_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Labels:
         self.is_iso_string = (
             self.is_string
             and len(values) > 0
-            and all(_ISO_TEXT.fullmatch(text) for text in self.values[self.valid].tolist())
+            and all(_ISO_TIME.fullmatch(text) for text in self.values[self.valid].tolist())
         )
 
     def read(self, value: Any) -> Period | None:

@@ -266,7 +266,7 @@ def test_floats_meet_literals_as_doubles(number: float, operator: str, literal_f
     assert residual.evaluate({"f": pa.array(values)}, len(values)).to_pylist() == expected.tolist()
 
 
-def test_instants_are_compared_in_utc() -> None:
+def test_timestamps_are_compared_in_utc() -> None:
     types = {"t": pa.timestamp("us", "UTC"), "clock": pa.timestamp("us")}
     values = {"t": pa.array([0, 7_200_000_000], types["t"])}
     for where in ("t >= '1970-01-01T02:00:00+01:00'", "t >= TIMESTAMP '1970-01-01 02:00:00+01:00'"):

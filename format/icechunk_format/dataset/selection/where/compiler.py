@@ -34,8 +34,8 @@ from icechunk_format.dataset.selection.where.syntax import (
     EXTRACT_PARTS,
     FUNCTION_NODES,
     INTERVAL_UNITS,
-    TEXT_FUNCTIONS,
-    TEXT_SEARCHES,
+    STRING_FUNCTIONS,
+    STRING_SEARCHES,
     TIME_PARTS,
     TRUNCATIONS,
     allow_parts,
@@ -180,8 +180,8 @@ class Compiler:
             choices = [self.compile(choice) for choice in node.expressions]
         else:
             choices = as_literals(items)
-        by_clock = len(choices) == 1
-        pairs = [comparable(value, choice, by_clock=by_clock) for choice in choices]
+        by_wall_time = len(choices) == 1
+        pairs = [comparable(value, choice, by_wall_time=by_wall_time) for choice in choices]
         if not pairs:
             raise refused(node)
         kind = pairs[0][1].type
@@ -292,13 +292,13 @@ class Compiler:
         if name in DOUBLE_FUNCTIONS:
             allow_parts(node, "this")
             return call(name, DOUBLE, cast(self.compile(node.this), DOUBLE))
-        if name in TEXT_FUNCTIONS:
+        if name in STRING_FUNCTIONS:
             allow_parts(node, "this")
-            return call(name, TEXT_FUNCTIONS[name], self._string_argument(node.this, node))
+            return call(name, STRING_FUNCTIONS[name], self._string_argument(node.this, node))
         allow_parts(node, "this", "expression")
         value = self._string_argument(node.this, node)
         word = self._word(node.expression, node)
-        return call(TEXT_SEARCHES[name], BOOLEAN, value, options=(word,))
+        return call(STRING_SEARCHES[name], BOOLEAN, value, options=(word,))
 
     def _abs(self, node: exp.Expression) -> Typed:
         value = self.compile(node.this)

@@ -11,7 +11,7 @@ Rules of this file
 3. Overflow and division by zero are errors, as under spark.sql.ansi.enabled, Spark's default.
 4. The planner makes the types of the arguments agree; no kernel coerces.
 5. An Arrow timestamp without a zone is a TIMESTAMP_NTZ (wall time); with the zone UTC it is a
-   TIMESTAMP (instant). Operations between the two take the name of a time zone.
+   TIMESTAMP (a time in UTC). Operations between the two take the name of a time zone.
 """
 
 from __future__ import annotations
@@ -205,11 +205,11 @@ def _negate(value: Datum) -> Datum:
 
 # Operations whose last option is the time zone.
 ZONED: Final[dict[str, Callable[..., Datum]]] = {
-    "to_clock": _in_zone(time_zones.to_clock, timestamp_type("ntz")),
-    "to_instant": _in_zone(time_zones.to_instants, timestamp_type("utc")),
-    "day_to_instant": _in_zone(time_zones.to_instants, timestamp_type("utc")),
-    "to_instant_near": _in_zone(
-        lambda reading, near, zone: time_zones.to_instants(reading, zone, near),
+    "to_wall_time": _in_zone(time_zones.to_wall_times, timestamp_type("ntz")),
+    "to_timestamp": _in_zone(time_zones.to_timestamps, timestamp_type("utc")),
+    "day_to_timestamp": _in_zone(time_zones.to_timestamps, timestamp_type("utc")),
+    "to_timestamp_near": _in_zone(
+        lambda wall_time, near, zone: time_zones.to_timestamps(wall_time, zone, near),
         timestamp_type("utc"),
     ),
     "shift": _in_zone(time_zones.shifted, timestamp_type("utc")),

@@ -21,9 +21,9 @@ from icechunk_format.dataset.selection.where.types import (
     BIGINT,
     DATE,
     DOUBLE,
-    INSTANT,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     Typed,
     call,
     cast,
@@ -34,13 +34,13 @@ from icechunk_format.dataset.selection.where.types import (
 _LENGTH: Final = 200
 _NAME: Final = "icechunk_list_"
 _NUMBER: Final = r"(?>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-_TEXT: Final = r"(?>'(?:[^'\\]|'')*+')"
+_STRING: Final = r"(?>'(?:[^'\\]|'')*+')"
 # Quoted strings are matched first, so that lists within quotes are skipped.
 _LISTS: Final = re.compile(
     r"\b[rR](?:'[^']*'|\"[^\"]*\")|"
     + "|".join(
         rf"\bIN\s*\(\s*(?P<{name}>{item}(?:\s*,\s*{item}){{{_LENGTH - 1},}}+)\s*\)"
-        for name, item in (("numbers", _NUMBER), ("texts", _TEXT))
+        for name, item in (("numbers", _NUMBER), ("strings", _STRING))
     )
     + r"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`",
     re.IGNORECASE | re.DOTALL | re.ASCII,
@@ -56,7 +56,7 @@ def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
         return sql, lists
 
     def cut(match: re.Match[str]) -> str:
-        for name, item in (("numbers", _NUMBER), ("texts", _TEXT)):
+        for name, item in (("numbers", _NUMBER), ("strings", _STRING)):
             if match[name] is not None:
                 key = f"{_NAME}{len(lists)}"
                 lists[key] = re.findall(item, match[name], re.ASCII)
@@ -69,7 +69,7 @@ def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
 def as_literals(items: list[str]) -> list[Typed]:
     """Return the items as literals, as the parser would."""
     if items[0].startswith("'"):
-        return [constant(text, STRING) for text in _texts(items)]
+        return [constant(text, STRING) for text in _strings(items)]
     return [number_literal(item) for item in items]
 
 
@@ -78,7 +78,7 @@ def as_set(value: Typed, items: list[str]) -> tuple[Typed, Typed] | None:
     try:
         if not items[0].startswith("'"):
             return _as_numbers(value, pa.array(items))
-        return _as_texts(value, pa.array(_texts(items)))
+        return _as_strings(value, pa.array(_strings(items)))
     except pa.ArrowInvalid:
         return None
 
@@ -91,14 +91,14 @@ def _as_numbers(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
     return None
 
 
-def _as_texts(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
+def _as_strings(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
     if value.type == STRING:
         return value, _column(items)
-    pattern = {DATE: _DATES, TIMESTAMP: _TIMES, INSTANT: _TIMES}.get(value.type)
+    pattern = {DATE: _DATES, TIMESTAMP_NTZ: _TIMES, TIMESTAMP: _TIMES}.get(value.type)
     if pattern is None or not pc.all(pc.match_substring_regex(items, pattern)).as_py():
         return None
-    if value.type == INSTANT:
-        return value, call("to_instant", INSTANT, _column(items.cast(TIMESTAMP)))
+    if value.type == TIMESTAMP:
+        return value, call("to_timestamp", TIMESTAMP, _column(items.cast(TIMESTAMP_NTZ)))
     return value, _column(items.cast(value.type))
 
 
@@ -106,5 +106,5 @@ def _column(items: pa.Array) -> Typed:
     return Typed(Constant(items), items.type)
 
 
-def _texts(items: list[str]) -> list[str]:
+def _strings(items: list[str]) -> list[str]:
     return [item[1:-1].replace("''", "'") for item in items]

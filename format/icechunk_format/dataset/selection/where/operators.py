@@ -16,11 +16,11 @@ from icechunk_format.dataset.selection.where.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
-    INSTANT,
     INT,
     INTERVAL,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     Typed,
     TypeMismatchError,
     arithmetic_type,
@@ -73,7 +73,7 @@ def _float_bound(left: Typed, right: Typed) -> Typed | None:
 
 def combine(operation: str, left: Typed, right: Typed) -> Typed:
     """Build arithmetic on numbers, or on times and intervals."""
-    temporal = {DATE, TIMESTAMP, INSTANT, INTERVAL}
+    temporal = {DATE, TIMESTAMP_NTZ, TIMESTAMP, INTERVAL}
     if left.type in temporal or right.type in temporal:
         return _combine_times(operation, left, right)
     left, right = _as_number(left, right), _as_number(right, left)
@@ -98,20 +98,20 @@ def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
     if operation == "add" and left.type == INTERVAL:
         left, right = right, left
     kinds = {left.type, right.type}
-    if operation == "subtract" and kinds <= {DATE, TIMESTAMP, INSTANT}:
-        if kinds == {DATE, INSTANT}:
-            left, right = cast(left, INSTANT), cast(right, INSTANT)
-        return call(operation, INTERVAL, cast(left, TIMESTAMP), cast(right, TIMESTAMP))
+    if operation == "subtract" and kinds <= {DATE, TIMESTAMP_NTZ, TIMESTAMP}:
+        if kinds == {DATE, TIMESTAMP}:
+            left, right = cast(left, TIMESTAMP), cast(right, TIMESTAMP)
+        return call(operation, INTERVAL, cast(left, TIMESTAMP_NTZ), cast(right, TIMESTAMP_NTZ))
     if operation in ("add", "subtract") and right.type == INTERVAL:
         if left.type == DATE:
             # Whole days yield a date in Spark; its midnight compares equal.
             micros = None if right.literal is None else right.literal.cast(BIGINT).as_py()
             is_days = micros is not None and micros % INTERVAL_UNITS["DAY"] == 0
-            left = cast(left, TIMESTAMP if is_days else INSTANT)
-        if left.type == INSTANT:
+            left = cast(left, TIMESTAMP_NTZ if is_days else TIMESTAMP)
+        if left.type == TIMESTAMP:
             right = call("negate", INTERVAL, right) if operation == "subtract" else right
-            return call("shift", INSTANT, left, right)
-        if left.type in (TIMESTAMP, INTERVAL):
+            return call("shift", TIMESTAMP, left, right)
+        if left.type in (TIMESTAMP_NTZ, INTERVAL):
             return call(operation, left.type, left, right)
     raise TypeMismatchError(
         f"{sql_name(left.type)} and {sql_name(right.type)} cannot be combined in this way"
@@ -120,20 +120,20 @@ def _combine_times(operation: str, left: Typed, right: Typed) -> Typed:
 
 def truncated(unit: str, value: Typed) -> Typed:
     """Truncate a TIMESTAMP to a unit of the calendar or of time."""
-    instant = cast(value, INSTANT)
-    reading = call("truncate", TIMESTAMP, cast(instant, TIMESTAMP), options=(unit,))
+    timestamp = cast(value, TIMESTAMP)
+    wall_time = call("truncate", TIMESTAMP_NTZ, cast(timestamp, TIMESTAMP_NTZ), options=(unit,))
     if unit in ("day", "hour", "minute", "second"):
-        return call("to_instant_near", INSTANT, reading, instant)
-    return call("day_to_instant", INSTANT, reading)
+        return call("to_timestamp_near", TIMESTAMP, wall_time, timestamp)
+    return call("day_to_timestamp", TIMESTAMP, wall_time)
 
 
 def time_part(name: str, value: Typed) -> Typed:
     """Build a function such as ``year`` or ``hour`` of a date or a timestamp."""
-    kernel, needs_clock = TIME_PARTS[name]
-    if value.type not in (DATE, TIMESTAMP, INSTANT):
+    kernel, needs_time_of_day = TIME_PARTS[name]
+    if value.type not in (DATE, TIMESTAMP_NTZ, TIMESTAMP):
         raise TypeMismatchError(f"{name} needs a date or a timestamp, not {sql_name(value.type)}")
-    if value.type == DATE and needs_clock:
-        value = cast(value, INSTANT)
-    if value.type == INSTANT:
+    if value.type == DATE and needs_time_of_day:
         value = cast(value, TIMESTAMP)
+    if value.type == TIMESTAMP:
+        value = cast(value, TIMESTAMP_NTZ)
     return call("cast", INT, call(kernel, BIGINT, value), options=(INT,))

@@ -35,13 +35,13 @@ from icechunk_format.dataset.selection.where.condition import (
     needs_zone,
 )
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
-from icechunk_format.dataset.selection.where.types import BIGINT, BOOLEAN, TIMESTAMP, Typed
+from icechunk_format.dataset.selection.where.types import BIGINT, BOOLEAN, TIMESTAMP_NTZ, Typed
 from icechunk_format.errors import InvalidInputError
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
 # The comparisons that each comparison implies; used with bounds widened for any time zone.
 _BOUNDED_BY = {"eq": ("ge", "le"), "lt": ("le",), "le": ("le",), "gt": ("ge",), "ge": ("ge",)}
-_CONVERSIONS = ("to_clock", "to_instant", "day_to_instant", "cast")
+_CONVERSIONS = ("to_wall_time", "to_timestamp", "day_to_timestamp", "cast")
 _MOST_OFFSETS = 3 * 86_400_000_000
 
 
@@ -211,7 +211,7 @@ def _widened(comparison: Expression) -> Expression | None:
         bounds = tuple({"ge": "le", "le": "ge"}[bound] for bound in bounds)
     if not isinstance(left, ColumnRef) or not isinstance(right, Constant):
         return None
-    micros = right.value.cast(TIMESTAMP).cast(BIGINT).as_py()
+    micros = right.value.cast(TIMESTAMP_NTZ).cast(BIGINT).as_py()
     if micros is None:
         return None
     column = Call("cast", (left,), (BIGINT,))

@@ -22,10 +22,10 @@ from icechunk_format.dataset.selection.where.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
-    INSTANT,
     INT,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
 )
 from icechunk_format.errors import InvalidInputError
 
@@ -86,8 +86,8 @@ EXTRACT_PARTS: Final = {
     "MINUTE": "minute",
 }
 DOUBLE_FUNCTIONS: Final = ("sqrt", "exp", "ln", "sin", "cos", "tan", "radians", "degrees")
-TEXT_FUNCTIONS: Final = {"lower": STRING, "upper": STRING, "trim": STRING, "length": INT}
-TEXT_SEARCHES: Final = {
+STRING_FUNCTIONS: Final = {"lower": STRING, "upper": STRING, "trim": STRING, "length": INT}
+STRING_SEARCHES: Final = {
     "startswith": "starts_with",
     "endswith": "ends_with",
     "contains": "contains",
@@ -97,7 +97,7 @@ TRUNCATIONS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute
 # sqlglot's class of each function in these tables, except ``weekday``.
 FUNCTION_NODES: Final[dict[type, str]] = {
     exp.FUNCTION_BY_NAME[name.upper()]: name
-    for name in (*TIME_PARTS, *DOUBLE_FUNCTIONS, *TEXT_FUNCTIONS, *TEXT_SEARCHES)
+    for name in (*TIME_PARTS, *DOUBLE_FUNCTIONS, *STRING_FUNCTIONS, *STRING_SEARCHES)
     if name.upper() in exp.FUNCTION_BY_NAME
 }
 _OTHER_FUNCTIONS: Final = (
@@ -117,10 +117,10 @@ CAST_TYPES: Final = {
     "TEXT": STRING,
     "VARCHAR": STRING,
     "DATE": DATE,
-    "TIMESTAMP": INSTANT,
-    "TIMESTAMPTZ": INSTANT,
-    "TIMESTAMPLTZ": INSTANT,
-    "TIMESTAMPNTZ": TIMESTAMP,
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMPTZ": TIMESTAMP,
+    "TIMESTAMPLTZ": TIMESTAMP,
+    "TIMESTAMPNTZ": TIMESTAMP_NTZ,
 }
 INTERVAL_UNITS: Final = {
     "MICROSECOND": 1,

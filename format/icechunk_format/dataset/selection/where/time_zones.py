@@ -1,13 +1,13 @@
-"""Converts wall times to instants and back, for whole columns, by the rules of a time zone.
+"""Converts wall times to timestamps and back, for whole columns, by the rules of a time zone.
 
 Uses the rules of ``zoneinfo``, since Arrow's conversions have no offset changes after 2037.
 
 Rules of this file
 ------------------
-1. Times are ``int64`` microseconds since 1970: in UTC for an instant, in local time for a wall
+1. Times are ``int64`` microseconds since 1970: in UTC for a timestamp, in local time for a wall
    time.
 2. As in Spark, a wall time in a gap (skipped when clocks are set forward) is moved forward by the
-   length of the gap, and a wall time that occurs twice is the first of both instants.
+   length of the gap, and a wall time that occurs twice is the first of both timestamps.
 3. An offset is assumed to change at most once within a day.
 """
 
@@ -57,51 +57,51 @@ def time_zone(name: str) -> tzinfo:
         ) from error
 
 
-def to_clock(instants: Micros, zone: str) -> Micros:
-    """Convert instants to wall times of a zone."""
-    return instants + _offsets(instants, zone, of_clock=False)
+def to_wall_times(timestamps: Micros, zone: str) -> Micros:
+    """Convert timestamps to wall times of a zone."""
+    return timestamps + _offsets(timestamps, zone, of_wall_time=False)
 
 
-def to_instants(readings: Micros, zone: str, near: Micros | None = None) -> Micros:
-    """Convert wall times to instants; ``near`` chooses between two by its offset."""
-    found = readings - _offsets(readings, zone, of_clock=True)
+def to_timestamps(wall_times: Micros, zone: str, near: Micros | None = None) -> Micros:
+    """Convert wall times to timestamps; ``near`` chooses between two by its offset."""
+    found = wall_times - _offsets(wall_times, zone, of_wall_time=True)
     if near is None:
         return found
-    kept = readings - _offsets(near, zone, of_clock=False)
-    return np.where(to_clock(kept, zone) == readings, kept, found)
+    kept = wall_times - _offsets(near, zone, of_wall_time=False)
+    return np.where(to_wall_times(kept, zone) == wall_times, kept, found)
 
 
-def shifted(instants: Micros, intervals: Micros, zone: str) -> Micros:
-    """Add intervals to instants: whole days as calendar days, the rest as elapsed time."""
+def shifted(timestamps: Micros, intervals: Micros, zone: str) -> Micros:
+    """Add intervals to timestamps: whole days as calendar days, the rest as elapsed time."""
     rest = np.fmod(intervals, _DAY)
-    readings = to_clock(instants, zone) + (intervals - rest)
-    return to_instants(readings, zone, near=instants) + rest
+    wall_times = to_wall_times(timestamps, zone) + (intervals - rest)
+    return to_timestamps(wall_times, zone, near=timestamps) + rest
 
 
-def _offsets(times: Micros, zone: str, *, of_clock: bool) -> Micros:
+def _offsets(times: Micros, zone: str, *, of_wall_time: bool) -> Micros:
     if not times.size:
         return times
     clipped = np.clip(times, _FIRST, _LAST)
     days, index = np.unique(clipped // _DAY, return_inverse=True)
     edges = np.unique(np.concatenate([days, days + 1]))
-    at_edges = _each(edges * _DAY, zone, of_clock)
+    at_edges = _each(edges * _DAY, zone, of_wall_time)
     first = at_edges[np.searchsorted(edges, days)]
     result = first[index]
     changing = (first != at_edges[np.searchsorted(edges, days + 1)])[index]
     if changing.any():
         distinct, index = np.unique(clipped[changing], return_inverse=True)
-        result[changing] = _each(distinct, zone, of_clock)[index]
+        result[changing] = _each(distinct, zone, of_wall_time)[index]
     return result
 
 
-def _each(times: Micros, zone: str, of_clock: bool) -> Micros:
-    return np.array([_offset(time, zone, of_clock) for time in times.tolist()], np.int64)
+def _each(times: Micros, zone: str, of_wall_time: bool) -> Micros:
+    return np.array([_offset(time, zone, of_wall_time) for time in times.tolist()], np.int64)
 
 
 @lru_cache(maxsize=1 << 17)
-def _offset(time: int, zone: str, of_clock: bool) -> int:
+def _offset(time: int, zone: str, of_wall_time: bool) -> int:
     rules: Any = time_zone(zone)
-    reading = _EPOCH + time * _MICROSECOND
-    if not of_clock:
-        reading = reading.replace(tzinfo=UTC).astimezone(rules)
-    return int(rules.utcoffset(reading) // _MICROSECOND)
+    wall_time = _EPOCH + time * _MICROSECOND
+    if not of_wall_time:
+        wall_time = wall_time.replace(tzinfo=UTC).astimezone(rules)
+    return int(rules.utcoffset(wall_time) // _MICROSECOND)

@@ -42,8 +42,8 @@ DOUBLE: Final = pa.float64()
 BIGINT: Final = pa.int64()
 INT: Final = pa.int32()
 DATE: Final = pa.date32()
-TIMESTAMP: Final = timestamp_type("ntz")
-INSTANT: Final = timestamp_type("utc")
+TIMESTAMP_NTZ: Final = timestamp_type("ntz")
+TIMESTAMP: Final = timestamp_type("utc")
 INTERVAL: Final = pa.duration("us")
 
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -51,7 +51,7 @@ _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _SPARK_DIGITS: Final = 38
 
-_TIMESTAMP_TEXT: Final = re.compile(
+_TIMESTAMP_FORMAT: Final = re.compile(
     r"(\d{4,5})(?:-(\d{1,2})(?:-(\d{1,2})"
     r"(?:[T ](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?"
     r"\s*([A-Za-z+-][\w+:/-]*)?)?)?)?",
@@ -129,10 +129,10 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
         return value
     if value.literal is not None and pa.types.is_null(source):
         return Typed(Constant(pa.scalar(None, target)), target)
-    if target == INSTANT:
-        return _instant(value)
-    if source == INSTANT and target in (DATE, TIMESTAMP):
-        return cast(call("to_clock", TIMESTAMP, value), target)
+    if target == TIMESTAMP:
+        return _timestamp(value)
+    if source == TIMESTAMP and target in (DATE, TIMESTAMP_NTZ):
+        return cast(call("to_wall_time", TIMESTAMP_NTZ, value), target)
     if value.literal is not None and pa.types.is_string(source):
         return Typed(Constant(_read_string(value.literal.as_py(), target)), target)
     if not _can_cast(source, target):
@@ -140,16 +140,16 @@ def cast(value: Typed, target: pa.DataType) -> Typed:
     return call("cast", target, value, options=(target,))
 
 
-def _instant(value: Typed) -> Typed:
+def _timestamp(value: Typed) -> Typed:
     """Convert a string, a date or a TIMESTAMP_NTZ to a TIMESTAMP."""
     literal = value.literal
     if literal is not None and value.type == STRING and literal.is_valid:
-        reading, zone = _read_time(literal.as_py())
+        wall_time, zone = _read_time(literal.as_py())
         if zone is not None:
-            moment = reading.replace(tzinfo=time_zone(zone)).astimezone(UTC)
-            return constant(moment, INSTANT)
-    operation = "day_to_instant" if value.type == DATE else "to_instant"
-    return call(operation, INSTANT, cast(value, TIMESTAMP))
+            moment = wall_time.replace(tzinfo=time_zone(zone)).astimezone(UTC)
+            return constant(moment, TIMESTAMP)
+    operation = "day_to_timestamp" if value.type == DATE else "to_timestamp"
+    return call(operation, TIMESTAMP, cast(value, TIMESTAMP_NTZ))
 
 
 def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
@@ -167,18 +167,18 @@ def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         return source in _INTEGERS or pa.types.is_boolean(source)
     if pa.types.is_decimal(target):
         return source in _INTEGERS or pa.types.is_decimal(source)
-    if target in (DATE, TIMESTAMP):
-        return source in (DATE, TIMESTAMP)
+    if target in (DATE, TIMESTAMP_NTZ):
+        return source in (DATE, TIMESTAMP_NTZ)
     return False
 
 
-def comparable(left: Typed, right: Typed, *, by_clock: bool = True) -> tuple[Typed, Typed]:
+def comparable(left: Typed, right: Typed, *, by_wall_time: bool = True) -> tuple[Typed, Typed]:
     """Return both sides of a comparison in their common type.
 
-    ``by_clock`` is False for the items of an IN list, which Spark compares as instants.
+    ``by_wall_time`` is False for the items of an IN list, which Spark compares as timestamps.
     """
-    if by_clock:
-        left, right = _by_clock(left, right)
+    if by_wall_time:
+        left, right = _by_wall_time(left, right)
     if left.literal is not None and right.literal is None:
         right, left = _fit_literal(right, left)
     else:
@@ -200,15 +200,15 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if is_number(left) and is_number(right):
         return _common_number(left, right)
     pair = {left, right}
-    if pair <= {DATE, TIMESTAMP, INSTANT}:
-        return INSTANT if INSTANT in pair else TIMESTAMP
+    if pair <= {DATE, TIMESTAMP_NTZ, TIMESTAMP}:
+        return TIMESTAMP if TIMESTAMP in pair else TIMESTAMP_NTZ
     if STRING in pair:
         other = right if left == STRING else left
         if other in _INTEGERS:
             return BIGINT
         if is_number(other):
             return DOUBLE
-        if other in (DATE, TIMESTAMP, INSTANT, BOOLEAN, INTERVAL):
+        if other in (DATE, TIMESTAMP_NTZ, TIMESTAMP, BOOLEAN, INTERVAL):
             return other
     raise TypeMismatchError(f"{sql_name(left)} and {sql_name(right)} have no common type")
 
@@ -268,29 +268,29 @@ def decimal_operand(value: Typed) -> Typed:
     return cast(value, pa.decimal256(whole + scale, scale))
 
 
-def _by_clock(left: Typed, right: Typed) -> tuple[Typed, Typed]:
+def _by_wall_time(left: Typed, right: Typed) -> tuple[Typed, Typed]:
     """Return both sides of a comparison; a TIMESTAMP_NTZ column and a constant as wall times.
 
-    Spark's optimizer does the same. Wall times in a gap would compare differently as instants.
+    Spark's optimizer does the same. Wall times in a gap would compare differently as timestamps.
     """
     for value, other in ((left, right), (right, left)):
-        readings = _readings(value)
-        if readings is None or columns_of(other.expression):
+        wall_times = _wall_times(value)
+        if wall_times is None or columns_of(other.expression):
             continue
-        if other.type == INSTANT or (readings is not value and other.literal is not None):
-            clock = cast(cast(other, INSTANT), TIMESTAMP)
-            return (readings, clock) if value is left else (clock, readings)
+        if other.type == TIMESTAMP or (wall_times is not value and other.literal is not None):
+            constant_time = cast(cast(other, TIMESTAMP), TIMESTAMP_NTZ)
+            return (wall_times, constant_time) if value is left else (constant_time, wall_times)
     return left, right
 
 
-def _readings(value: Typed) -> Typed | None:
+def _wall_times(value: Typed) -> Typed | None:
     """Return the TIMESTAMP_NTZ column that a value is, or was cast from."""
     expression = value.expression
     if not columns_of(expression):
         return None
-    if isinstance(expression, Call) and expression.operation == "to_instant":
-        return Typed(expression.arguments[0], TIMESTAMP)
-    return value if value.type == TIMESTAMP else None
+    if isinstance(expression, Call) and expression.operation == "to_timestamp":
+        return Typed(expression.arguments[0], TIMESTAMP_NTZ)
+    return value if value.type == TIMESTAMP_NTZ else None
 
 
 def _fit_literal(other: Typed, literal: Typed) -> tuple[Typed, Typed]:
@@ -320,10 +320,10 @@ def _read_string(text: str | None, target: pa.DataType) -> pa.Scalar:
         return pa.scalar(None, target)
     word = text.strip()
     try:
-        if target == TIMESTAMP:
-            return pa.scalar(_read_clock(word), TIMESTAMP)
+        if target == TIMESTAMP_NTZ:
+            return pa.scalar(_read_wall_time(word), TIMESTAMP_NTZ)
         if target == DATE:
-            return pa.scalar(_read_clock(word).date(), DATE)
+            return pa.scalar(_read_wall_time(word).date(), DATE)
         if target in _INTEGERS:
             return pa.scalar(int(word), target)
         if pa.types.is_floating(target):
@@ -343,20 +343,20 @@ _BOOLEAN_WORDS: Final = {
 }
 
 
-def _read_clock(text: str) -> datetime:
+def _read_wall_time(text: str) -> datetime:
     """Parse a date or a timestamp as a wall time; a time zone must have the offset 0."""
-    reading, zone = _read_time(text)
-    if zone is not None and reading.replace(tzinfo=time_zone(zone)).utcoffset():
+    wall_time, zone = _read_time(text)
+    if zone is not None and wall_time.replace(tzinfo=time_zone(zone)).utcoffset():
         raise TypeMismatchError(
             f"{text!r} has a time zone, but the column is a TIMESTAMP_NTZ; "
             f"write the time as the column shows it"
         )
-    return reading
+    return wall_time
 
 
 def _read_time(text: str) -> tuple[datetime, str | None]:
     """Parse a date or a timestamp, as Spark casts strings, with its time zone."""
-    match = _TIMESTAMP_TEXT.fullmatch(text.strip())
+    match = _TIMESTAMP_FORMAT.fullmatch(text.strip())
     if match is None:
         raise TypeMismatchError(f"{text!r} is not a timestamp such as 2024-07-01 06:00:00")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
