@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing.result import WriteResult
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.display.markup import brief, escaped
 from icechunk_format.drafts.importing import ImportReport
 from icechunk_format.errors import NotFoundError

@@ -8,7 +8,7 @@ import pyarrow as pa
 from helpers.pages import Page
 
 from icechunk_format.dataset.writing.result import WriteResult
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.maintenance import CollectResult, ExpireResult
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.spec.ids import SnapshotId

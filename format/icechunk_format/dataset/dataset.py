@@ -36,7 +36,7 @@ from icechunk_format.dataset.table.dimension_sets import (
 )
 from icechunk_format.dataset.table.table import LAYOUTS, Column, Layout, Table, described_order
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.names import choose

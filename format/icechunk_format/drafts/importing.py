@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError

@@ -22,7 +22,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from icechunk_format.display.lazily import html_by
+from icechunk_format.display import html_by
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.files import metadata_files as files

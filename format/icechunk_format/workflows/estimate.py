@@ -22,7 +22,7 @@ from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.requested import requested_dataset, requested_scan, requested_table
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.running import Run, in_process

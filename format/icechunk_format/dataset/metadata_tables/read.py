@@ -51,7 +51,7 @@ from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.dataset.requested import requested_version
 from icechunk_format.dataset.table.dimension_sets import find_group
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.names import by_likeness
 from icechunk_format.options.location import location_of

@@ -18,7 +18,7 @@ import pyarrow as pa
 from icechunk_format.dataset.reading.opened import SnapshotArrays, SnapshotSource
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.table import Table
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.selection.where.condition import Residual

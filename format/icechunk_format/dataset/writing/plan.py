@@ -34,7 +34,7 @@ from icechunk_format.dataset.writing.dimensions import DimensionIndices
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
 from icechunk_format.dataset.writing.replaced import region_of_array, replaced_region
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import NodeId
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.measures import Measures

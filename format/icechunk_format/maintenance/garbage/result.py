@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icechunk_format.storage.measures import Measures
 

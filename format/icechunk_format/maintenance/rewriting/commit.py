@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.maintenance.rewriting.boxes import RewriteContext, RewriteTask

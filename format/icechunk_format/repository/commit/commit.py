@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.history.history import History, snapshots_after

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 

@@ -36,7 +36,7 @@ from itertools import chain, islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.history.history import RefFilesHistory
 from icechunk_format.repository.history.resolve import microseconds

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import ConflictError, FormatError, NotFoundError, StorageError
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.optional_objects import fetch_if_there

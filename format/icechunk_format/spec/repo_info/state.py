@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import FormatError, NotFoundError
 from icechunk_format.spec import object_keys
 from icechunk_format.spec.envelope import SPEC_V2, FileType

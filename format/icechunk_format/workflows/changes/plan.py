@@ -39,7 +39,7 @@ from icechunk_format.dataset.requested import dataset_at, planning, requested_ta
 from icechunk_format.dataset.selection.select import Selection
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes

@@ -32,7 +32,7 @@ from icechunk_format.dataset.writing.regions.blank import (
     cell_tasks,
 )
 from icechunk_format.dataset.writing.result import WriteResult
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest

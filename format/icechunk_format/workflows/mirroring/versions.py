@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import to_timestamp
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.names import nearest

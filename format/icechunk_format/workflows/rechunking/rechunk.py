@@ -23,7 +23,7 @@ from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_a
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from icechunk_format.display.lazily import shown_by
+from icechunk_format.display import shown_by
 
 if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
