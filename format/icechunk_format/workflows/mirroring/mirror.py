@@ -28,7 +28,7 @@ import numpy as np
 
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.requested import dataset_at, requested_scan, requested_table
-from icechunk_format.dataset.selection.where.condition import Selection as Selected
+from icechunk_format.dataset.selection.select import Selection as Selected
 from icechunk_format.display import shown_by
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.cover import Boxes
