@@ -36,9 +36,8 @@ from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository import RepositoryReader
-from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.partitions import QUERY_ID
+from icechunk_spark.jobs.session import QUERY_ID, described
 from icechunk_spark.schema import write_schema
 from icechunk_spark.writing.planned import run_planned_write
 

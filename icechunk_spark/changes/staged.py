@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.options.write import WriteRequest
 from icechunk_spark.changes.batches import run_maintenance, with_group, write_once
-from icechunk_spark.jobs.partitions import QUERY_ID
+from icechunk_spark.jobs.session import QUERY_ID
 from icechunk_spark.jobs.task_rows import batches_of
 from icechunk_spark.schema import write_schema
 from icechunk_spark.writing.unplanned import StagedRows, UnplannedWriter

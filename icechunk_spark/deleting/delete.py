@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 
+from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import workflow_read
-from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.deleting import DeleteResult

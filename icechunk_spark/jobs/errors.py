@@ -30,7 +30,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
-from icechunk_spark.jobs.descriptions import described
+from icechunk_spark.jobs.session import described
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]

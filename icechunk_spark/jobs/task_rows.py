@@ -23,9 +23,8 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.storage.measures import Measures, measured
 from icechunk_spark.jobs.batches import fitted
-from icechunk_spark.jobs.descriptions import log_totals
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.partitions import dealt_out, together
+from icechunk_spark.jobs.session import dealt_out, log_totals, together
 from icechunk_spark.jobs.totals import note_job
 
 Batches = Iterator[pa.RecordBatch]

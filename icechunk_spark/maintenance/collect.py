@@ -46,9 +46,8 @@ from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.storage.location import Location
-from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_jobs
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of, described
 from icechunk_spark.jobs.task_rows import COUNTS, Step, collected, counted, grouped_rows, noted
 from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.maintenance import collect_tasks

@@ -42,7 +42,7 @@ from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.maintenance.garbage.parts import part_count
 from icechunk_format.options.location import maintenance_location
 from icechunk_spark.jobs.errors import raised_in_jobs
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.task_rows import (
     COUNTS,
     batches_of,

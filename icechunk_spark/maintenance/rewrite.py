@@ -21,7 +21,7 @@ from icechunk_format.maintenance.rewriting.boxes import run_rewrite
 from icechunk_format.options.location import maintenance_location
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.task_rows import on_executors
 from icechunk_spark.jobs.totals import totalled, with_totals
 

@@ -37,9 +37,8 @@ from icechunk_format.maintenance.verifying.verify import finish_verify, plan_ver
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.location import location_of
 from icechunk_format.storage.measures import measured
-from icechunk_spark.jobs.descriptions import log_totals
 from icechunk_spark.jobs.errors import raised_in_jobs
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of, log_totals
 from icechunk_spark.jobs.task_rows import (
     MAX_PARTITIONS,
     Batches,

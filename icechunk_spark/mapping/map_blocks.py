@@ -166,7 +166,7 @@ def map_blocks(
     from icechunk_format.options.write_request import checked_commit
     from icechunk_format.workflows.mapping import MapRequest, map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 

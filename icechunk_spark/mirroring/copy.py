@@ -111,7 +111,7 @@ def mirror(
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
     from icechunk_format.workflows.mirroring.selection import REMEMBERED, Selection
     from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
-    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import totalled, with_totals
 

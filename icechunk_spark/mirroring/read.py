@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import collect_options
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.mirroring.delta_table import DeltaTarget

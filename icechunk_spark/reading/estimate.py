@@ -10,9 +10,8 @@ from icechunk_format.options.location import location_of
 from icechunk_format.workflows.estimate import Estimate, estimate_read
 from icechunk_format.workflows.running import in_process
 from icechunk_spark.jobs.errors import raised_in_jobs
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of, session_time_zone
 from icechunk_spark.jobs.task_rows import collected, tasks_in, work_rows
-from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

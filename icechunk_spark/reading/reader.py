@@ -23,13 +23,16 @@ import pickle
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from icechunk_format.errors import InvalidInputError
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.time_zone import in_time_zone_of_task
+from icechunk_spark.jobs.session import TIME_ZONE
 from icechunk_spark.reading.metrics import counting
 from icechunk_spark.schema import fit_batch
 
@@ -90,6 +93,30 @@ class IcechunkReader(DataSourceReader):
         from icechunk_format.dataset.reading.run import run_scan
 
         return fit_batches((self._run or run_scan)(context, task), self._target)
+
+
+def in_time_zone_of_task(context: Any) -> Any:
+    """Return the context of a scan with the session's time zone in its condition, in a task.
+
+    Raises
+    ------
+    InvalidInputError
+        The session has no time zone setting, and the zone of this machine may differ from that of
+        the driver.
+    """
+    residual = getattr(context, "residual", None)
+    if residual is None or not residual.needs_zone:
+        return context
+    task = TaskContext.get()
+    zone = None if task is None else task.getLocalProperty(TIME_ZONE)
+    if zone is None:
+        raise InvalidInputError(
+            f"where {residual.sql}: depends on the session's time zone, which is not set: set "
+            f"{TIME_ZONE}, as in SET TIME ZONE 'UTC', or write times with their zone, as in "
+            "'2024-07-01 00:00:00Z'",
+            sql=residual.sql,
+        )
+    return replace(context, residual=residual.in_zone(zone))
 
 
 def fit_batches(batches: Batches, target: pa.Schema) -> Batches:

@@ -148,7 +148,7 @@ def rechunk(
     from icechunk_format.storage.location import Location
     from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
     from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.totals import in_commit, totalled
 
     location = location_of(request)
@@ -210,7 +210,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
     from icechunk_format.storage.measures import Measures, measured
     from icechunk_format.workflows.rechunking.run import Piece, cut_again, cut_group, write_groups
     from icechunk_spark.jobs.errors import errors_on_one_line
-    from icechunk_spark.jobs.partitions import dealt_out, together
+    from icechunk_spark.jobs.session import dealt_out, together
     from icechunk_spark.jobs.task_rows import (
         MAX_PARTITIONS,
         collected,

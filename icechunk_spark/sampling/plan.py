@@ -32,7 +32,7 @@ from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.partitions import cores_of
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import active_session, with_session_options
 from icechunk_spark.reading.plan import shown_variables
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints

@@ -29,8 +29,8 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.location import location_of
-from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.session import described
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
 from icechunk_spark.reading.read import read

@@ -140,7 +140,7 @@ def virtualize(
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
     from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
     from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.partitions import cores_of
+    from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import totalled
 

@@ -50,11 +50,9 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_spark.jobs.batches import bounded_by_rows, fitted
-from icechunk_spark.jobs.descriptions import described
 from icechunk_spark.jobs.errors import raised_in_tasks
-from icechunk_spark.jobs.partitions import cores_of, together
+from icechunk_spark.jobs.session import cores_of, described, session_time_zone, together
 from icechunk_spark.jobs.task_rows import collected, on_executors
-from icechunk_spark.jobs.time_zone import session_time_zone
 from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.schema import quoted, write_schema
 from icechunk_spark.writing.computed_once import computed_once

@@ -31,9 +31,8 @@ from icechunk_format.options.keywords import Names, parse_arguments
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.partitions import cores_of, together
+from icechunk_spark.jobs.session import cores_of, session_time_zone, together
 from icechunk_spark.jobs.session_options import active_session, with_session_options
-from icechunk_spark.jobs.time_zone import session_time_zone
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.zonal import ZonalContext

@@ -20,7 +20,7 @@ import icechunk_spark
 from icechunk_format.dataset.selection.where.split import plan_where
 from icechunk_format.dataset.selection.where.syntax import EXTRACT_PARTS, TIME_PARTS, TRUNCATIONS
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.jobs.time_zone import in_time_zone_of_task
+from icechunk_spark.reading.reader import in_time_zone_of_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
