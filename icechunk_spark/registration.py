@@ -33,8 +33,12 @@ from pyspark.sql.functions import udtf
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.values import listed
 from icechunk_spark.changes.stream_writer import PlannedStream
-from icechunk_spark.jobs.noted_options import CatalogWrite, NotedOptions, noting
-from icechunk_spark.jobs.session_options import set_session_options
+from icechunk_spark.jobs.session_options import (
+    CatalogWrite,
+    NotedOptions,
+    noting,
+    set_session_options,
+)
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.read import MappedLoad
 from icechunk_spark.source import IcechunkDataSource

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_spark.jobs.noted_options import NotedWrite
+from icechunk_spark.jobs.session_options import NotedWrite
 
 
 class PlannedStream(NotedWrite):

@@ -37,9 +37,8 @@ from icechunk_format.options.keywords import (
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.noted_options import NotedOptions
 from icechunk_spark.jobs.session import session_time_zone
-from icechunk_spark.jobs.session_options import with_session_options
+from icechunk_spark.jobs.session_options import NotedOptions, with_session_options
 
 if TYPE_CHECKING:
     from icechunk_spark.reading.reader import IcechunkTasks

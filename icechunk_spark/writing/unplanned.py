@@ -39,8 +39,8 @@ from icechunk_format.options.write import WriteRequest
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import open_storage
 from icechunk_spark.jobs.batches import fitted
-from icechunk_spark.jobs.noted_options import catalog_refused
 from icechunk_spark.jobs.session import QUERY_ID
+from icechunk_spark.jobs.session_options import catalog_refused
 from icechunk_spark.schema import BASE_KEY, column_metadata, write_schema
 
 # Approximate size of a staged file.

@@ -25,8 +25,7 @@ from icechunk_format.options.keywords import (
     with_option_help,
 )
 from icechunk_format.options.write_request import parse_mode, parse_write_options
-from icechunk_spark.jobs.noted_options import NotedWrite, catalog_refused
-from icechunk_spark.jobs.session_options import with_session_options
+from icechunk_spark.jobs.session_options import NotedWrite, catalog_refused, with_session_options
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.result import WriteResult
