@@ -23,8 +23,14 @@ from sqlglot import exp
 from icechunk_format.dataset.cf.arrow_values import is_number, sql_name
 from icechunk_format.dataset.selection.where.condition import Constant
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
-from icechunk_format.dataset.selection.where.long_lists import as_literals, as_set
-from icechunk_format.dataset.selection.where.operators import combine, compare, time_part, truncated
+from icechunk_format.dataset.selection.where.operators import (
+    as_literals,
+    as_set,
+    combine,
+    compare,
+    time_part,
+    truncated,
+)
 from icechunk_format.dataset.selection.where.syntax import (
     ARITHMETIC,
     CAST_TYPES,
@@ -70,7 +76,7 @@ class Compiler:
     """Compiles syntax trees against the columns of one table.
 
     ``columns`` are the types of the columns that an expression may name. ``lists`` are the items of
-    the lists that ``long_lists`` replaced by placeholders.
+    the lists that `cut_lists` replaced by placeholders.
     """
 
     def __init__(

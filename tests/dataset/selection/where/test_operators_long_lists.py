@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icechunk_format.dataset.selection.where import long_lists
-from icechunk_format.dataset.selection.where.long_lists import cut_lists
+from icechunk_format.dataset.selection.where import operators
+from icechunk_format.dataset.selection.where.operators import cut_lists
 from icechunk_format.dataset.selection.where.split import plan_where
 from icechunk_format.errors import InvalidInputError
 
@@ -61,7 +61,7 @@ def test_a_long_list_keeps_what_the_parser_would_keep(
     where = f"{column} {operator} ({' ,'.join(LISTS[kind])})"
     found = kept(where)
     assert len(cut_lists(where)[0]) < 50
-    monkeypatch.setattr(long_lists, "cut_lists", lambda sql: (sql, {}))
+    monkeypatch.setattr(operators, "cut_lists", lambda sql: (sql, {}))
     assert found == kept(where)
 
 
