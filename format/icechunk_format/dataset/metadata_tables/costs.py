@@ -18,7 +18,7 @@ from icechunk_format.dataset.metadata_tables.read import (
 )
 from icechunk_format.dataset.reading.costs import ReadCost
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLUMNS
+from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.spec.ids import rows_of_ids
 from icechunk_format.spec.snapshot.file import Snapshot
 
@@ -44,10 +44,7 @@ def cost_of_snapshot(plan: InspectionPlan) -> ReadCost:
 
 
 def _opened(context: InspectionContext, tasks: Iterable[Task]) -> ReadCost:
-    opens = context.table == "chunks" or (
-        context.table == "variables" and not STORED_COLUMNS.isdisjoint(context.columns)
-    )
-    if not opens:
+    if not context.opens_manifests:
         return ReadCost()
     _, snapshot = context.opened()
     costs = [_manifests(snapshot, task) for task in tasks]

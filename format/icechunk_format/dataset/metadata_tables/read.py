@@ -28,6 +28,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.metadata_tables.history import (
     Row,
@@ -112,6 +113,12 @@ class InspectionContext:
         """The snapshot that the table describes."""
         assert self.snapshot_id is not None, "plan_inspection requires the snapshot"
         return self.snapshot_id
+
+    @property
+    def opens_manifests(self) -> bool:
+        """True if tasks open manifests."""
+        counts = self.table == "variables" and not STORED_COLUMNS.isdisjoint(self.columns)
+        return self.table == "chunks" or counts
 
     def repository(self) -> RepositoryReader:
         """Return the repository, opened in this process."""
@@ -301,8 +308,8 @@ def plan_inspection(
     target = DEFAULT_REFS_PER_TASK if refs_per_task is None else refs_per_task
     costs = manifest_costs(snapshot, arrays)
     if table.cut == "between arrays":
-        opens = not STORED_COLUMNS.isdisjoint(context.columns)
-        tasks = _whole_arrays(snapshot, arrays, costs if opens else None, target)
+        costs = costs if context.opens_manifests else []
+        tasks = _whole_arrays(snapshot, arrays, costs, target)
     else:
         target = max(target, int(sum(float(c.sum()) for c in costs) // _MOST_TASKS))
         tasks = cut_manifests(arrays, costs, target)
@@ -312,12 +319,12 @@ def plan_inspection(
 def _whole_arrays(
     snapshot: Snapshot,
     arrays: Sequence[int],
-    costs: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]] | None,
+    costs: Sequence[NDArray[np.float64]],
     target: int,
 ) -> list[Task]:
     """Group arrays into tasks; the row of an array is made by one task."""
     each = np.full(len(arrays), float(_ARRAY_COST))
-    if costs is not None:
+    if costs:
         each += [float(c.sum()) for c in costs]
     tasks: dict[int, list[Part]] = {}
     for array, task in zip(arrays, ((np.cumsum(each) - each) // target).tolist(), strict=True):

@@ -15,6 +15,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
@@ -47,8 +48,6 @@ class Variable:
         self.dims: tuple[str, ...] = tuple(
             given_name or f"dim_{axis}" for axis, given_name in enumerate(given)
         )
-        self._metadata: ArrayMetadata | None = None
-        self._codecs: ChunkCodecs | None = None
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{dim}={size}" for dim, size in self.dimensions)
@@ -64,19 +63,15 @@ class Variable:
         """True if this array holds the labels of a dimension."""
         return self.dims == (self.name,)
 
-    @property
+    @cached_property
     def metadata(self) -> ArrayMetadata:
         """The parsed ``zarr.json`` of the array; raises FormatError if it is damaged."""
-        if self._metadata is None:
-            self._metadata = parse_array_metadata(self.node.user_data, node_path=self.node.path)
-        return self._metadata
+        return parse_array_metadata(self.node.user_data, node_path=self.node.path)
 
-    @property
+    @cached_property
     def codecs(self) -> ChunkCodecs:
         """The codecs of chunks; raises UnsupportedError if one is not available."""
-        if self._codecs is None:
-            self._codecs = self.metadata.chunk_codecs()
-        return self._codecs
+        return self.metadata.chunk_codecs()
 
     @property
     def attributes(self) -> Mapping[str, Any]:
