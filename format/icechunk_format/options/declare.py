@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from keyword import iskeyword
 from typing import Any, Final, Literal, get_args, get_type_hints
 
@@ -74,6 +74,8 @@ class Option:
     has_keyword: bool = True
     """False if functions take it only in ``**options``, not as a keyword."""
     parse: Parser
+    default: Any
+    """The value of the field if the option is not given."""
     default_text: str
     """The default, in words; empty if there is none."""
     aliases: tuple[str, ...] = ()
@@ -108,7 +110,8 @@ def option(name: str, *, default: Any = None, **declared: Any) -> Any:
     The parser follows from the type of the field, ``type_text`` from the parser, and
     ``default_text`` from the default value, unless they are declared.
     """
-    metadata = {_DECLARED: {"name": name, "default_text": _default_text(default), **declared}}
+    held = {"name": name, "default": default, "default_text": _default_text(default), **declared}
+    metadata = {_DECLARED: held}
     if name.endswith(".*"):  # may hold credentials
         return field(default_factory=dict, repr=False, metadata=metadata)
     if isinstance(default, dict):
@@ -124,14 +127,8 @@ def _default_text(default: Any) -> str:
 
 def option_of(cls: type, attribute: str, **changed: Any) -> Any:
     """Declare a field as the same option as the field `attribute` of another dataclass."""
-    same: Field[Any] = next(item for item in fields(cls) if item.name == attribute)
-    kept: dict[str, Any] = {
-        "default": same.default,
-        "default_factory": same.default_factory,
-        "repr": same.repr,
-        "metadata": same.metadata,
-    }
-    return field(**kept | changed)
+    same = next(item for item in fields(cls) if item.name == attribute)
+    return option(**same.metadata[_DECLARED] | changed)
 
 
 def declared_options(*classes: type) -> tuple[Option, ...]:

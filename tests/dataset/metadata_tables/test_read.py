@@ -148,8 +148,6 @@ def test_a_group_that_is_not_there(weather):
     assert raised.value.facts["existing"][0] == "/sea"
     with raises(InvalidInputError, table="snapshots"):
         rows_of(repository, "snapshots", group="/sea")
-    with raises(InvalidInputError, table="changes"):
-        rows_of(repository, "changes")
 
 
 @pytest.mark.parametrize("table", METADATA_TABLES.values(), ids=lambda table: table.name)

@@ -200,7 +200,11 @@ class Table:
         """
         sources = {column.source for column in self.columns}
         sources.update(() if residual is None else residual.columns)
-        return [column for column in self.value_columns if column.source in sources]
+        found = {column.source: column for column in self.value_columns if column.source in sources}
+        if self.layout == "cells":
+            # A scan of cells may have positions in place of the labels of a dimension.
+            found.update((column.source, column) for column in self.columns)
+        return list(found.values())
 
     def selections(self, chosen: Mapping[str, DimSelection]) -> list[DimSelection]:
         """Return the selection along each dimension; whole if it is not in ``chosen``."""
