@@ -25,7 +25,7 @@ from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import (
-    open_version,
+    open_snapshot,
     requested_dataset,
     requested_scan,
     requested_table,
@@ -189,10 +189,10 @@ def resolve_read(options: ReadRequest) -> str:
         The repository, branch, tag or snapshot does not exist.
     """
     if options.table is not None:
-        from icechunk_format.dataset.metadata_tables.read import resolve_versions
+        from icechunk_format.dataset.metadata_tables.read import resolve_snapshots
 
-        return resolve_versions(options)
-    return str(open_version(options)[1])
+        return resolve_snapshots(options)
+    return str(open_snapshot(options)[1])
 
 
 def open_read(

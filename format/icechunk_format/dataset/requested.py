@@ -23,7 +23,7 @@ class Planning(TypedDict):
     read_ahead_bytes: int
 
 
-def requested_version(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
+def requested_snapshot(options: ReadRequest, repository: RepositoryReader) -> SnapshotId:
     """Resolve the branch, tag, snapshot or time in the options to a snapshot."""
     return repository.resolve(
         branch=options.branch,
@@ -33,14 +33,14 @@ def requested_version(options: ReadRequest, repository: RepositoryReader) -> Sna
     )
 
 
-def open_version(
+def open_snapshot(
     options: ReadRequest, pinned: str | None = None
 ) -> tuple[RepositoryReader, SnapshotId]:
     """Open the repository; return it with the pinned snapshot, or the one in the options."""
     repository = RepositoryReader.open(location_of(options)).as_read()
     if pinned is not None:
         return repository, repository.resolve(snapshot=pinned)
-    return repository, requested_version(options, repository)
+    return repository, requested_snapshot(options, repository)
 
 
 def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Dataset:
@@ -51,7 +51,7 @@ def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Datase
     NotFoundError
         The repository, the branch, tag or snapshot, or the group does not exist.
     """
-    return dataset_at(options, *open_version(options, pinned))
+    return dataset_at(options, *open_snapshot(options, pinned))
 
 
 def dataset_at(

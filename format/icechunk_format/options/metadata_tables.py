@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Scope = Literal["repository", "version", "group", "changes"]
+Scope = Literal["repository", "snapshot", "group", "changes"]
 """The subject of a table: the repository, a snapshot with its history, the nodes of a snapshot at
 or below a group, or the changes between two snapshots."""
 
@@ -111,7 +111,7 @@ def _table(
     return table
 
 
-_VERSION_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
+_SNAPSHOT_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("snapshot_id", "string", "Id of the snapshot."),
     ("parent_id", "string", "Id of the snapshot before it; NULL for the first of a history."),
     ("committed_at", "timestamp", "Time of the commit, by the clock of the writer."),
@@ -123,7 +123,7 @@ SNAPSHOTS: Final = _table(
     "snapshots",
     "a snapshot of the repository, on a branch or not; the newest first",
     "repository",
-    *_VERSION_COLUMNS,
+    *_SNAPSHOT_COLUMNS,
     ("branches", "strings", "Names of the branches whose tip it is."),
     ("tags", "strings", "Names of the tags that point to it."),
     ("pruned_logs", "number", "Expired ancestors whose changes are counted with this snapshot's."),
@@ -132,9 +132,9 @@ SNAPSHOTS: Final = _table(
 HISTORY: Final = _table(
     "history",
     "a snapshot in the history of the selected snapshot; the newest first",
-    "version",
+    "snapshot",
     ("position", "number", "Commits between it and the selected snapshot: 0 for that snapshot."),
-    *_VERSION_COLUMNS,
+    *_SNAPSHOT_COLUMNS,
 )
 
 REFS: Final = _table(

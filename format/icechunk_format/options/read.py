@@ -22,12 +22,12 @@ _WITH_HISTORY: Final[tuple[Call, ...]] = ("read", "sample", "zonal", "mirrored")
 # The tables about one snapshot, and those of them about its nodes.
 _TABLES: Final = METADATA_TABLES.values()
 _OF_NODES: Final = tuple(table.name for table in _TABLES if table.scope == "group")
-_OF_VERSION: Final = tuple(t.name for t in _TABLES if t.scope in ("version", "group"))
+_OF_SNAPSHOT: Final = tuple(t.name for t in _TABLES if t.scope in ("snapshot", "group"))
 _OF_CHANGES: Final = tuple(table.name for table in _TABLES if table.scope == "changes")
 _CUT: Final = tuple(table.name for table in _TABLES if table.cut != "nowhere")
 
 # Options that hold for the same calls, layouts and tables.
-_of_history = partial(option, calls=_WITH_HISTORY, tables=_OF_VERSION)
+_of_history = partial(option, calls=_WITH_HISTORY, tables=_OF_SNAPSHOT)
 _of_storage = partial(option, calls=_EVERY_CALL, tables=TABLE_NAMES)
 _of_virtual_chunks = partial(option, calls=_FETCHING, layouts=_VALUES)
 _of_selecting = partial(option, calls=_SELECTING)
@@ -64,7 +64,7 @@ class ReadRequest:
         default_text="`main`",
         help="Branch whose newest snapshot is read.",
         write_help="Branch to commit to.",
-        tables=_OF_VERSION,
+        tables=_OF_SNAPSHOT,
     )
     tag: str | None = _of_history(
         "tag",

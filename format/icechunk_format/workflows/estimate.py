@@ -130,7 +130,7 @@ def _estimate(partitions: int, cost: ReadCost, exact: bool) -> Estimate:
 def _of_metadata(options: ReadRequest, run: Run, exact: bool) -> Estimate:
     from icechunk_format.dataset.metadata_tables import costs, read
 
-    plan = read.requested_inspection(options, read.resolve_versions(options))
+    plan = read.requested_inspection(options, read.resolve_snapshots(options))
     if not exact and plan.context.table == "chunks":
         cost = costs.cost_of_snapshot(plan)
     else:

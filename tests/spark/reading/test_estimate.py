@@ -11,7 +11,7 @@ from helpers.spark.repositories import add_array, commit
 import icechunk_spark
 from icechunk_format.dataset.metadata_tables.read import (
     requested_inspection,
-    resolve_versions,
+    resolve_snapshots,
     run_inspection,
 )
 from icechunk_format.errors import InvalidInputError
@@ -113,7 +113,7 @@ def test_tables_of_chunks_open_the_manifests_that_were_estimated(served):
     path = f"{served.url}/feed"
     for exact in (True, False):
         here = icechunk_spark.estimate(None, path, table="chunks", exact=exact)
-        plan = requested_inspection(request := parsed(path, "chunks"), resolve_versions(request))
+        plan = requested_inspection(request := parsed(path, "chunks"), resolve_snapshots(request))
         metadata_cache().clear()
         served.requests.clear()
         rows = sum(b.num_rows for task in plan.tasks for b in run_inspection(plan.context, task))

@@ -50,7 +50,7 @@ def fitting(number: int) -> int | None:
     return number if number <= LARGEST else None
 
 
-def _version(info: SnapshotInfo) -> Row:
+def _snapshot(info: SnapshotInfo) -> Row:
     return {
         "snapshot_id": str(info.id),
         "parent_id": None if info.parent_id is None else str(info.parent_id),
@@ -70,7 +70,7 @@ def snapshot_rows(repository: RepositoryReader) -> Iterator[Row]:
     infos = sorted(repository.snapshots(), key=lambda info: (-info.flushed_at, info.id.raw))
     for info in infos:
         yield {
-            **_version(info),
+            **_snapshot(info),
             "branches": branches.get(info.id, []),
             "tags": tags.get(info.id, []),
             "pruned_logs": len(info.pruned_ancestor_tx_logs),
@@ -88,7 +88,7 @@ def names_of(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
 def history_rows(repository: RepositoryReader, snapshot_id: SnapshotId) -> Iterator[Row]:
     """Yield the rows of ``history`` of one snapshot."""
     for position, info in enumerate(repository.ancestry(snapshot=snapshot_id)):
-        yield {"position": position, **_version(info)}
+        yield {"position": position, **_snapshot(info)}
 
 
 def ref_rows(repository: RepositoryReader) -> Iterator[Row]:

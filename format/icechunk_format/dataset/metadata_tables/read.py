@@ -49,7 +49,7 @@ from icechunk_format.dataset.metadata_tables.manifests import (
 from icechunk_format.dataset.metadata_tables.nodes import group_rows, variable_rows
 from icechunk_format.dataset.reading.layouts.batches import join_thin
 from icechunk_format.dataset.reading.opened import pinned_snapshot
-from icechunk_format.dataset.requested import requested_version
+from icechunk_format.dataset.requested import requested_snapshot
 from icechunk_format.dataset.table.dimension_sets import find_group
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display import shown_by
@@ -109,7 +109,7 @@ class InspectionContext:
         return pa.schema([whole.field(name) for name in self.columns])
 
     @property
-    def version(self) -> SnapshotId:
+    def snapshot(self) -> SnapshotId:
         """The snapshot that the table describes."""
         assert self.snapshot_id is not None, "plan_inspection requires the snapshot"
         return self.snapshot_id
@@ -127,7 +127,7 @@ class InspectionContext:
     def opened(self) -> tuple[Storage, Snapshot]:
         """Return the repository's storage, and the loaded snapshot."""
         storage = open_storage(self.location)
-        return storage, pinned_snapshot(storage, self.version)
+        return storage, pinned_snapshot(storage, self.snapshot)
 
     def nodes(self, snapshot: Snapshot) -> list[int]:
         """Return the node numbers at or below the group."""
@@ -154,7 +154,7 @@ class InspectionPlan:
     tasks: list[Task]
 
 
-def resolve_versions(options: ReadRequest) -> str:
+def resolve_snapshots(options: ReadRequest) -> str:
     """Resolve the snapshot, or the two of ``changes``, that a metadata table describes.
 
     Returns ids as a string; empty for tables about the whole repository.
@@ -175,18 +175,18 @@ def resolve_versions(options: ReadRequest) -> str:
             repository, older=options.from_version, newer=options.to_version
         )
         return f"{older}{_TO}{newer}"
-    return str(requested_version(options, repository))
+    return str(requested_snapshot(options, repository))
 
 
 def requested_inspection(
-    options: ReadRequest, versions: str, columns: Sequence[str] | None = None
+    options: ReadRequest, snapshots: str, columns: Sequence[str] | None = None
 ) -> InspectionPlan:
     """Plan the read of the metadata table that the options specify.
 
     Parameters
     ----------
-    versions
-        The result of `resolve_versions`.
+    snapshots
+        The result of `resolve_snapshots`.
     columns
         Some columns of the table; all by default.
 
@@ -196,7 +196,7 @@ def requested_inspection(
         An option is invalid, or names something that does not exist.
     """
     repository = RepositoryReader.open(location_of(options))
-    older, _, newer = versions.rpartition(_TO)
+    older, _, newer = snapshots.rpartition(_TO)
     return plan_inspection(
         repository,
         METADATA_TABLES[str(options.table)],
@@ -358,14 +358,14 @@ def _rows(context: InspectionContext, task: Task) -> Iterator[Row]:
         case "snapshots":
             return snapshot_rows(context.repository())
         case "history":
-            return history_rows(context.repository(), context.version)
+            return history_rows(context.repository(), context.snapshot)
         case "refs":
             return ref_rows(context.repository())
         case "operations":
             return operation_rows(context.repository().operations())
         case "changes":
             assert context.older_id is not None, "plan_inspection requires the older snapshot"
-            return change_rows(context.repository(), context.older_id, context.version)
+            return change_rows(context.repository(), context.older_id, context.snapshot)
     storage, snapshot = context.opened()
     if context.table == "groups":
         return group_rows(snapshot, context.nodes(snapshot))

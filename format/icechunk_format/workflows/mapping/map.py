@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.requested import dataset_at, requested_version
+from icechunk_format.dataset.requested import dataset_at, requested_snapshot
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
@@ -71,7 +71,7 @@ class BlocksRequest:
     def opened(self) -> tuple[Repository, Dataset, BlockGrid]:
         """Return the repository, the group and its blocks."""
         repository = Repository.open(location_of(self.read))
-        dataset = dataset_at(self.read, repository, requested_version(self.read, repository))
+        dataset = dataset_at(self.read, repository, requested_snapshot(self.read, repository))
         grid = cut_into_blocks(
             dataset,
             blocks=self.blocks,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.requested import dataset_at, requested_version
+from icechunk_format.dataset.requested import dataset_at, requested_snapshot
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
@@ -185,7 +185,7 @@ def _rechunk_once(
         assert destination.base is not None, "the repository exists"
         snapshot_id = destination.base
     else:
-        snapshot_id = requested_version(read, repository)
+        snapshot_id = requested_snapshot(read, repository)
     dataset = dataset_at(read, repository, snapshot_id)
     wanted = request.options.group
     group = parse_node_path(dataset.path if wanted is None else f"/{wanted.strip('/')}")
