@@ -47,7 +47,7 @@ def test_reporting_and_showing_load_nothing_before_they_are_used():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert loaded.stdout.strip() == "['icechunk_format.display']"
+    assert loaded.stdout.strip() == "[]"
 
 
 def test_importing_the_errors_loads_nothing_heavy():
