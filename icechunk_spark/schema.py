@@ -45,7 +45,6 @@ from pyspark.sql.types import (
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import nearest
-from icechunk_spark.jobs.batches import fitted
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.table.table import Column
@@ -231,6 +230,15 @@ def _value_bytes(arrow_type: pa.DataType) -> int:
         return -(-int(arrow_type.bit_width) // 8)
     except ValueError:  # strings and bytes have no fixed width
         return _BYTES_OF_A_STRING
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch with the names and types of `schema`; columns correspond by position."""
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.storage.measures import Measures, measured
-from icechunk_spark.jobs.batches import fitted
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import dealt_out, log_totals, together
 from icechunk_spark.jobs.totals import note_job
+from icechunk_spark.schema import fitted
 
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]

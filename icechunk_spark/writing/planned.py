@@ -49,12 +49,17 @@ from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
-from icechunk_spark.jobs.batches import bounded_by_rows, fitted
 from icechunk_spark.jobs.errors import raised_in_tasks
-from icechunk_spark.jobs.session import cores_of, described, session_time_zone, together
+from icechunk_spark.jobs.session import (
+    bounded_by_rows,
+    cores_of,
+    described,
+    session_time_zone,
+    together,
+)
 from icechunk_spark.jobs.task_rows import collected, on_executors
 from icechunk_spark.jobs.totals import totalled, with_totals
-from icechunk_spark.schema import quoted, write_schema
+from icechunk_spark.schema import fitted, quoted, write_schema
 from icechunk_spark.writing.computed_once import computed_once
 from icechunk_spark.writing.coordinates import (
     collect_coordinates,

@@ -38,10 +38,9 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import open_storage
-from icechunk_spark.jobs.batches import fitted
 from icechunk_spark.jobs.session import QUERY_ID
 from icechunk_spark.jobs.session_options import catalog_refused
-from icechunk_spark.schema import BASE_KEY, column_metadata, write_schema
+from icechunk_spark.schema import BASE_KEY, column_metadata, fitted, write_schema
 
 # Approximate size of a staged file.
 _FILE_BYTES: Final = 16 * 2**20

@@ -6,7 +6,7 @@ import pytest
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.jobs.batches import bounded_by_rows
+from icechunk_spark.jobs.session import bounded_by_rows
 
 BOUND = "spark.sql.execution.arrow.maxBytesPerBatch"
 NUMBERS = (
