@@ -82,11 +82,6 @@ class ObjectId:
         return (type(self), (self.raw,))
 
     @classmethod
-    def text_length(cls) -> int:
-        """Return the number of characters of the id as a string."""
-        return -(-cls.SIZE * 8 // _DIGIT_BITS)
-
-    @classmethod
     def many(cls, raw: bytes) -> list[Self]:
         """Split concatenated bytes, a multiple of ``SIZE``, into ids."""
         parts = np.frombuffer(raw, dtype=f"V{cls.SIZE}").tolist()
@@ -114,11 +109,12 @@ class ObjectId:
         """
         found = cls.parse_exact(text.upper().translate(_MISREAD)) if text.isascii() else None
         if found is None:
+            wanted = f"{text_length(cls.SIZE)} characters of Crockford base 32"
             raise InvalidInputError(
-                f"{text!r} is not a {cls.__name__}: {cls.text_length()} characters of Crockford "
-                "base 32 (0-9 and A-Z without I, L, O, U) are expected",
+                f"{text!r} is not a {cls.__name__}: {wanted} (0-9 and A-Z without I, L, O, U) are "
+                "expected",
                 found=text,
-                allowed=f"{cls.text_length()} characters of Crockford base 32",
+                allowed=wanted,
             )
         return found
 
@@ -159,12 +155,17 @@ class NodeId(ObjectId):
     SIZE: ClassVar[int] = 8
 
 
+def text_length(size: int) -> int:
+    """Return the number of characters of an id of ``size`` bytes as a string."""
+    return -(-size * 8 // _DIGIT_BITS)
+
+
 def encode_many(raw: NDArray[np.uint8]) -> list[str]:
     """Return the strings of ids, uint8 of shape (n, 12) or (n, 8)."""
     n, size = raw.shape
     if n == 0:
         return []
-    length = -(-size * 8 // _DIGIT_BITS)
+    length = text_length(size)
     bits = np.zeros((n, length * _DIGIT_BITS), dtype=np.uint8)
     bits[:, : size * 8] = np.unpackbits(np.ascontiguousarray(raw, dtype=np.uint8), axis=1)
     digits = bits.reshape(n, length, _DIGIT_BITS) @ _DIGIT_WEIGHTS
@@ -180,7 +181,7 @@ def decode_many(
     Returns the ids, uint8 of shape (n, size), zeros for other names; and a mask of the names that
     are ids.
     """
-    length = -(-size * 8 // _DIGIT_BITS)
+    length = text_length(size)
     raw = np.zeros((len(names), size), dtype=np.uint8)
     is_id = np.fromiter(
         (len(name) == length and name.isascii() for name in names), dtype=bool, count=len(names)

@@ -35,6 +35,7 @@ from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_ref
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.splitting import split_cells
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 if TYPE_CHECKING:
@@ -420,7 +421,9 @@ def test_splitting_rules_cut_the_same_cells(tmp_path: Path, rules: Any) -> None:
     snapshot_id = session.commit("data")
     raw = repo_info.decode((tmp_path / "repo").read_bytes()).config
     assert raw is not None
-    cells = decode_flexbuffer_config(raw).split_cells("/group/data", ("time", "x"), (7, 9))
+    cells = split_cells(
+        decode_flexbuffer_config(raw).splitting, "/group/data", ("time", "x"), (7, 9)
+    )
     expected = sorted(
         [[i, min(i + cells[0], 7)], [j, min(j + cells[1], 9)]]
         for i in range(0, 7, cells[0])

@@ -18,6 +18,7 @@ from icechunk_format.spec.config.config import (
     decode_yaml_config,
 )
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
+from icechunk_format.spec.splitting import split_cells
 from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 YAML = """\
@@ -198,7 +199,7 @@ def test_no_configuration_is_the_default(empty: Any) -> None:
     assert full["caching"]["num_chunk_refs"] == 15_000_000
     assert full["storage"]["retries"]["max_tries"] == 10
     assert full["manifest"]["preload"]["max_total_refs"] == 10_000
-    assert config.split_cells("/a", None, (10, 0)) == (10, 1)
+    assert split_cells(config.splitting, "/a", None, (10, 0)) == (10, 1)
 
 
 def test_effective_settings_fill_in_what_is_missing() -> None:
@@ -230,7 +231,7 @@ def test_rules_split_each_axis_by_the_first_that_matches(
     chunks: tuple[int, ...],
     expected: tuple[int, ...],
 ) -> None:
-    assert config.split_cells(path, names, chunks) == expected
+    assert split_cells(config.splitting, path, names, chunks) == expected
 
 
 def with_rules(*rules: Any) -> RepositoryConfig:
@@ -244,9 +245,9 @@ ANY = [{"condition": "Any", "num_chunks": 2}]
 def test_conditions_combine() -> None:
     both = {"and": [{"name_matches": {"regex": "x"}}, {"path_matches": {"regex": "^/g/"}}]}
     config = with_rules([both, ANY])
-    assert config.split_cells("/g/x", None, (10,)) == (2,)
-    assert config.split_cells("/x", None, (10,)) == (10,)
-    assert config.split_cells("/g/y", None, (10,)) == (10,)
+    assert split_cells(config.splitting, "/g/x", None, (10,)) == (2,)
+    assert split_cells(config.splitting, "/x", None, (10,)) == (10,)
+    assert split_cells(config.splitting, "/g/y", None, (10,)) == (10,)
 
 
 def test_conditions_nested_without_end_are_refused() -> None:
@@ -263,22 +264,22 @@ def test_conditions_nested_without_end_are_refused() -> None:
 
 def test_a_pattern_that_libraries_may_read_differently_matters_where_it_decides() -> None:
     rules = [{"name_matches": {"regex": "(?x)x"}}, ANY]
-    assert with_rules(["any_array", ANY], rules).split_cells("/x", None, (10,)) == (2,)
+    assert split_cells(with_rules(["any_array", ANY], rules).splitting, "/x", None, (10,)) == (2,)
     with pytest.raises(UnsupportedError) as caught:
-        with_rules(rules).split_cells("/x", None, (10,))
+        split_cells(with_rules(rules).splitting, "/x", None, (10,))
     assert caught.value.facts["found"] == "(?x)x"
 
 
 def test_a_broken_pattern_matches_nothing() -> None:
     rules = [{"name_matches": {"regex": "("}}, ANY]
-    assert with_rules(rules).split_cells("/(", None, (10,)) == (10,)
+    assert split_cells(with_rules(rules).splitting, "/(", None, (10,)) == (10,)
 
 
 def test_an_unknown_condition_only_matters_where_it_decides() -> None:
     config = with_rules(["any_array", ANY], [{"shape_is": 3}, ANY])
-    assert config.split_cells("/x", None, (10,)) == (2,)
+    assert split_cells(config.splitting, "/x", None, (10,)) == (2,)
     with raises(UnsupportedError, found="shape_is"):
-        with_rules([{"shape_is": 3}, ANY]).split_cells("/x", None, (10,))
+        split_cells(with_rules([{"shape_is": 3}, ANY]).splitting, "/x", None, (10,))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from icechunk_format.spec.manifest.decode import Manifest
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.spec.splitting import split_cells
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 
@@ -110,9 +111,8 @@ class ManifestAssembler:
             if array is None:
                 continue
             base = array.manifests
-            cells = self._format.config.split_cells(
-                node.path, array.dimension_names, array.num_chunks
-            )
+            rules = self._format.config.splitting
+            cells = split_cells(rules, node.path, array.dimension_names, array.num_chunks)
             counts = listed.counts_of(base.ids)
             planner = ManifestPlanner(
                 base, changes, cells=cells, counts=counts, joins_small=joins_small

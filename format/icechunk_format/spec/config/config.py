@@ -18,13 +18,13 @@ Spec: ``Repo.config``; the defaults are those of the reference implementation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from icechunk_format.spec.config.settings import DEFAULTS
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
-from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules, split_cells
+from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules
 from icechunk_format.spec.values.flexbuffers import decode_flexbuffer
 from icechunk_format.spec.values.yaml_tree import bad_tree, decode_yaml
 
@@ -87,15 +87,6 @@ class RepositoryConfig:
     num_updates_per_repo_info_file: int = 1000
     previous_file: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
-
-    def split_cells(
-        self,
-        node_path: str,
-        dimension_names: Sequence[str | None] | None,
-        num_chunks: Sequence[int],
-    ) -> tuple[int, ...]:
-        """Return the chunks per axis of one manifest; see ``splitting.split_cells``."""
-        return split_cells(self.splitting, node_path, dimension_names, num_chunks)
 
     def effective(self) -> dict[str, Any]:
         """Return the whole tree, with defaults for missing and null settings."""

@@ -184,14 +184,10 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
             option="account_name",
         )
     arguments: dict[str, Any] = {"container_name": address.bucket}
-    names = {
-        "account_key": "account_key",
-        "sas_token": "sas_key",
-        "tenant_id": "tenant_id",
-        "client_id": "client_id",
-        "client_secret": "client_secret",
-    }
-    arguments |= {theirs: given[ours] for ours, theirs in names.items() if ours in given}
+    names = ("account_key", "tenant_id", "client_id", "client_secret")
+    arguments |= {name: given[name] for name in names if name in given}
+    if "sas_token" in given:
+        arguments["sas_key"] = given["sas_token"]
     if endpoint is not None:
         arguments["endpoint"] = endpoint
     if account is not None:

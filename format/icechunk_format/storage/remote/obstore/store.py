@@ -66,6 +66,14 @@ _WHOLE_BATCH: Final = (
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"(\w{1,64})\"")
 
+_STATUS_OF_KIND: Final = {
+    FileNotFoundError: 404,
+    obstore.exceptions.PermissionDeniedError: 403,
+    obstore.exceptions.UnauthenticatedError: 401,
+    obstore.exceptions.AlreadyExistsError: 412,
+    obstore.exceptions.PreconditionError: 412,
+}
+
 _runtime_owner: int | None = None
 
 
@@ -284,16 +292,9 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
     status = _STATUS.search(text)
     found = _CODE.search(text)
     code = (found.group(1) or found.group(2)) if found else ""
-    if isinstance(error, FileNotFoundError):
-        return failure_of_status(404, code)
-    if isinstance(error, obstore.exceptions.PermissionDeniedError):
-        return failure_of_status(403, code)
-    if isinstance(error, obstore.exceptions.UnauthenticatedError):
-        return failure_of_status(401, code)
-    if isinstance(
-        error, (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
-    ):
-        return failure_of_status(412, code)
+    for kind, meaning in _STATUS_OF_KIND.items():
+        if isinstance(error, kind):
+            return failure_of_status(meaning, code)
     if not isinstance(error, (obstore.exceptions.BaseError, OSError)):
         return None
     if status is not None:
