@@ -157,11 +157,7 @@ class ManifestFiles:
     ) -> ManifestFiles:
         """Sort the columns by id and drop repeated ids."""
         ids = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, _ID)
-        order = np.argsort(id_keys(ids), kind="stable")
-        keys = id_keys(ids)[order]
-        is_first = np.ones(len(keys), dtype=np.bool_)
-        is_first[1:] = keys[1:] != keys[:-1]
-        order = order[is_first]
+        order = np.unique(id_keys(ids), return_index=True)[1]
         return cls(
             ids=ids[order],
             size_bytes=np.asarray(size_bytes, dtype=np.uint64)[order],
