@@ -19,7 +19,7 @@ from icechunk_format.spec.ids import (
     ObjectId,
     SnapshotId,
     encode_many,
-    text_length,
+    string_length,
 )
 
 raw12 = st.binary(min_size=12, max_size=12)
@@ -36,7 +36,7 @@ def test_the_initial_snapshot_has_its_documented_bytes() -> None:
 def test_twelve_byte_ids_round_trip(raw: bytes) -> None:
     for kind in (SnapshotId, ManifestId, ChunkId):
         text = str(kind(raw))
-        assert len(text) == text_length(kind.SIZE) == 20
+        assert len(text) == string_length(kind.SIZE) == 20
         assert kind.parse(text) == kind(raw)
         assert kind.parse(text.lower()) == kind(raw)
         assert kind.parse_exact(text) == kind(raw)
@@ -45,7 +45,7 @@ def test_twelve_byte_ids_round_trip(raw: bytes) -> None:
 @given(raw8)
 def test_node_ids_round_trip(raw: bytes) -> None:
     text = str(NodeId(raw))
-    assert len(text) == text_length(NodeId.SIZE) == 13
+    assert len(text) == string_length(NodeId.SIZE) == 13
     assert NodeId.parse(text).raw == raw
 
 

@@ -109,7 +109,7 @@ class ObjectId:
         """
         found = cls.parse_exact(text.upper().translate(_MISREAD)) if text.isascii() else None
         if found is None:
-            wanted = f"{text_length(cls.SIZE)} characters of Crockford base 32"
+            wanted = f"{string_length(cls.SIZE)} characters of Crockford base 32"
             raise InvalidInputError(
                 f"{text!r} is not a {cls.__name__}: {wanted} (0-9 and A-Z without I, L, O, U) are "
                 "expected",
@@ -155,7 +155,7 @@ class NodeId(ObjectId):
     SIZE: ClassVar[int] = 8
 
 
-def text_length(size: int) -> int:
+def string_length(size: int) -> int:
     """Return the number of characters of an id of ``size`` bytes as a string."""
     return -(-size * 8 // _DIGIT_BITS)
 
@@ -165,7 +165,7 @@ def encode_many(raw: NDArray[np.uint8]) -> list[str]:
     n, size = raw.shape
     if n == 0:
         return []
-    length = text_length(size)
+    length = string_length(size)
     bits = np.zeros((n, length * _DIGIT_BITS), dtype=np.uint8)
     bits[:, : size * 8] = np.unpackbits(np.ascontiguousarray(raw, dtype=np.uint8), axis=1)
     digits = bits.reshape(n, length, _DIGIT_BITS) @ _DIGIT_WEIGHTS
@@ -181,7 +181,7 @@ def decode_many(
     Returns the ids, uint8 of shape (n, size), zeros for other names; and a mask of the names that
     are ids.
     """
-    length = text_length(size)
+    length = string_length(size)
     raw = np.zeros((len(names), size), dtype=np.uint8)
     is_id = np.fromiter(
         (len(name) == length and name.isascii() for name in names), dtype=bool, count=len(names)

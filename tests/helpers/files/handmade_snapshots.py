@@ -32,7 +32,7 @@ def made(*, spec_version: int = 2, **changes: Any) -> bytes:
     fields: dict[str, Any] = {
         "id": SNAPSHOT_ID.raw,
         "nodes": writer.offsets([]),
-        "message": writer.text(""),
+        "message": writer.string(""),
         "metadata": writer.offsets([]),
         "manifest_files": writer.records(b"", count=0),
         "manifest_files_v2": writer.offsets([]),
@@ -46,7 +46,7 @@ def node_table(w: TableWriter, path: str = "/a", **changes: Any) -> int:
     """Write a group node; ``changes`` replace its fields."""
     fields: dict[str, Any] = {
         "id": b"12345678",
-        "path": w.text(path),
+        "path": w.string(path),
         "user_data": w.blob(b"{}"),
         "node_data_type": 2,
         "node_data": w.table(GROUP_DATA),

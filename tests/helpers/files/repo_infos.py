@@ -70,7 +70,7 @@ def made(*, header_version: int = 2, **changes: Any) -> bytes:
     fields: dict[str, Any] = {
         "spec_version": 2,
         "tags": writer.offsets([]),
-        "branches": writer.offsets([writer.table(REF, name=writer.text("main"))]),
+        "branches": writer.offsets([writer.table(REF, name=writer.string("main"))]),
         "deleted_tags": writer.offsets([]),
         "snapshots": lambda w: w.offsets([snapshot_table(w)]),
         "status": writer.table(REPO_STATUS, set_at=1),
@@ -86,5 +86,5 @@ def made(*, header_version: int = 2, **changes: Any) -> bytes:
 
 def snapshot_table(w: TableWriter, **changes: Any) -> int:
     """Write the entry of the tip, as a root; ``changes`` replace its fields."""
-    fields: dict[str, Any] = {"id": TIP_ID.raw, "parent_offset": -1, "message": w.text("m")}
+    fields: dict[str, Any] = {"id": TIP_ID.raw, "parent_offset": -1, "message": w.string("m")}
     return w.table(SNAPSHOT_INFO, **(fields | changes))

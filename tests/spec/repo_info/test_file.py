@@ -53,7 +53,7 @@ statuses = st.builds(
 def details() -> st.SearchStrategy[Any]:
     """Build any known kind of update from the declaration of its fields."""
     stored = {
-        "text": texts,
+        "string": texts,
         "id12": ids,
         "u8": st.integers(0, 255),
         "u16": st.integers(0, 2**16 - 1),

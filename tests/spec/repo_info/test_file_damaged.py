@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def test_damaged_metadata_does_not_keep_a_repository_shut() -> None:
     def item(w: TableWriter) -> int:
-        return w.offsets([w.table(METADATA_ITEM, name=w.text("a"), value=w.blob(b"\xff\xff\xff"))])
+        return w.offsets(
+            [w.table(METADATA_ITEM, name=w.string("a"), value=w.blob(b"\xff\xff\xff"))]
+        )
 
     found = repo_info.decode(made(metadata=item), object_key="overwritten/repo.1")
     assert found.branches == {"main": TIP_ID}
@@ -68,22 +70,22 @@ EMPTY = TableSchema("Empty")
         ),
         ({"snapshots": lambda w: w.offsets([snapshot_table(w)] * 2)}, "snapshots"),
         (
-            {"tags": lambda w: w.offsets([w.table(REF, name=w.text("t"), snapshot_index=1)])},
+            {"tags": lambda w: w.offsets([w.table(REF, name=w.string("t"), snapshot_index=1)])},
             "tags[0].snapshot_index",
         ),
         ({"tags": lambda w: w.offsets([w.table(REF)])}, "tags[0].name"),
         (
-            {"tags": lambda w: w.offsets([w.table(REF, name=w.text("t")) for _ in range(2)])},
+            {"tags": lambda w: w.offsets([w.table(REF, name=w.string("t")) for _ in range(2)])},
             "tags[1].name",
         ),
         ({"tags": lambda w: w.offsets([w.table(REF, name=w.blob(b"\xff"))])}, "tags[0].name"),
         ({"deleted_tags": lambda w: w.offsets([w.blob(b"\xff")])}, "deleted_tags[0]"),
         ({"metadata": lambda w: w.offsets([w.table(METADATA_ITEM)])}, "metadata[0].name"),
         (
-            {"metadata": lambda w: w.offsets([w.table(METADATA_ITEM, name=w.text("a"))])},
+            {"metadata": lambda w: w.offsets([w.table(METADATA_ITEM, name=w.string("a"))])},
             "metadata[0].value",
         ),
-        ({"repo_before_updates": lambda w: w.text("../repo")}, "repo_before_updates"),
+        ({"repo_before_updates": lambda w: w.string("../repo")}, "repo_before_updates"),
         ({"latest_updates": update_of(0, EMPTY)}, "latest_updates[0].update_type"),
         (
             {"latest_updates": lambda w: w.offsets([w.table(UPDATE, update_type_type=1)])},

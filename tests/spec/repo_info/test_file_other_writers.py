@@ -25,7 +25,7 @@ def test_an_absent_parent_offset_is_index_zero() -> None:
         snapshots=lambda w: w.offsets(
             [
                 snapshot_table(w),
-                w.table(SNAPSHOT_INFO, id=ROOT_ID.raw, message=w.text("child")),
+                w.table(SNAPSHOT_INFO, id=ROOT_ID.raw, message=w.string("child")),
             ]
         )
     )
@@ -38,7 +38,7 @@ def test_unsorted_lists_are_sorted() -> None:
             [snapshot_table(w, id=ROOT_ID.raw), snapshot_table(w, parent_offset=0)]
         ),
         tags=lambda w: w.offsets(
-            [w.table(REF, name=w.text(n), snapshot_index=1) for n in ("b", "a")]
+            [w.table(REF, name=w.string(n), snapshot_index=1) for n in ("b", "a")]
         ),
     )
     found = repo_info.decode(data)
@@ -51,7 +51,7 @@ def test_unsorted_lists_are_sorted() -> None:
 def test_the_header_decides_the_encoding_of_metadata() -> None:
     def item(w: TableWriter) -> int:
         return w.offsets(
-            [w.table(METADATA_ITEM, name=w.text("a"), value=w.blob(b"\x93\x01\x02\x03"))]
+            [w.table(METADATA_ITEM, name=w.string("a"), value=w.blob(b"\x93\x01\x02\x03"))]
         )
 
     found = repo_info.decode(made(header_version=1, metadata=item))
@@ -68,9 +68,9 @@ def future_update(w: TableWriter, *, backup: str | None) -> int:
     return w.table(
         UPDATE,
         update_type_type=17,
-        update_type=w.table(UNKNOWN_DETAILS, number=5, text=w.text("x")),
+        update_type=w.table(UNKNOWN_DETAILS, number=5, text=w.string("x")),
         updated_at=9,
-        backup_path=w.text(backup) if backup else None,
+        backup_path=w.string(backup) if backup else None,
     )
 
 
@@ -81,7 +81,7 @@ def known_update(w: TableWriter, at: int, backup: str | None) -> int:
         update_type_type=1,
         update_type=w.table(schema),
         updated_at=at,
-        backup_path=w.text(backup) if backup else None,
+        backup_path=w.string(backup) if backup else None,
     )
 
 

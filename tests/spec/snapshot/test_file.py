@@ -192,7 +192,7 @@ def test_nodes_are_written_in_the_order_of_raw_bytes() -> None:
     original = small_snapshot()
     shuffled = replace(original, nodes=original.nodes[::-1])
     root = read_root(payload(shuffled), SNAPSHOT, object_key="k", file_type="")
-    assert [n.text("path") for n in root.children("nodes", NODE_SNAPSHOT)] == [
+    assert [n.string("path") for n in root.children("nodes", NODE_SNAPSHOT)] == [
         "/",
         "/foo",
         "/foo-x",

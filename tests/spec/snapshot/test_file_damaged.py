@@ -76,7 +76,7 @@ def test_contradictions_of_a_node_are_named(changes: dict[str, Any], field: str)
     def nodes(w: TableWriter) -> int:
         fields: dict[str, Any] = {
             "id": b"12345678",
-            "path": w.text("/a"),
+            "path": w.string("/a"),
             "user_data": w.blob(b"{}"),
             "node_data_type": 2,
             "node_data": w.table(GROUP_DATA),

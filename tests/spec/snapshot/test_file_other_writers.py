@@ -55,7 +55,10 @@ def test_references_of_other_writers_are_read() -> None:
 def test_empty_dimension_names_mean_unnamed() -> None:
     data = with_array(
         dimension_names=lambda w: w.offsets(
-            [w.table(DIMENSION_NAME, name=w.text("")), w.table(DIMENSION_NAME, name=w.text("x"))]
+            [
+                w.table(DIMENSION_NAME, name=w.string("")),
+                w.table(DIMENSION_NAME, name=w.string("x")),
+            ]
         )
     )
     array = snapshot.decode(data, object_key="k").node("/a").array
@@ -78,7 +81,7 @@ def test_the_spec_byte_and_the_lists_are_independent() -> None:
     """Version 1 in the header of a file with version 2 lists only changes the metadata."""
 
     def item(w: TableWriter) -> int:
-        return w.offsets([w.table(METADATA_ITEM, name=w.text("a"), value=w.blob(b"\x07"))])
+        return w.offsets([w.table(METADATA_ITEM, name=w.string("a"), value=w.blob(b"\x07"))])
 
     data = made(
         spec_version=1,

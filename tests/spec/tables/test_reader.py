@@ -70,11 +70,11 @@ def written(**fields: int | bytes | None) -> bytes:
 
 def test_the_runtime_reads_what_is_written() -> None:
     writer = TableWriter()
-    leaf = writer.table(LEAF, name=writer.text("leaf"), id=ID[:8])
+    leaf = writer.table(LEAF, name=writer.string("leaf"), id=ID[:8])
     root = writer.table(
         TREE,
         small=3,
-        text=writer.text("grün"),
+        text=writer.string("grün"),
         big=2**63,
         id=ID,
         leaves=writer.offsets([leaf]),
@@ -127,10 +127,10 @@ def test_what_the_runtime_wrote_is_read() -> None:
     builder.Finish(builder.EndObject())
     root = root_of(bytes(builder.Output()))
     assert root.number("small") == 3
-    assert root.text("text") == "grün"
+    assert root.string("text") == "grün"
     assert root.number("big") == 2**63
     assert root.optional_raw_id("id") is None
-    assert [leaf.text("name") for leaf in root.children("leaves", LEAF)] == ["leaf"]
+    assert [leaf.string("name") for leaf in root.children("leaves", LEAF)] == ["leaf"]
     assert root.number("signed") == -1
     assert root.records("numbers", "<u2").tolist() == [5, 6]
     assert root.number("flag") == 1
@@ -172,9 +172,9 @@ def test_tables_round_trip(
             short=short,
             flag=flag,
             id=raw,
-            text=None if text is None else writer.text(text),
+            text=None if text is None else writer.string(text),
             blob=None if blob is None else writer.blob(blob),
-            names=None if names is None else writer.offsets([writer.text(n) for n in names]),
+            names=None if names is None else writer.offsets([writer.string(n) for n in names]),
             leaves=writer.offsets([writer.table(LEAF, id=leaf) for leaf in leaves]),
         )
     )
@@ -187,9 +187,9 @@ def test_tables_round_trip(
         flag,
     ]
     assert root.optional_raw_id("id") == raw
-    assert root.optional_text("text") == text
+    assert root.optional_string("text") == text
     assert root.optional_blob("blob") == blob
-    assert (root.texts("names") if root.has("names") else None) == names
+    assert (root.strings("names") if root.has("names") else None) == names
     assert [leaf.raw_id("id") for leaf in root.children("leaves", LEAF)] == leaves
 
 
@@ -234,10 +234,10 @@ def test_a_union_needs_both_its_number_and_its_value() -> None:
 
 def test_the_path_of_a_nested_field_is_named() -> None:
     writer = TableWriter()
-    leaves = [writer.table(LEAF, name=writer.text("a")), writer.table(LEAF)]
+    leaves = [writer.table(LEAF, name=writer.string("a")), writer.table(LEAF)]
     data = writer.finish(writer.table(TREE, leaves=writer.offsets(leaves)))
     with pytest.raises(FormatError) as caught:
-        [leaf.text("name") for leaf in root_of(data).children("leaves", LEAF)]
+        [leaf.string("name") for leaf in root_of(data).children("leaves", LEAF)]
     assert field_of(caught) == "leaves[1].name"
 
 
@@ -245,7 +245,7 @@ def test_text_that_is_not_utf8_is_named() -> None:
     writer = TableWriter()
     data = writer.finish(writer.table(TREE, text=writer.blob(b"\xff\xfe")))
     with raises(FormatError, object_key="objects/X", field="text"):
-        root_of(data).text("text")
+        root_of(data).string("text")
 
 
 @pytest.mark.parametrize("count", [2, 100])
@@ -328,10 +328,10 @@ def test_sharing_is_bounded() -> None:
 
 def test_a_large_shared_text_is_decoded_once() -> None:
     writer = TableWriter()
-    text = writer.text("long " * 100_000)
+    text = writer.string("long " * 100_000)
     leaves = writer.offsets([writer.table(LEAF, name=text) for _ in range(2000)])
     root = root_of(writer.finish(writer.table(TREE, leaves=leaves)))
-    assert len({id(leaf.text("name")) for leaf in root.children("leaves", LEAF)}) == 1
+    assert len({id(leaf.string("name")) for leaf in root.children("leaves", LEAF)}) == 1
 
 
 def test_a_large_shared_blob_is_copied_once() -> None:
@@ -346,7 +346,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
     with raises(InvalidInputError, allowed={"small": "u8"}):
         written(small=256)
     with raises(InvalidInputError, found="\ud800", allowed="a string in UTF-8"):
-        TableWriter().text("\ud800")
+        TableWriter().string("\ud800")
 
 
 SCHEMA_DIRECTORY = Path(__file__).parents[3] / "format" / "schema"

@@ -145,7 +145,7 @@ class RefTexts:
         buffer, starts, lengths = ranges
         is_new = is_run_start(starts, lengths)
         try:
-            texts = cut_texts(buffer, starts[is_new], (starts + lengths)[is_new])
+            texts = cut_strings(buffer, starts[is_new], (starts + lengths)[is_new])
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"the text is not UTF-8 ({error.reason}); the manifest is damaged",
@@ -248,7 +248,7 @@ class RefTexts:
         )
 
 
-def cut_texts(
+def cut_strings(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[str]:
     """Return ranges of a buffer as strings."""

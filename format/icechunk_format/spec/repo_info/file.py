@@ -92,7 +92,7 @@ def decode(data: bytes, *, object_key: str = object_keys.REPO) -> RepoInfo:
         spec_version=spec_version,
         tags=_read_refs(root, "tags", ids),
         branches=_read_refs(root, "branches", ids),
-        deleted_tags=tuple(sorted(root.texts("deleted_tags"))),
+        deleted_tags=tuple(sorted(root.strings("deleted_tags"))),
         snapshots=snapshots,
         status=read_status(root.child("status", REPO_STATUS)),
         latest_updates=read_updates(root),
@@ -153,7 +153,7 @@ def _read_snapshot_info(
         id=snapshot_id,
         parent_id=None if parent == NONE else ids[parent],
         flushed_at=table.number("flushed_at"),
-        message=table.text("message"),
+        message=table.string("message"),
         metadata_items=read_items(table, "metadata", spec_version=spec_version),
         pruned_ancestor_tx_logs=pruned,
     )
@@ -167,7 +167,7 @@ def _read_refs(root: Table, field_name: str, ids: Sequence[SnapshotId]) -> dict[
             return dict(sorted(zip(names, map(ids.__getitem__, indices), strict=True)))
     refs: dict[str, SnapshotId] = {}
     for table in root.children(field_name, REF):
-        name, index = table.text("name"), table.number("snapshot_index")
+        name, index = table.string("name"), table.number("snapshot_index")
         if index >= len(ids):
             raise table.error(
                 "snapshot_index", f"{index} is not an index into the {len(ids)} snapshots"
@@ -197,12 +197,12 @@ def encode(repo: RepoInfo) -> bytes:
         snapshots=writer.offsets(write_snapshots(writer, listed.columns)),
         tags=_write_refs(writer, repo.tags, listed),
         branches=_write_refs(writer, repo.branches, listed),
-        deleted_tags=writer.offsets([writer.text(name) for name in sorted(repo.deleted_tags)]),
+        deleted_tags=writer.offsets([writer.string(name) for name in sorted(repo.deleted_tags)]),
         status=write_status(writer, repo.status),
         metadata=write_items(writer, repo.metadata_items, spec_version=repo.spec_version),
         latest_updates=write_updates(writer, updates),
         repo_before_updates=(
-            None if repo_before_updates is None else writer.text(repo_before_updates)
+            None if repo_before_updates is None else writer.string(repo_before_updates)
         ),
         config=None if repo.config is None else writer.blob(repo.config),
         enabled_feature_flags=_write_flags(writer, repo.enabled_feature_flags),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.manifest.texts import cut_texts
+from icechunk_format.spec.manifest.texts import cut_strings
 from icechunk_format.spec.tables.bulk_reader import Ranges, Tables, VectorReader
 from icechunk_format.spec.tables.bulk_writer import (
     TableLayout,
@@ -91,10 +91,10 @@ def read_commits(updates: Tables, kind: int) -> list[Commit | None]:
     commits = Tables(updates.reader, targets, _NEW_COMMIT, "latest_updates.update_type")
     commits.require("branch", "new_snap_id")
     entries = zip(
-        texts_of(updates.reader, commits.ranges("branch")),
+        strings_of(updates.reader, commits.ranges("branch")),
         SnapshotId.many(commits.column("new_snap_id").tobytes()),
         updates.column("updated_at")[rows].tolist(),
-        texts_of(updates.reader, updates.ranges("backup_path").take(rows)),
+        strings_of(updates.reader, updates.ranges("backup_path").take(rows)),
         strict=True,
     )
     found: list[Commit | None] = [None] * len(is_commit)
@@ -106,7 +106,7 @@ def read_commits(updates: Tables, kind: int) -> list[Commit | None]:
 def read_refs(refs: Tables) -> tuple[list[str], list[int]]:
     """Read names and unchecked indices of refs."""
     refs.require("name")
-    return texts_of(refs.reader, refs.ranges("name")), refs.column("snapshot_index").tolist()
+    return strings_of(refs.reader, refs.ranges("name")), refs.column("snapshot_index").tolist()
 
 
 def check_sharing(reader: VectorReader, ranges: Ranges, element_size: int = 1) -> None:
@@ -115,11 +115,11 @@ def check_sharing(reader: VectorReader, ranges: Ranges, element_size: int = 1) -
         reader.fail("the file refers to the same bytes too many times", "repo")
 
 
-def texts_of(reader: VectorReader, ranges: Ranges) -> list[str]:
+def strings_of(reader: VectorReader, ranges: Ranges) -> list[str]:
     """Return strings; FormatError if any is not UTF-8 or they are shared too often (rule 3)."""
     check_sharing(reader, ranges)
     try:
-        return cut_texts(reader.data, ranges.starts, ranges.starts + ranges.lengths)
+        return cut_strings(reader.data, ranges.starts, ranges.starts + ranges.lengths)
     except UnicodeDecodeError:
         reader.fail("a text is not UTF-8", "repo")
 
@@ -130,7 +130,7 @@ def write_refs(
     """Write branches or tags, each a name and the index of a snapshot; return their handles."""
     rows = np.zeros(len(names), dtype=_REF.dtype)
     rows["snapshot_index"] = indices
-    return write_rows(writer, rows, _REF, name=writer.text_list(names))
+    return write_rows(writer, rows, _REF, name=writer.string_list(names))
 
 
 def write_commits(
@@ -145,8 +145,8 @@ def write_commits(
         times = np.array(updated_at, dtype="<u8")
     except OverflowError:
         return None
-    names = {name: writer.text(name) for name in dict.fromkeys(branches)}
-    texts = writer.text_list(backups)
+    names = {name: writer.string(name) for name in dict.fromkeys(branches)}
+    texts = writer.string_list(backups)
     update_vtable = writer.block(_UPDATE.vtable, alignment=2)
     commit_vtable = writer.block(_COMMIT.vtable, alignment=2)
     rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)

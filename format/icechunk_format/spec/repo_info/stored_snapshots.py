@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.spec.ids import SnapshotId, id_keys
-from icechunk_format.spec.repo_info.lists import check_sharing, texts_of
+from icechunk_format.spec.repo_info.lists import check_sharing, strings_of
 from icechunk_format.spec.repo_info.snapshot_list import NONE, SnapshotColumns, with_logs
 from icechunk_format.spec.repo_info.state import SnapshotIds
 from icechunk_format.spec.tables.bulk_reader import Ranges, Tables, VectorReader
@@ -89,7 +89,7 @@ def _check_texts(reader: VectorReader, ranges: Ranges) -> None:
     check_sharing(reader, ranges)
     joined, _ = collect(reader.data, ranges.starts, ranges.lengths)
     if not joined.tobytes().isascii():
-        texts_of(reader, ranges)
+        strings_of(reader, ranges)
 
 
 def _read_items(
@@ -106,7 +106,7 @@ def _read_items(
         reader.fail("the values exceed the object", "snapshots.metadata.value")
     # Most files store a name once, or next to its value.
     _, firsts, spelled = np.unique(stored_names.starts, return_index=True, return_inverse=True)
-    spellings = texts_of(reader, stored_names.take(firsts))
+    spellings = strings_of(reader, stored_names.take(firsts))
     names = tuple(sorted(set(spellings)))
     numbers = {name: number for number, name in enumerate(names)}
     item_names = np.array([numbers[name] for name in spellings], dtype=np.int64)[spelled]
@@ -143,7 +143,7 @@ def _write_items(
 ) -> NDArray[np.int64]:
     """Write a vector of metadata items for each row; return their handles."""
     counts = held.item_counts
-    names = np.array([writer.text(name) for name in held.names], dtype=np.int64)
+    names = np.array([writer.string(name) for name in held.names], dtype=np.int64)
     tables = np.zeros(len(values), dtype=_ITEM_LAYOUT.dtype)
     tables_at = write_rows(writer, tables, _ITEM_LAYOUT, name=names[held.item_names], value=values)
     heads = starts_of(counts + 1)

@@ -79,7 +79,7 @@ class UpdateDetails:
 
 
 _SNAPSHOT: Final = "id12"
-_TEXT: Final = "text"
+_STRING: Final = "string"
 _STATUS: Final = "status"
 _KINDS: Final[dict[UpdateKind, tuple[type[Any], dict[str, str]]]] = {}
 _T = TypeVar("_T")
@@ -127,14 +127,14 @@ class MetadataChangedUpdate(UpdateDetails):
     """The metadata of the repository was replaced."""
 
 
-@_kind(UpdateKind.TAG_CREATED, name=_TEXT)
+@_kind(UpdateKind.TAG_CREATED, name=_STRING)
 class TagCreatedUpdate(UpdateDetails):
     """A tag was created."""
 
     name: str
 
 
-@_kind(UpdateKind.TAG_DELETED, name=_TEXT, previous_snap_id=_SNAPSHOT)
+@_kind(UpdateKind.TAG_DELETED, name=_STRING, previous_snap_id=_SNAPSHOT)
 class TagDeletedUpdate(UpdateDetails):
     """A tag was deleted; it pointed to ``previous_snap_id``."""
 
@@ -142,14 +142,14 @@ class TagDeletedUpdate(UpdateDetails):
     previous_snap_id: SnapshotId
 
 
-@_kind(UpdateKind.BRANCH_CREATED, name=_TEXT)
+@_kind(UpdateKind.BRANCH_CREATED, name=_STRING)
 class BranchCreatedUpdate(UpdateDetails):
     """A branch was created."""
 
     name: str
 
 
-@_kind(UpdateKind.BRANCH_DELETED, name=_TEXT, previous_snap_id=_SNAPSHOT)
+@_kind(UpdateKind.BRANCH_DELETED, name=_STRING, previous_snap_id=_SNAPSHOT)
 class BranchDeletedUpdate(UpdateDetails):
     """A branch was deleted; it pointed to ``previous_snap_id``."""
 
@@ -157,7 +157,7 @@ class BranchDeletedUpdate(UpdateDetails):
     previous_snap_id: SnapshotId
 
 
-@_kind(UpdateKind.BRANCH_RESET, name=_TEXT, previous_snap_id=_SNAPSHOT)
+@_kind(UpdateKind.BRANCH_RESET, name=_STRING, previous_snap_id=_SNAPSHOT)
 class BranchResetUpdate(UpdateDetails):
     """A branch was moved to another snapshot; it pointed to ``previous_snap_id``."""
 
@@ -165,7 +165,7 @@ class BranchResetUpdate(UpdateDetails):
     previous_snap_id: SnapshotId
 
 
-@_kind(UpdateKind.NEW_COMMIT, branch=_TEXT, new_snap_id=_SNAPSHOT)
+@_kind(UpdateKind.NEW_COMMIT, branch=_STRING, new_snap_id=_SNAPSHOT)
 class NewCommitUpdate(UpdateDetails):
     """A branch advanced to a new snapshot."""
 
@@ -173,7 +173,7 @@ class NewCommitUpdate(UpdateDetails):
     new_snap_id: SnapshotId
 
 
-@_kind(UpdateKind.COMMIT_AMENDED, branch=_TEXT, previous_snap_id=_SNAPSHOT, new_snap_id=_SNAPSHOT)
+@_kind(UpdateKind.COMMIT_AMENDED, branch=_STRING, previous_snap_id=_SNAPSHOT, new_snap_id=_SNAPSHOT)
 class CommitAmendedUpdate(UpdateDetails):
     """The tip of a branch was replaced by a new snapshot with the same parent."""
 
@@ -223,7 +223,7 @@ _KIND_OF = {details: kind for kind, (details, _) in _KINDS.items()}
 _SCHEMAS = {
     kind: TableSchema(
         details.__name__,
-        **{name: "offset" if k in (_TEXT, _STATUS) else k for name, k in fields.items()},
+        **{name: "offset" if k in (_STRING, _STATUS) else k for name, k in fields.items()},
     )
     for kind, (details, fields) in _KINDS.items()
 }
@@ -266,7 +266,7 @@ def read_status(table: Table) -> RepoStatus:
     return RepoStatus(
         availability=Availability(number),
         set_at=table.number("set_at"),
-        reason=table.optional_text("limited_availability_reason"),
+        reason=table.optional_string("limited_availability_reason"),
     )
 
 
@@ -276,13 +276,13 @@ def write_status(writer: TableWriter, status: RepoStatus) -> int:
         REPO_STATUS,
         availability=int(status.availability),
         set_at=status.set_at,
-        limited_availability_reason=None if status.reason is None else writer.text(status.reason),
+        limited_availability_reason=None if status.reason is None else writer.string(status.reason),
     )
 
 
 def read_backup_name(table: Table, field: str) -> str | None:
     """Read the name of a backup, which must stay inside ``overwritten/``."""
-    found = table.optional_text(field)
+    found = table.optional_string(field)
     if found is not None and not is_backup_name(found):
         raise table.error(field, f"{found!r} has a segment that leaves overwritten/")
     return found
@@ -311,8 +311,8 @@ def _read_details(table: Table, kind: UpdateKind) -> UpdateDetails:
     child = table.child("update_type", _SCHEMAS[kind])
     values: dict[str, Any] = {}
     for name, stored in fields.items():
-        if stored == _TEXT:
-            values[name] = child.text(name)
+        if stored == _STRING:
+            values[name] = child.string(name)
         elif stored == _SNAPSHOT:
             values[name] = SnapshotId(child.raw_id(name))
         elif stored == _STATUS:
@@ -376,8 +376,8 @@ def write_update(writer: TableWriter, update: Update) -> int:
     values: dict[str, int | bytes | None] = {}
     for name, stored in _KINDS[kind][1].items():
         value = getattr(update.details, name)
-        if stored == _TEXT:
-            values[name] = writer.text(value)
+        if stored == _STRING:
+            values[name] = writer.string(value)
         elif stored == _SNAPSHOT:
             values[name] = value.raw
         elif stored == _STATUS:
@@ -385,7 +385,7 @@ def write_update(writer: TableWriter, update: Update) -> int:
         else:
             values[name] = value
     details = writer.table(_SCHEMAS[kind], **values)
-    backup = None if update.backup_path is None else writer.text(update.backup_path)
+    backup = None if update.backup_path is None else writer.string(update.backup_path)
     return writer.table(
         UPDATE,
         update_type_type=int(kind),

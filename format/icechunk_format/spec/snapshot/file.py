@@ -143,7 +143,7 @@ def decode(data: bytes, *, object_key: str) -> Snapshot:
         parent_id=None if parent is None else SnapshotId(parent),
         spec_version=envelope.spec_version,
         flushed_at=root.number("flushed_at"),
-        message=root.text("message"),
+        message=root.string("message"),
         metadata_items=read_items(root, "metadata", spec_version=envelope.spec_version),
         nodes=Nodes(columns, object_key=object_key),
         manifest_files=read_manifest_files(root),
@@ -164,7 +164,7 @@ def encode(snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
         parent_id=parent.raw if parent is not None and is_v1 else None,
         nodes=nodes_at,
         flushed_at=snapshot.flushed_at,
-        message=writer.text(snapshot.message),
+        message=writer.string(snapshot.message),
         metadata=write_items(writer, snapshot.metadata_items, spec_version=snapshot.spec_version),
         manifest_files=write_manifest_files_v1(
             writer, snapshot.manifest_files if is_v1 else ManifestFiles.empty()

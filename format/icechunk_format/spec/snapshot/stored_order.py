@@ -49,9 +49,9 @@ def unsorted_in_repo(payload: bytes, *, object_key: str) -> list[str]:
     """Return the lists of a repo info file that are out of order."""
     root = read_root(payload, REPO, object_key=object_key, file_type="repo info")
     lists: dict[str, Iterable[Any]] = {
-        "tags": [table.text("name").encode() for table in root.children("tags", REF)],
-        "branches": [table.text("name").encode() for table in root.children("branches", REF)],
-        "deleted_tags": [name.encode() for name in root.texts("deleted_tags")],
+        "tags": [table.string("name").encode() for table in root.children("tags", REF)],
+        "branches": [table.string("name").encode() for table in root.children("branches", REF)],
+        "deleted_tags": [name.encode() for name in root.strings("deleted_tags")],
         "snapshots": [table.raw_id("id") for table in root.children("snapshots", SNAPSHOT_INFO)],
     }
     for name in ("enabled_feature_flags", "disabled_feature_flags"):

@@ -10,7 +10,7 @@ Rules of this file
    in other readers.
 4. Unaligned data is accepted.
 
-The accessors of ``Table`` come in pairs: ``text`` requires the field, ``optional_text`` returns
+The accessors of ``Table`` come in pairs: ``string`` requires the field, ``optional_string`` returns
 None if it is absent. `bulk_reader` reads long lists of small tables.
 
 Specification: flatbuffers internals (https://flatbuffers.dev/internals), and the ``.fbs`` files.
@@ -225,7 +225,7 @@ class Table:
 
     # -- strings and bytes --------------------------------------------------------------------
 
-    def _text_at(self, field: str, target: int) -> str:
+    def _string_at(self, field: str, target: int) -> str:
         start, size = self._vector_at(field, target, 1)
         if size >= _MEMO_SIZE:
             known: str | None = self._payload.memo.get((start, True))
@@ -240,14 +240,14 @@ class Table:
             self._payload.memo[start, True] = text
         return text
 
-    def optional_text(self, field: str) -> str | None:
+    def optional_string(self, field: str) -> str | None:
         """Read a string; None if absent."""
         target = self._follow(field)
-        return None if target is None else self._text_at(field, target)
+        return None if target is None else self._string_at(field, target)
 
-    def text(self, field: str) -> str:
+    def string(self, field: str) -> str:
         """Read a string that must be present."""
-        return self._required(field, self.optional_text(field))
+        return self._required(field, self.optional_string(field))
 
     def optional_blob(self, field: str) -> bytes | None:
         """Read a vector of bytes; None if absent."""
@@ -300,10 +300,10 @@ class Table:
             targets.append(target)
         return targets
 
-    def texts(self, field: str) -> list[str]:
+    def strings(self, field: str) -> list[str]:
         """Read a vector of strings that must be present."""
         targets = self._required(field, self._targets(field))
-        return [self._text_at(f"{field}[{i}]", target) for i, target in enumerate(targets)]
+        return [self._string_at(f"{field}[{i}]", target) for i, target in enumerate(targets)]
 
     def optional_children(
         self, field: str, schema: TableSchema, rows: Iterable[int] | None = None

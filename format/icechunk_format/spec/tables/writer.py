@@ -79,12 +79,12 @@ class TableWriter:
         """Return the handle of a block of this size if it is written next."""
         return self._used + -(self._used + size) % alignment + size
 
-    def text(self, value: str) -> int:
+    def string(self, value: str) -> int:
         """Write a string."""
         encoded = encoded_text(value)
         return self._push(struct.pack("<I", len(encoded)) + encoded + b"\0", 4)
 
-    def text_list(self, values: Sequence[str]) -> NDArray[np.int64]:
+    def string_list(self, values: Sequence[str]) -> NDArray[np.int64]:
         """Write consecutive strings and return their handles, without a vector."""
         try:
             encoded = list(map(str.encode, values))

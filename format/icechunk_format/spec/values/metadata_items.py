@@ -127,7 +127,7 @@ def read_items(table: Table, field_name: str, *, spec_version: int) -> MetadataI
     children = table.optional_children(field_name, METADATA_ITEM)
     found: dict[str, bytes] = {}
     for item in children or ():
-        found.setdefault(item.text("name"), item.blob("value"))
+        found.setdefault(item.string("name"), item.blob("value"))
     if not found:
         return NO_ITEMS
     return MetadataItems(
@@ -139,7 +139,7 @@ def write_items(writer: TableWriter, items: MetadataItems, *, spec_version: int)
     """Write a vector of items, empty if there are none, and return its handle."""
     return writer.offsets(
         [
-            writer.table(METADATA_ITEM, name=writer.text(name), value=writer.blob(value))
+            writer.table(METADATA_ITEM, name=writer.string(name), value=writer.blob(value))
             for name, value in items.in_version(spec_version).items
         ]
     )
