@@ -29,9 +29,9 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
+from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode as encode_manifest
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.object_keys import manifest_key, snapshot_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo

@@ -98,7 +98,7 @@ def build(place: Path, count: int) -> None:
     """Create a repository of about `count` objects."""
     from icechunk_format.repository import Repository
     from icechunk_format.spec.ids import encode_many
-    from icechunk_format.spec.manifest.new_chunk_refs import native_refs
+    from icechunk_format.spec.manifest.chunk_refs import native_refs
 
     kept = count // 2
     ids = np.frombuffer(secrets.token_bytes(12 * count), dtype=np.uint8).reshape(count, 12)

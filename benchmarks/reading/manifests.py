@@ -20,9 +20,9 @@ from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.spec.envelope import FileType, unwrap
 from icechunk_format.spec.ids import ManifestId, NodeId
+from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest, decode
 from icechunk_format.spec.manifest.encode import encode
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
 
 if TYPE_CHECKING:
     from argparse import Namespace

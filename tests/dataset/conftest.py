@@ -6,7 +6,7 @@ from helpers.builder import new_place, new_repository
 from helpers.spark.inspected_repositories import GROUP, add_array
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import inline_refs, native_refs, virtual_refs
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.storage.location import Location, open_storage
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
 
 GROUP = group_document()
 

@@ -30,8 +30,10 @@ from icechunk_format.spec.manifest.chunk_refs import (
     KIND_NATIVE,
     KIND_VIRTUAL,
     ChunkRefs,
+    inline_refs,
+    native_refs,
+    virtual_refs,
 )
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 
 DraftChunk = tuple["Sequence[int]", int, bytes, int, int]

@@ -27,11 +27,13 @@ from icechunk_format.spec.manifest.chunk_refs import (
     KIND_NATIVE,
     KIND_VIRTUAL,
     ChunkRefs,
+    inline_refs,
+    native_refs,
+    virtual_refs,
 )
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs

@@ -32,9 +32,9 @@ from icechunk_format.options.metadata_tables import METADATA_TABLES, STORED_COLU
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files import metadata_files as objects
 from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
+from icechunk_format.spec.manifest.chunk_refs import native_refs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode as encode_manifest
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs
 from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs

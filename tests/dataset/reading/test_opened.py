@@ -9,7 +9,7 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.storage.options import VirtualAccess
 
 DOCUMENT = {

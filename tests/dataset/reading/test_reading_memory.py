@@ -17,7 +17,7 @@ import pytest
 from icechunk_format.arrays.codecs.bytes import crc32c
 from icechunk_format.arrays.zarr_json import parse_array_metadata
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs
+from icechunk_format.spec.manifest.chunk_refs import native_refs
 
 MEASURED = """
 import json, re, sys

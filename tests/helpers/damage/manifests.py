@@ -13,7 +13,7 @@ from helpers.damage.repository import CHUNK_BYTES, LINES, SMALL, Damaged, refs_v
 
 from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs
+from icechunk_format.spec.manifest.chunk_refs import native_refs
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)

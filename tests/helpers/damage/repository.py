@@ -18,8 +18,8 @@ from icechunk_format.spec.envelope import FileType, unwrap, wrap
 from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.spec.manifest import encode as manifest_encode
+from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
 from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.spec.snapshot import file as snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs

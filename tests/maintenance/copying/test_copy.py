@@ -39,7 +39,7 @@ from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.repository import Repository
 from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.spec.object_keys import chunk_key
 from icechunk_format.storage.location import Location, open_storage
 

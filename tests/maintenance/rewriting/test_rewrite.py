@@ -24,7 +24,7 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance import rewrite_manifests
 from icechunk_format.maintenance.rewriting import rewrite
 from icechunk_format.maintenance.rewriting.boxes import plan_rewrite_of, run_rewrite
-from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.spec.repo_info.updates import Availability
 
 

@@ -18,8 +18,12 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.chunks.source import TO_END, ChunkSource
 from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import (
+    ChunkRefs,
+    inline_refs,
+    native_refs,
+    virtual_refs,
+)
 from icechunk_format.spec.object_keys import chunk_key
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import VirtualAccess

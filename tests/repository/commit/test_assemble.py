@@ -13,7 +13,7 @@ from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec.manifest.new_chunk_refs import native_refs, virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.spec.snapshot.file import Nodes

@@ -17,8 +17,7 @@ from icechunk_format.repository.commit.manifest_plan import ManifestPlanner
 from icechunk_format.repository.files import manifest_files
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, limited
 from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs, inline_refs, native_refs
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 
 GRID = 7

@@ -23,7 +23,7 @@ from icechunk_format.maintenance import verify
 from icechunk_format.repository.lifecycle import difference, restore
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import Transition
-from icechunk_format.spec.manifest.new_chunk_refs import virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.spec.repo_info.updates import Availability, GCRanUpdate
 
 

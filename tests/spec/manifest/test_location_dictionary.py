@@ -13,10 +13,14 @@ from helpers.raised import raises
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.spec.manifest import decode as manifest
 from icechunk_format.spec.manifest import location_dictionary
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.chunk_refs import (
+    ChunkRefs,
+    inline_refs,
+    native_refs,
+    virtual_refs,
+)
 from icechunk_format.spec.manifest.encode import encode, encode_payload
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.spec.tables.byte_ranges import ByteRanges
 
 

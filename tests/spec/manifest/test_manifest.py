@@ -31,10 +31,14 @@ from hypothesis import strategies as st
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest import decode as manifest
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+from icechunk_format.spec.manifest.chunk_refs import (
+    ChunkRefs,
+    inline_refs,
+    native_refs,
+    virtual_refs,
+)
 from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.spec.manifest.encode import encode
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs, virtual_refs
 
 if TYPE_CHECKING:
     from icechunk_format.spec.manifest.location_dictionary import LocationCompression

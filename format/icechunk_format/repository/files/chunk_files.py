@@ -18,8 +18,12 @@ from numpy.typing import ArrayLike
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinate_set import checked_coords
 from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import CHUNK_ID_SIZE, ChunkRefs
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, native_refs
+from icechunk_format.spec.manifest.chunk_refs import (
+    CHUNK_ID_SIZE,
+    ChunkRefs,
+    inline_refs,
+    native_refs,
+)
 from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage

@@ -30,8 +30,7 @@ from icechunk_format.dataset.writing.chunks.containers import (
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.new_chunk_refs import inline_refs, virtual_refs
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs, inline_refs, virtual_refs
 
 if TYPE_CHECKING:
     from icechunk_format.repository.chunks.source import ChunkSource
