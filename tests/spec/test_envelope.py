@@ -47,7 +47,6 @@ def test_what_was_wrapped_is_unwrapped(
     found = unwrap(data, file_type=file_type, object_key="k")
     assert found.payload == payload
     assert found.spec_version == spec_version
-    assert found.implementation == IMPLEMENTATION_NAME
 
 
 def test_the_header_is_the_documented_one() -> None:
@@ -74,7 +73,7 @@ def test_any_implementation_name_is_accepted() -> None:
     data = bytearray(wrap(PAYLOAD, file_type=FileType.SNAPSHOT, spec_version=1))
     data[12:36] = b"\xff\xfe other\0".ljust(24, b"\0")
     found = unwrap(bytes(data), file_type=FileType.SNAPSHOT, object_key="k")
-    assert found.implementation.endswith("other")
+    assert found.payload == PAYLOAD
 
 
 def patched(offset: int, value: int) -> bytes:

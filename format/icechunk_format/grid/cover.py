@@ -29,7 +29,7 @@ Boxes = NDArray[np.int64]
 # A painted grid takes eight bytes a cell, so this bounds the memory of one step to 16 MB.
 _MAX_PAINTED_CELLS = 2_000_000
 # Bounds the pickle of a task that has many tiny boxes.
-MAX_BOXES_JOINED = 4_096
+_MOST_BOXES = 4_096
 
 
 def volumes(boxes: Boxes) -> Boxes:
@@ -182,19 +182,17 @@ def sides_from_last(counts: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(reversed(sides))
 
 
-def join_small(
-    rows: NDArray[np.int64], target: int, *, most: int = MAX_BOXES_JOINED
-) -> NDArray[np.int64]:
+def join_small(rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
     """Return the group of each box, ``int64 (n,)`` ascending: small neighbours share a task.
 
     A box of a quarter of ``target`` cells or more is not joined; smaller ones are joined up to
-    ``target`` cells and ``most`` boxes.
+    ``target`` cells.
     """
     groups = np.empty(len(rows), dtype=np.int64)
     group, filled, members, is_open = -1, 0, 0, False
     small = max(1, target // 4)
     for index, count in enumerate(rows.tolist()):
-        if is_open and count < small and filled + count <= target and members < most:
+        if is_open and count < small and filled + count <= target and members < _MOST_BOXES:
             filled, members = filled + count, members + 1
         else:
             group, filled, members, is_open = group + 1, count, 1, count < small

@@ -89,10 +89,9 @@ _KNOWN_TYPES = {int(t): t for t in FileType}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """A decompressed metadata file; ``implementation`` names its writer, for messages."""
+    """A decompressed metadata file."""
 
     spec_version: int
-    implementation: str
     payload: bytes
 
 
@@ -144,12 +143,11 @@ def unwrap(
             "(zstd) is",
             "header.compression",
         )
-    name = bytes(data[_NAME_START:_SPEC_OFFSET]).decode("utf-8", errors="replace").strip(" \0")
     try:
         payload = decompress_frame(memoryview(data)[HEADER_SIZE:], max_size=max_size)
     except ValueError as error:
         raise broken(str(error), "payload") from error
-    return Envelope(spec_version=spec_version, implementation=name, payload=payload)
+    return Envelope(spec_version=spec_version, payload=payload)
 
 
 def wrap(

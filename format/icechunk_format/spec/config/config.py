@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from icechunk_format.spec.config.settings import DEFAULTS
 from icechunk_format.spec.manifest.location_dictionary import LocationCompression
+from icechunk_format.spec.object_keys import CONFIG_YAML, REPO
 from icechunk_format.spec.splitting import NO_SPLITTING, SplittingRule, parse_rules
 from icechunk_format.spec.values.flexbuffers import decode_flexbuffer
 from icechunk_format.spec.values.yaml_tree import bad_tree, decode_yaml
@@ -93,16 +94,15 @@ class RepositoryConfig:
         return _merged(DEFAULTS, self.raw)
 
 
-def decode_flexbuffer_config(data: bytes, *, object_key: str = "repo") -> RepositoryConfig:
+def decode_flexbuffer_config(data: bytes) -> RepositoryConfig:
     """Read the configuration in a ``repo`` object."""
-    tree = decode_flexbuffer(data, object_key=object_key, field="config", file_type="configuration")
-    return parse_config(tree, object_key=object_key)
+    tree = decode_flexbuffer(data, object_key=REPO, field="config", file_type="configuration")
+    return parse_config(tree, object_key=REPO)
 
 
-def decode_yaml_config(data: bytes, *, object_key: str = "config.yaml") -> RepositoryConfig:
+def decode_yaml_config(data: bytes) -> RepositoryConfig:
     """Read the file ``config.yaml`` of spec version 1."""
-    tree = decode_yaml(data, object_key=object_key)
-    return parse_config(tree, object_key=object_key)
+    return parse_config(decode_yaml(data, object_key=CONFIG_YAML), object_key=CONFIG_YAML)
 
 
 def parse_config(tree: object, *, object_key: str = "<tree>") -> RepositoryConfig:

@@ -20,6 +20,7 @@ import yaml
 
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.config.config import decode_yaml_config
+from icechunk_format.spec.object_keys import CONFIG_YAML
 from icechunk_format.spec.values.yaml_tree import compose_yaml
 
 _MAP: Final = "tag:yaml.org,2002:map"
@@ -27,17 +28,15 @@ _LIST: Final = "tag:yaml.org,2002:seq"
 _SCALARS: Final = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
 
 
-def encode_yaml_config(
-    old: bytes, tree: Mapping[str, Any], *, object_key: str = "config.yaml"
-) -> bytes:
+def encode_yaml_config(old: bytes, tree: Mapping[str, Any]) -> bytes:
     """Return a ``config.yaml`` with new content, changed as little as possible.
 
     ``old`` is the stored file, empty bytes if it does not exist, and ``tree`` the changed
     ``RepositoryConfig.raw``. Raises FormatError if the old file cannot be read, or cannot be
     changed without loss.
     """
-    root = compose_yaml(old, object_key=object_key)
-    before = decode_yaml_config(old, object_key=object_key).raw
+    root = compose_yaml(old, object_key=CONFIG_YAML)
+    before = decode_yaml_config(old).raw
     if not isinstance(root, yaml.MappingNode):
         root = yaml.MappingNode(_MAP, [], flow_style=False)
     try:
@@ -66,11 +65,11 @@ def encode_yaml_config(
     parts += [_section(_node(k, ()), _node(tree[k], (k,))) for k in tree if k not in seen]
     new = "".join(part if part.endswith("\n") or not part else part + "\n" for part in parts)
     data = new.encode()
-    if decode_yaml_config(data, object_key=object_key).raw != dict(tree):
+    if decode_yaml_config(data).raw != dict(tree):
         raise FormatError(
             "it cannot be changed without changing other settings; rewrite it as plain YAML "
             "with one setting per line",
-            object_key=object_key,
+            object_key=CONFIG_YAML,
             file_type="configuration",
         )
     return data

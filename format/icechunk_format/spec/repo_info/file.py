@@ -97,7 +97,7 @@ def decode(data: bytes, *, object_key: str = object_keys.REPO) -> RepoInfo:
         status=read_status(root.child("status", REPO_STATUS)),
         latest_updates=read_updates(root),
         repo_before_updates=read_backup_name(root, "repo_before_updates"),
-        metadata_items=read_items(root, "metadata", spec_version=envelope.spec_version),
+        metadata_items=read_items(root, spec_version=envelope.spec_version),
         config=root.optional_blob("config"),
         enabled_feature_flags=_read_flags(root, "enabled_feature_flags"),
         disabled_feature_flags=_read_flags(root, "disabled_feature_flags"),
@@ -154,7 +154,7 @@ def _read_snapshot_info(
         parent_id=None if parent == NONE else ids[parent],
         flushed_at=table.number("flushed_at"),
         message=table.string("message"),
-        metadata_items=read_items(table, "metadata", spec_version=spec_version),
+        metadata_items=read_items(table, spec_version=spec_version),
         pruned_ancestor_tx_logs=pruned,
     )
 

@@ -144,7 +144,7 @@ def decode(data: bytes, *, object_key: str) -> Snapshot:
         spec_version=envelope.spec_version,
         flushed_at=root.number("flushed_at"),
         message=root.string("message"),
-        metadata_items=read_items(root, "metadata", spec_version=envelope.spec_version),
+        metadata_items=read_items(root, spec_version=envelope.spec_version),
         nodes=Nodes(columns, object_key=object_key),
         manifest_files=read_manifest_files(root),
         duplicate_paths=tuple(path.decode("utf-8", errors="replace") for path in duplicates),

@@ -99,22 +99,18 @@ class Table:
 
     # -- messages -----------------------------------------------------------------------------
 
-    def field_path(self, field: str) -> str:
-        """Return the path of a field from the root, such as ``nodes[2].path``."""
+    def error(self, field: str, problem: str, **facts: Any) -> FormatError:
+        """Return the error about a field, with its path from the root: ``nodes[2].path``."""
         parts = [field] if field else []
         table = self
         while table._parent is not None:
             table, via, index = table._parent
             parts.append(f"{via}[{index}]" if index >= 0 else via)
-        return ".".join(reversed(parts)) or self.schema.name
-
-    def error(self, field: str, problem: str, **facts: Any) -> FormatError:
-        """Return the error about a field of this table."""
         return FormatError(
             problem,
             object_key=self._payload.object_key,
             file_type=self._payload.file_type,
-            field=self.field_path(field),
+            field=".".join(reversed(parts)) or self.schema.name,
             **facts,
         )
 

@@ -90,10 +90,6 @@ class TableWriter:
             encoded = list(map(str.encode, values))
         except UnicodeEncodeError:
             encoded = list(map(encoded_text, values))
-        return self.blob_list(encoded)
-
-    def blob_list(self, encoded: Sequence[bytes]) -> NDArray[np.int64]:
-        """Write vectors of bytes, each followed by a zero byte, and return their handles."""
         content, heads = pack_blobs(encoded)
         first = self._push(content.tobytes(), 4)
         handles: NDArray[np.int64] = first - heads

@@ -122,9 +122,9 @@ def checked_values(given: object) -> dict[str, Any]:
     return dict(given)
 
 
-def read_items(table: Table, field_name: str, *, spec_version: int) -> MetadataItems:
-    """Read a vector of items from a table; an absent vector is an empty one."""
-    children = table.optional_children(field_name, METADATA_ITEM)
+def read_items(table: Table, *, spec_version: int) -> MetadataItems:
+    """Read the metadata of a table; an absent vector is an empty one."""
+    children = table.optional_children("metadata", METADATA_ITEM)
     found: dict[str, bytes] = {}
     for item in children or ():
         found.setdefault(item.string("name"), item.blob("value"))
