@@ -34,7 +34,7 @@ from icechunk_format.spec.repo_info.state import (
     broken_line,
 )
 from icechunk_format.spec.tables.byte_ranges import starts_of
-from icechunk_format.spec.tables.writer import encoded_text, pack_blobs, pack_ranges
+from icechunk_format.spec.tables.writer import pack_blobs, pack_ranges, utf8
 from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
 
 # Objects are made singly up to this many, then for all rows together, which is far cheaper per row.
@@ -265,7 +265,7 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList:
             found=(min(times), max(times)),
             allowed=(0, 2**64 - 1),
         ) from error
-    messages = [encoded_text(info.message) for info in infos]
+    messages = [utf8(info.message) for info in infos]
     texts, heads = pack_blobs([*messages, *(value for each in items for _, value in each)])
     logs = [SnapshotIds.of(info.pruned_ancestor_tx_logs).raw for info in infos]
     counts = np.array([*map(len, logs)], dtype=np.int64)

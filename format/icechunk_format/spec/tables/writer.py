@@ -81,7 +81,7 @@ class TableWriter:
 
     def string(self, value: str) -> int:
         """Write a string."""
-        encoded = encoded_text(value)
+        encoded = utf8(value)
         return self._push(struct.pack("<I", len(encoded)) + encoded + b"\0", 4)
 
     def string_list(self, values: Sequence[str]) -> NDArray[np.int64]:
@@ -89,7 +89,7 @@ class TableWriter:
         try:
             encoded = list(map(str.encode, values))
         except UnicodeEncodeError:
-            encoded = list(map(encoded_text, values))
+            encoded = list(map(utf8, values))
         content, heads = pack_blobs(encoded)
         first = self._push(content.tobytes(), 4)
         handles: NDArray[np.int64] = first - heads
@@ -185,13 +185,13 @@ def pack_ranges(
     return content, heads
 
 
-def encoded_text(value: str) -> bytes:
+def utf8(value: str) -> bytes:
     """Return a string in UTF-8, or raise InvalidInputError."""
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"the string {value!r} contains a lone surrogate, which UTF-8 cannot encode",
+            f"the string {value!r} contains a lone surrogate, which UTF-8 cannot encode; remove it",
             found=value,
             allowed="a string in UTF-8",
         ) from error

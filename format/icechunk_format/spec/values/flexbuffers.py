@@ -24,6 +24,7 @@ import struct
 from typing import Any, Final, Never
 
 from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.spec.tables.writer import utf8
 
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1_000_000
@@ -253,7 +254,7 @@ class _FlexWriter:
         if isinstance(value, float):
             return self._float(value)
         if isinstance(value, str):
-            return self._text(_utf8(value))
+            return self._text(utf8(value))
         if isinstance(value, list | tuple):
             return self._vector(_VECTOR, [self.store(item, depth + 1) for item in value], ())
         if isinstance(value, dict):
@@ -321,7 +322,7 @@ class _FlexWriter:
                 )
             if "\0" in key:
                 raise InvalidInputError(f"the metadata key {key!r} contains a NUL; remove it")
-            names.append((_utf8(key), item))
+            names.append((utf8(key), item))
         names.sort(key=lambda pair: pair[0])
         keys = []
         for name, _ in names:
@@ -335,12 +336,3 @@ class _FlexWriter:
 
 def _unsigned_width(value: int) -> int:
     return next(w for w in (1, 2, 4, 8) if value < 1 << (8 * w))
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"the string {text!r} contains a lone surrogate, which UTF-8 cannot encode; remove it"
-        ) from error
