@@ -205,9 +205,9 @@ def test_defaults_are_not_stored() -> None:
     ("accessor", "field", "extra"),
     [
         ("raw_id", "id", ()),
-        ("text", "text", ()),
+        ("string", "text", ()),
         ("blob", "blob", ()),
-        ("texts", "names", ()),
+        ("strings", "names", ()),
         ("records", "numbers", ("<u2",)),
         ("children", "leaves", (LEAF,)),
         ("child", "kind", (LEAF,)),
