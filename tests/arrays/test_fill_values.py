@@ -125,10 +125,8 @@ def test_spellings_of_variable_length(data_type: str, value: Any, expected: Any)
     ],
 )
 def test_what_is_not_a_value_is_a_format_error(data_type: Any, value: Any) -> None:
-    with pytest.raises(FormatError) as caught:
+    with raises(FormatError, object_key="/t", field="fill_value"):
         decode_fill_value(value, parse_data_type(data_type), node_path="/t")
-    assert caught.value.facts["object_key"] == "/t"
-    assert caught.value.facts["field"] == "fill_value"
 
 
 @pytest.mark.parametrize(

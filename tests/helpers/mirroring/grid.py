@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from icechunk_format.workflows.mirroring.selection import Selection
 from icechunk_format.workflows.running import in_process
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _BYTES = [{"name": "bytes", "configuration": {"endian": "little"}}]
@@ -117,6 +119,13 @@ class Grid:
             part = values[box]
             chunk[tuple(slice(0, n) for n in part.shape)] = part
             session.set_chunk(f"/{name}", place, chunk.tobytes())
+
+    @contextmanager
+    def edited(self, message: str) -> Iterator[Any]:
+        """Commit what a block changes in a session."""
+        session = self.repository.writable_session()
+        yield session
+        session.commit(message)
 
     def change(self, name: str, *places: tuple[int, int], message: str = "change") -> str:
         """Write new values to some chunks."""

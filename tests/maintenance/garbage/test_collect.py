@@ -250,10 +250,8 @@ def test_a_manifest_of_another_size_stops_the_collection_before_it_deletes(make_
     keys = keys_of(built.storage)
     is_whole = make_collector is OneProcessCollector
     collector = make_collector(built.storage if is_whole else built.repository.location, soon())
-    with pytest.raises(FormatError) as error:
+    with raises(FormatError, object_key=key, field="size_bytes"):
         collect_from(built.storage, collector, spec_version=2, older_than=soon())
-    assert error.value.facts["object_key"] == key
-    assert error.value.facts["field"] == "size_bytes"
     assert keys_of(built.storage) == keys
 
 
@@ -262,9 +260,8 @@ def test_a_manifest_must_hold_as_many_references_as_are_listed():
     listed = distinct_manifests(built.storage, [SnapshotId.parse(built.ids["main 1"])])
     assert list(referenced_chunks(built.storage, listed))
     listed["refs"][-1] += 1
-    with pytest.raises(FormatError) as error:
+    with raises(FormatError, field="num_chunk_refs"):
         list(referenced_chunks(built.storage, listed))
-    assert error.value.facts["field"] == "num_chunk_refs"
 
 
 # -- copies of repo -----------------------------------------------------------------------------

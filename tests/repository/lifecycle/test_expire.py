@@ -236,9 +236,8 @@ def test_a_cutoff_may_be_an_age(age):
     assert everything.released_snapshots
     assert repository.expire_snapshots(age, dry_run=True) == everything
     assert not repository.expire_snapshots("30d", dry_run=True).released_snapshots
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, argument="older_than"):
         repository.expire_snapshots("3m")
-    assert caught.value.facts["argument"] == "older_than"
 
 
 def test_in_version_1_what_a_ref_keeps_is_not_released():

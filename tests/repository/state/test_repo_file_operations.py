@@ -72,9 +72,8 @@ def test_backups_in_a_circle_are_an_error(logged):
     base = repo_info.decode(logged.storage.get(REPO).data)
     circle = replace(base, latest_updates=updates(2), repo_before_updates="b")
     logged.storage.put(overwritten_key("a"), repo_info.encode(circle))
-    with pytest.raises(FormatError) as caught:
+    with raises(FormatError, field="repo_before_updates"):
         list(Repository.open(logged.location).operations())
-    assert caught.value.facts["field"] == "repo_before_updates"
 
 
 def test_version_1_has_no_log_no_status_no_flags_no_metadata(memory_repository):

@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 from helpers.files.maintenance_repositories import FOREIGN, build_untidy, commit
+from helpers.raised import raises
 from helpers.sessions.model import stored_contents
 
 import icechunk_format.maintenance as one_process
@@ -133,9 +134,8 @@ def test_a_missing_manifest_is_told_as_such_and_nothing_goes(spark, untidy, tmp_
 
 
 def test_options_that_mean_nothing_are_refused(spark, tmp_path):
-    with pytest.raises(InvalidInputError) as error:
+    with raises(InvalidInputError, option="where"):
         jobs.collect_garbage(spark, str(tmp_path), soon(), where="x > 1")
-    assert error.value.facts["option"] == "where"
     with pytest.raises(InvalidInputError, match="metadata table 'chunks'"):
         jobs.expire_snapshots(spark, f"{tmp_path}#chunks", soon())
 

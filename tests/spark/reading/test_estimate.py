@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.builder import reference_repository
+from helpers.raised import raises
 from helpers.servers.http import misbehaving_server
 from helpers.spark.repositories import add_array, commit
 
@@ -153,8 +154,7 @@ def test_a_feed_does_what_was_estimated(spark, served, options):
 
 
 def test_a_feed_is_not_estimated_without_manifests(served):
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, option="exact"):
         icechunk_spark.estimate(
             None, f"{served.url}/feed", changes_since="before", variables=["v"], exact=False
         )
-    assert caught.value.facts["option"] == "exact"

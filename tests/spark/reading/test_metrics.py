@@ -1,6 +1,7 @@
 """Tasks count what they read, and the driver gets the counts of the last query."""
 
 import pytest
+from helpers.raised import raises
 from helpers.spark.session import by_source
 
 import icechunk_spark
@@ -79,6 +80,5 @@ def test_connect_has_no_accumulators():
     class Frame:
         sparkSession = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
 
-    with pytest.raises(UnsupportedError) as caught:
+    with raises(UnsupportedError, method="last_read_metrics"):
         icechunk_spark.last_read_metrics(Frame())
-    assert caught.value.facts["method"] == "last_read_metrics"

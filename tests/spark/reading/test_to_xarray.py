@@ -87,17 +87,15 @@ def test_dates_are_times(spark):
 
 def test_two_rows_of_one_place_are_named_by_plain_labels(spark):
     frame = spark.createDataFrame([(3, "a", 1.0), (3, "a", 2.0)], "x int, s string, v double")
-    with raises(InvalidInputError, found=(3, "a")) as caught:
+    with raises(InvalidInputError, found=(3, "a")):
         icechunk_spark.to_xarray(frame, dims=["x", "s"])
-    assert caught.value.facts["found"] == (3, "a")
 
 
 def test_whole_numbers_are_not_rounded_beside_missing_values(spark):
     large = 2**53 + 1
     frame = spark.createDataFrame([(0, 0, large), (1, 1, 5)], "x int, y int, v long")
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, column="v"):
         icechunk_spark.to_xarray(frame, dims=["x", "y"])
-    assert caught.value.facts["column"] == "v"
     with pytest.raises(InvalidInputError):
         icechunk_spark.to_xarray(frame.selectExpr("x", "nullif(v, 5L) AS v"), dims=["x"])
     whole = icechunk_spark.to_xarray(frame.select("x", "v"), dims=["x"])

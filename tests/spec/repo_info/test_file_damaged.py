@@ -96,11 +96,8 @@ EMPTY = TableSchema("Empty")
     ],
 )
 def test_contradictions_are_named(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(FormatError) as caught:
+    with raises(FormatError, field=field, object_key="repo", file_type="repo info"):
         repo_info.decode(made(**changes))
-    assert caught.value.facts["field"] == field
-    assert caught.value.facts["object_key"] == "repo"
-    assert caught.value.facts["file_type"] == "repo info"
 
 
 def test_other_files_are_refused() -> None:

@@ -46,9 +46,8 @@ def test_other_layouts_of_the_same_json_are_read() -> None:
     ],
 )
 def test_damaged_ref_files_are_named(data: bytes) -> None:
-    with pytest.raises(FormatError) as caught:
+    with raises(FormatError, object_key="refs/branch.main/ref.json"):
         decode_ref_json(data, "refs/branch.main/ref.json")
-    assert caught.value.facts["object_key"] == "refs/branch.main/ref.json"
 
 
 def test_keys_are_told_apart() -> None:

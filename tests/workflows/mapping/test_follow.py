@@ -270,9 +270,8 @@ def test_all_blocks_fail(source, tmp_path):
     def fails(ds):
         raise ValueError("no")
 
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, blocks=10):
         mapped(source, fails, tmp_path / "to", skips_errors=True)
-    assert caught.value.facts["blocks"] == 10
 
 
 def test_a_template_needs_no_first_block(source, tmp_path):
@@ -288,9 +287,8 @@ def test_a_template_needs_no_first_block(source, tmp_path):
     assert len(calls) == 30
     xr.testing.assert_allclose(opened(to), template)
     other = template.astype("f4").chunk()
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, variable="t2m"):
         mapped(source, recorded, tmp_path / "other", blocks={"y": 2}, template=other)
-    assert caught.value.facts["variable"] == "t2m"
 
 
 def test_periodic_overlap(tmp_path):
@@ -316,13 +314,11 @@ def test_periodic_overlap(tmp_path):
     # The last block reads the first longitude.
     source.put("t2m", (0, slice(None), slice(0, 3)), 1.0)
     assert mapped(source, smooth, to, **given).computed == 3
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, option="periodic"):
         mapped(source, smooth, tmp_path / "x", periodic=("longitude",))
-    assert caught.value.facts["option"] == "periodic"
     region = Source(tmp_path / "region", globe(0, 2, 12).isel(longitude=slice(0, 6)))
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, option="periodic"):
         mapped(region, smooth, tmp_path / "x", **given)
-    assert caught.value.facts["option"] == "periodic"
 
 
 def test_times_of_all_blocks_have_one_encoding(source, tmp_path):
@@ -336,13 +332,10 @@ def test_times_of_all_blocks_have_one_encoding(source, tmp_path):
 
 def test_chunks_that_do_not_divide_blocks(source, tmp_path):
     for chunks in ({"time": 3}, {"time": 10}):
-        with pytest.raises(InvalidInputError) as caught:
+        with raises(InvalidInputError, chunk=chunks["time"], block=4):
             mapped(source, celsius, tmp_path / "to", blocks={"time": 4}, chunks=chunks)
-        assert caught.value.facts["chunk"] == chunks["time"]
-        assert caught.value.facts["block"] == 4
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, name="tim"):
         mapped(source, celsius, tmp_path / "to", blocks={"time": 4}, chunks={"tim": 2})
-    assert caught.value.facts["name"] == "tim"
     mapped(source, celsius, tmp_path / "to", blocks={"time": 4}, chunks={"time": 2, "y": 5})
     check(source, tmp_path / "to")
 

@@ -118,9 +118,8 @@ def test_a_snapshot_that_lacks_a_variable_gets_no_version_of_its_own(grid):
     lacking = str(session.commit("without wind").snapshot_id)
     with pytest.raises(NotFoundError):
         grid.mirror(every_snapshot=True)
-    session = grid.repository.writable_session()
-    grid.add(session, "wind")
-    session.commit("another wind")
+    with grid.edited("another wind") as session:
+        grid.add(session, "wind")
     grid.change("t2m", (0, 0))
     with pytest.warns(UserWarning, match=lacking):
         done = grid.mirror(every_snapshot=True)
@@ -132,24 +131,22 @@ def test_a_snapshot_that_lacks_a_variable_gets_no_version_of_its_own(grid):
 
 @pytest.mark.parametrize("names", [("level",), ("t2m", "level")])
 def test_a_scalar_variable_is_copied_and_changes(grid, names):
-    session = grid.repository.writable_session()
-    document = build_array_metadata(
-        shape=(),
-        data_type=parse_data_type("int8", node_path="/level"),
-        chunk_shape=(),
-        fill_value=0,
-        codecs=[{"name": "bytes"}],
-        dimension_names=(),
-        node_path="/level",
-    )
-    session.create_array("/level", document.to_bytes(), shape=(), num_chunks=())
-    session.commit("a scalar")
+    with grid.edited("a scalar") as session:
+        document = build_array_metadata(
+            shape=(),
+            data_type=parse_data_type("int8", node_path="/level"),
+            chunk_shape=(),
+            fill_value=0,
+            codecs=[{"name": "bytes"}],
+            dimension_names=(),
+            node_path="/level",
+        )
+        session.create_array("/level", document.to_bytes(), shape=(), num_chunks=())
     chosen = {"variables": names[:1], "coords": names[1:], "rowsPerPartition": ROWS}
     grid.mirror(**chosen)
     for value in (5, 6):
-        session = grid.repository.writable_session()
-        session.set_chunk("/level", (), bytes([value]))
-        session.commit("written")
+        with grid.edited("written") as session:
+            session.set_chunk("/level", (), bytes([value]))
         done = grid.mirror()
         assert done.full_copy is None
         table = DeltaTarget.of(grid.target).open()
@@ -158,15 +155,13 @@ def test_a_scalar_variable_is_copied_and_changes(grid, names):
 
 def test_a_smaller_array_loses_its_rows_and_gets_others_back(grid):
     grid.mirror(rowsPerPartition=ROWS)
-    session = grid.repository.writable_session()
-    grid.resize(session, 3)
-    session.commit("smaller")
+    with grid.edited("smaller") as session:
+        grid.resize(session, 3)
     assert counts(grid.mirror()) == (1, 2, 8)
     grid.assert_copied()
     # Smaller and larger again between two runs: the cells in between are lost.
-    session = grid.repository.writable_session()
-    grid.resize(session, 1)
-    session.commit("smaller still")
+    with grid.edited("smaller still") as session:
+        grid.resize(session, 1)
     grid.append(5)
     grid.mirror()
     grid.assert_copied()
@@ -174,30 +169,27 @@ def test_a_smaller_array_loses_its_rows_and_gets_others_back(grid):
 
 def test_changed_labels_rewrite_what_they_touch(grid):
     grid.mirror(rowsPerPartition=ROWS)
-    session = grid.repository.writable_session()
-    grid.values["time"][3] = 300
-    grid.store(session, "time")
-    session.commit("another label")
+    with grid.edited("another label") as session:
+        grid.values["time"][3] = 300
+        grid.store(session, "time")
     assert counts(grid.mirror()) == (1, 1, 16)
     grid.assert_copied()
 
 
 def test_a_label_that_enters_the_selection_rewrites_its_file(grid):
     assert grid.mirror(rowsPerPartition=ROWS, where="time != '2024-01-01 03:00:00'").rows == 40
-    session = grid.repository.writable_session()
-    grid.values["time"][3] = 300
-    grid.store(session, "time")
-    session.commit("another label")
+    with grid.edited("another label") as session:
+        grid.values["time"][3] = 300
+        grid.store(session, "time")
     assert counts(grid.mirror()) == (1, 1, 16)
     grid.assert_copied()
 
 
 def test_shifted_and_deleted_chunks(grid):
     grid.mirror(rowsPerPartition=ROWS)
-    session = grid.repository.writable_session()
-    session.shift("/wind", (1, 0))
-    session.delete_chunks("/t2m", [(2, 0)])
-    session.commit("shift")
+    with grid.edited("shift") as session:
+        session.shift("/wind", (1, 0))
+        session.delete_chunks("/t2m", [(2, 0)])
     grid.values["wind"] = np.concatenate([np.zeros((2, 8), "f4"), grid.values["wind"][:4]])
     grid.values["t2m"][4:, :4] = 0
     grid.mirror()
@@ -206,9 +198,8 @@ def test_shifted_and_deleted_chunks(grid):
 
 def test_attributes_alone_rewrite_nothing(grid):
     grid.mirror()
-    session = grid.repository.writable_session()
-    session.update_metadata("/t2m", grid.document("t2m", long_name="air temperature"))
-    session.commit("describe")
+    with grid.edited("describe") as session:
+        session.update_metadata("/t2m", grid.document("t2m", long_name="air temperature"))
     done = grid.mirror()
     assert counts(done) == (0, 0, 0)
     record = find_files(DeltaTarget.of(grid.target)).record
@@ -218,9 +209,8 @@ def test_attributes_alone_rewrite_nothing(grid):
 
 def test_other_encodings_copy_all_anew(grid):
     grid.mirror(rowsPerPartition=ROWS)
-    session = grid.repository.writable_session()
-    session.update_metadata("/t2m", grid.document("t2m", scale_factor=2.0))
-    session.commit("scale")
+    with grid.edited("scale") as session:
+        session.update_metadata("/t2m", grid.document("t2m", scale_factor=2.0))
     done = grid.mirror()
     assert "t2m" in done.full_copy
     assert done.rows == 48
@@ -234,27 +224,23 @@ def test_other_encodings_copy_all_anew(grid):
 
 def test_new_deleted_and_renamed_variables_change_the_schema(grid):
     grid.mirror()
-    session = grid.repository.writable_session()
-    grid.add(session, "rain")
-    session.commit("rain")
+    with grid.edited("rain") as session:
+        grid.add(session, "rain")
     assert "columns were" in grid.mirror().full_copy
     grid.assert_copied("rain", "t2m", "wind")
-    session = grid.repository.writable_session()
-    session.delete("/rain")
-    session.commit("delete")
-    session = grid.repository.writable_session()
-    session.move("/wind", "/gust")
-    session.commit("rename")
+    with grid.edited("delete") as session:
+        session.delete("/rain")
+    with grid.edited("rename") as session:
+        session.move("/wind", "/gust")
     grid.mirror()
     del grid.values["rain"]
     grid.values["gust"] = grid.values.pop("wind")
     grid.assert_copied("gust", "t2m")
     assert grid.copied(0).column_names == ["time", "y", "t2m", "wind"]
     # A new array of that name is another one, whatever chunks its log lists.
-    session = grid.repository.writable_session()
-    session.delete("/gust")
-    grid.add(session, "gust")
-    session.commit("another gust")
+    with grid.edited("another gust") as session:
+        session.delete("/gust")
+        grid.add(session, "gust")
     assert grid.mirror().full_copy is not None
     grid.assert_copied("gust", "t2m")
 
@@ -262,9 +248,8 @@ def test_new_deleted_and_renamed_variables_change_the_schema(grid):
 def test_a_named_variable_that_goes_is_refused_and_nothing_changes(grid):
     before = grid.mirror(variables=["wind"])
     grid.assert_copied("wind")
-    session = grid.repository.writable_session()
-    session.delete("/wind")
-    session.commit("delete")
+    with grid.edited("delete") as session:
+        session.delete("/wind")
     with raises(NotFoundError, kind="variable", name="wind"):
         grid.mirror()
     assert DeltaTable(grid.target).version() == before.version
@@ -313,10 +298,9 @@ def test_conditions_on_values(grid):
         return rows.filter(pa.array(keep))
 
     assert grid.copied().equals(expected())
-    session = grid.repository.writable_session()
-    grid.values["t2m"][2:4] = 0.0
-    grid.store(session, "t2m", [(1, 0), (1, 1)])
-    session.commit("no row left there")
+    with grid.edited("no row left there") as session:
+        grid.values["t2m"][2:4] = 0.0
+        grid.store(session, "t2m", [(1, 0), (1, 1)])
     assert counts(grid.mirror())[:2] == (1, 1)
     assert grid.copied().equals(expected())
     grid.change("wind", (0, 0))
@@ -326,12 +310,11 @@ def test_conditions_on_values(grid):
 
 
 def test_missing_chunks_are_left_out_where_asked(grid):
-    session = grid.repository.writable_session()
-    for name in ("t2m", "wind"):
-        session.delete_chunks(f"/{name}", [(1, 0), (1, 1), (2, 0)])
-        grid.values[name][2:4] = 0
-        grid.values[name][4:, :4] = 0
-    session.commit("delete")
+    with grid.edited("delete") as session:
+        for name in ("t2m", "wind"):
+            session.delete_chunks(f"/{name}", [(1, 0), (1, 1), (2, 0)])
+            grid.values[name][2:4] = 0
+            grid.values[name][4:, :4] = 0
     grid.mirror(missingChunks="skip", rowsPerPartition=ROWS)
     rows = grid.rows()
     stored = rows.filter(pa.array(rows.column("t2m").to_numpy() != 0))
@@ -475,9 +458,8 @@ def test_versions_that_a_vacuum_emptied_are_refused(grid):
 
 
 def test_columns_that_delta_does_not_have(grid):
-    session = grid.repository.writable_session()
-    grid.add(session, "air temperature")
-    session.commit("a blank")
+    with grid.edited("a blank") as session:
+        grid.add(session, "air temperature")
     with raises(
         UnsupportedError,
         match="'air temperature' cannot be in a Delta table",

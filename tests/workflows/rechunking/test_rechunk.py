@@ -32,6 +32,8 @@ from icechunk_format.workflows.rechunking.run import (
 )
 
 from helpers.sessions.model import group_document  # isort: skip
+from helpers.raised import raises
+
 from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 
@@ -92,6 +94,10 @@ def request(place, chunks, *, memory=1 << 29, target=None, options=None, **more)
     return RechunkRequest(**values | more)
 
 
+def rechunked(wanted, run=one_process, *, cores=None, dry_run=False):
+    return rechunk_arrays(wanted, run, cores=cores, dry_run=dry_run)
+
+
 def by_pieces(work):
     """Run each step as Spark does: pieces of all groups of the source, sorted by group."""
     work = pickle.loads(pickle.dumps(work))
@@ -111,6 +117,13 @@ def read(place, name="t", snapshot_id=None):
     repository = Repository.open(place)
     dataset = open_dataset(repository, snapshot_id or repository.resolve())
     return dataset.read(name), dataset.variables[name]
+
+
+def same(place, values):
+    """Check the values of the array, and return it."""
+    found, variable = read(place)
+    np.testing.assert_array_equal(found, values)
+    return variable
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -149,10 +162,10 @@ def stored_chunks(repository):
 
 
 def with_pieces(wanted, run, cores):
-    from icechunk_format.workflows.rechunking import plan, rechunk
+    from icechunk_format.workflows.rechunking import plan
 
     if run is not by_pieces:
-        return rechunk_arrays(wanted, run, cores=cores, dry_run=False)
+        return rechunked(wanted, run, cores=cores)
     with pytest.MonkeyPatch.context() as patch:
         # Sizes of tasks as of a large array.
         patch.setattr(plan, "_LEAST_TASK_BYTES", 1)
@@ -164,7 +177,7 @@ def with_pieces(wanted, run, cores):
             kinds = {p.kind for p in work.arrays.values()}
             return by_pieces(work) if kinds == {"shuffled"} else one_process(work)
 
-        return rechunk.rechunk_arrays(wanted, either, cores=cores, dry_run=False)
+        return rechunked(wanted, either, cores=cores)
 
 
 @pytest.mark.parametrize("dtype", ["?", "f4", "c16", "M8[s]", "U100", "r300", "O"])
@@ -194,7 +207,7 @@ def test_other_shapes_and_types(place, values):
     make(place, values, tuple(1 for _ in values.shape))
     before = read(place)[0]
     target = f"{place}-copy"
-    done = rechunk_arrays(request(place, {}, target=target), one_process, cores=None, dry_run=False)
+    done = rechunked(request(place, {}, target=target))
     assert done.arrays == ("/t",)
     after = read(target)[0]
     assert after.shape == before.shape
@@ -204,29 +217,13 @@ def test_other_shapes_and_types(place, values):
 def test_shards_come_and_go(place):
     values = np.arange(240, dtype="f8").reshape(12, 20)
     make(place, values, (3, 5))
-    rechunk_arrays(
-        request(place, {"d0": 2, "d1": 5}, shards={"d0": 4, "d1": -1}),
-        one_process,
-        cores=None,
-        dry_run=False,
-    )
-    after, variable = read(place)
-    np.testing.assert_array_equal(after, values)
-    assert variable.metadata.grid.chunk_shape == (4, 20)
-    rechunk_arrays(request(place, {"d0": 12}), one_process, cores=None, dry_run=False)
-    after, variable = read(place)
-    np.testing.assert_array_equal(after, values)
-    assert variable.metadata.grid.chunk_shape == (12, 5)
+    rechunked(request(place, {"d0": 2, "d1": 5}, shards={"d0": 4, "d1": -1}))
+    assert same(place, values).metadata.grid.chunk_shape == (4, 20)
+    rechunked(request(place, {"d0": 12}))
+    assert same(place, values).metadata.grid.chunk_shape == (12, 5)
     codecs = [{"name": "bytes", "configuration": {"endian": "big"}}]
-    rechunk_arrays(
-        request(place, {"d0": -1}, encoding={"t": {"codecs": codecs}}),
-        one_process,
-        cores=None,
-        dry_run=False,
-    )
-    after, variable = read(place)
-    np.testing.assert_array_equal(after, values)
-    assert variable.metadata.raw["codecs"] == codecs
+    rechunked(request(place, {"d0": -1}, encoding={"t": {"codecs": codecs}}))
+    assert same(place, values).metadata.raw["codecs"] == codecs
 
 
 def test_labels_get_one_chunk_and_untouched_arrays_stay(place):
@@ -235,11 +232,11 @@ def test_labels_get_one_chunk_and_untouched_arrays_stay(place):
     make(place, np.arange(5.0), (1,), name="other", dims=["y"])
     repository = Repository.open(place)
     other = repository.snapshot(repository.resolve()).node("/other").id
-    done = rechunk_arrays(request(place, {"x": 4}), one_process, cores=None, dry_run=False)
+    done = rechunked(request(place, {"x": 4}))
     assert set(done.arrays) == {"/t", "/x"}
     assert read(place, "x")[1].metadata.grid.chunk_shape == (8,)
     assert repository.snapshot(repository.resolve()).node("/other").id == other
-    again = rechunk_arrays(request(place, {"x": 4}), one_process, cores=None, dry_run=False)
+    again = rechunked(request(place, {"x": 4}))
     assert again.commit.is_skipped
 
 
@@ -254,7 +251,7 @@ def test_a_rival_that_changes_the_array_conflicts(place):
         return receipts
 
     with pytest.raises(ConflictError):
-        rechunk_arrays(request(place, {"d0": 4}), rivalled, cores=None, dry_run=False)
+        rechunked(request(place, {"d0": 4}), rivalled)
     assert read(place)[1].metadata.grid.chunk_shape == (2,)
 
 
@@ -298,11 +295,11 @@ def test_an_append_beside_it_is_included(place, rival, on_conflict):
     wanted = request(place, {"d0": 4}, options=WriteOptions(mode="append", on_conflict=on_conflict))
     if on_conflict == "fail" or rival in ("append and fix", "attributes"):
         with pytest.raises(ConflictError):
-            rechunk_arrays(wanted, rivalled, cores=None, dry_run=False)
+            rechunked(wanted, rivalled)
         assert len(runs) == 1
         assert read(place)[1].metadata.grid.chunk_shape == (2,)
         return
-    rechunk_arrays(wanted, rivalled, cores=None, dry_run=False)
+    rechunked(wanted, rivalled)
     values, variable = read(place)
     assert variable.metadata.grid.chunk_shape == (4,)
     assert len(set(runs)) == len(runs) == (3 if rival == "append twice" else 2)
@@ -349,24 +346,15 @@ def test_groups_cover_each_element_once():
 
 def test_bad_arguments_are_named(place):
     make(place, np.arange(8.0), (2,))
-    for more, error, fact in [
-        ({"chunks": {"dd": 2}}, InvalidInputError, ("dimension", "dd")),
-        ({"chunks": {"d0": 0}}, InvalidInputError, ("dimension", "d0")),
-        ({"chunks": {"d0": 2}, "variables": ["u"]}, NotFoundError, ("name", "u")),
-        (
-            {"chunks": {"d0": 2}, "encoding": {"t": {"dtype": "f4"}}},
-            InvalidInputError,
-            ("variable", "t"),
-        ),
-        (
-            {"chunks": {"d0": 2}, "encoding": {"u": {"codecs": []}}},
-            InvalidInputError,
-            ("variable", "u"),
-        ),
+    for chunks, more, error, facts in [
+        ({"dd": 2}, {}, InvalidInputError, {"dimension": "dd"}),
+        ({"d0": 0}, {}, InvalidInputError, {"dimension": "d0"}),
+        ({"d0": 2}, {"variables": ["u"]}, NotFoundError, {"name": "u"}),
+        ({"d0": 2}, {"encoding": {"t": {"dtype": "f4"}}}, InvalidInputError, {"variable": "t"}),
+        ({"d0": 2}, {"encoding": {"u": {"codecs": []}}}, InvalidInputError, {"variable": "u"}),
     ]:
-        with pytest.raises(error) as caught:
-            rechunk_arrays(request(place, **more), one_process, cores=None, dry_run=True)
-        assert caught.value.facts[fact[0]] == fact[1]
+        with raises(error, **facts):
+            rechunked(request(place, chunks, **more), dry_run=True)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -394,9 +382,7 @@ def test_a_part_is_cut_from_all_arrays(place, seed):
     assert variable.shape == found.shape
     np.testing.assert_array_equal(read(target, "d0")[0], np.arange(low[0], high[0]) * 2.0)
     with pytest.raises(InvalidInputError, match="in place"):
-        rechunk_arrays(
-            request(place, {"d0": 1}, isel={"d1": 0}), one_process, cores=None, dry_run=True
-        )
+        rechunked(request(place, {"d0": 1}, isel={"d1": 0}), dry_run=True)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -411,7 +397,7 @@ def test_small_pieces_go_through_groups_in_between(place, seed, monkeypatch):
     monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 1)
     monkeypatch.setattr(plan, "_TINY_PIECE_BYTES", 0)
     wanted = request(place, {"d0": -1, "d1": int(rng.integers(1, 3))}, memory=4 * max(shape))
-    planned = rechunk_arrays(wanted, by_pieces, cores=2, dry_run=True)
+    planned = rechunked(wanted, by_pieces, cores=2, dry_run=True)
     assert planned.rounds == 2
     assert planned.buffer_bytes <= 4 * 2 * max(shape)
     assert planned.shuffled_bytes == 2 * values.nbytes
@@ -424,7 +410,7 @@ def test_small_pieces_go_through_groups_in_between(place, seed, monkeypatch):
         sent.extend([len(first), len(list(cut_again(work, path, first)))])
         return by_pieces(work)
 
-    done = rechunk_arrays(wanted, counted, cores=2, dry_run=False)
+    done = rechunked(wanted, counted, cores=2)
     assert sum(sent) <= done.pieces < shape[0] * shape[1]
     assert read(place)[0].tobytes() == values.tobytes()
 
@@ -436,7 +422,7 @@ def test_the_plan_of_a_huge_array_is_fast_and_small(place):
         started = time.perf_counter()
         tracemalloc.start()
         wanted = request(place, new, memory=parse_byte_size("memory", memory), target=f"{place}-to")
-        planned = rechunk_arrays(wanted, one_process, cores=64, dry_run=True)
+        planned = rechunked(wanted, cores=64, dry_run=True)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert time.perf_counter() - started < 5

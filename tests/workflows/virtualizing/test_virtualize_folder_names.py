@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, virtualize
+from helpers.raised import raises
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
@@ -41,9 +42,8 @@ def test_both_libraries_read_files_below_a_folder_with_such_a_name(name, tmp_pat
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
 def test_a_folder_that_readers_would_not_find_is_refused_unless_one_above_is_named(name, tmp_path):
     files = made.archive(tmp_path / name, count=2)
-    with pytest.raises(InvalidInputError) as caught:
+    with raises(InvalidInputError, place=f"file://{tmp_path}/{name}/"):
         virtualize(files, tmp_path / "repository")
-    assert caught.value.facts["place"] == f"file://{tmp_path}/{name}/"
     assert not (tmp_path / "repository").exists()
     repository = Repository.create(str(tmp_path / "repository"))
     store = {"local_file_system": str(tmp_path)}

@@ -324,9 +324,8 @@ def test_a_zone_that_is_set_later_still_bounds_a_dimension() -> None:
 
 def test_zones_that_do_not_exist_are_refused_by_name() -> None:
     for zone in ("Europe/Atlantis", "../etc/passwd", "+25:00", ""):
-        with pytest.raises(InvalidInputError) as caught:
+        with raises(InvalidInputError, found=zone):
             plan_where("hour(t) = 1", {"t": INSTANTS["t"].type}, [], zone)
-        assert caught.value.facts["found"] == zone
 
 
 def test_executors_do_not_import_the_parser() -> None:
