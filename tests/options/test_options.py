@@ -220,23 +220,27 @@ def test_one_option_twice_under_two_names():
 # --- paths ------------------------------------------------------------------------------------
 
 
-def test_missing_path_says_how_to_give_one():
-    with raises(InvalidInputError, match=r"'path' is missing.*TEMPORARY VIEW", option="path"):
-        parse_read_options({"tag": "v1"})
+CATALOG_TABLE = {"path": "file:/a", "provider": "icechunk", "owner": "me", "location": "file:/a"}
 
 
-def test_catalog_table_is_refused_when_it_is_made():
-    options = {"path": "file:/a", "provider": "icechunk", "owner": "me", "location": "file:/a"}
-    with raises(InvalidInputError, match="CREATE TEMPORARY VIEW v USING icechunk", option="path"):
+@pytest.mark.parametrize(
+    ("options", "says", "fact"),
+    [
+        ({"tag": "v1"}, "'path' is missing.*TEMPORARY VIEW", {"option": "path"}),
+        (CATALOG_TABLE, "CREATE TEMPORARY VIEW v USING icechunk", {"option": "path"}),
+        ({"paths": '["/a", "/b"]'}, "2 paths.*union", {"paths": 2}),
+        ({"path": "/a", "paths": '["/b"]'}, None, {"paths": 2}),
+        ({"path": "/data/repo#snapshot"}, "did you mean '#snapshots'", {"option": "path"}),
+    ],
+)
+def test_paths_that_name_no_repository_or_several(options, says, fact):
+    with raises(InvalidInputError, match=says, **fact):
         parse_read_options(options)
 
 
-def test_several_paths():
-    with raises(InvalidInputError, match=r"2 paths.*union", paths=2):
-        parse_read_options({"paths": '["/a", "/b"]'})
-    with raises(InvalidInputError, paths=2):
-        parse_read_options({"path": "/a", "paths": '["/b"]'})
+def test_one_path_in_a_list_and_a_number_sign_in_a_folder():
     assert parse_read_options({"paths": '["/a"]'}).path == "/a"
+    assert parse_read_options({"path": "/data/run#12"}).path == "/data/run#12"
 
 
 @pytest.mark.parametrize("name", TABLE_NAMES)
@@ -275,12 +279,6 @@ def test_options_of_the_tables():
     assert (parsed.from_version, parsed.to_version) == ("v1", "dev")
     parsed = parse(table="chunks", tag="v1", group="/a", rowsPerPartition="5")
     assert (parsed.tag, parsed.group, parsed.rows_per_partition) == ("v1", "/a", 5)
-
-
-def test_a_number_sign_may_be_part_of_a_folder():
-    assert parse_read_options({"path": "/data/run#12"}).path == "/data/run#12"
-    with raises(InvalidInputError, match="did you mean '#snapshots'", option="path"):
-        parse_read_options({"path": "/data/repo#snapshot"})
 
 
 # --- values -----------------------------------------------------------------------------------

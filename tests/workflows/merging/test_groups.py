@@ -249,18 +249,24 @@ def days(*numbers, offset=0.0):
     )
 
 
-def begun(*numbers):
-    """Return a repository of some days in chunks of two, and a branch dev."""
+def begun(*numbers, **branches):
+    """Return a repository of some days in chunks of two, with a branch dev; append to branches."""
     place = new_place()
     write_table(place, days(*numbers), WriteOptions(dims=("time", "x"), chunks={"time": 2}))
     repository = Repository.open(place)
     repository.create_branch("dev", repository.resolve())
+    for branch, rows in branches.items():
+        append(repository, branch, rows)
     return repository
 
 
 def append(repository, branch, rows, **options):
     given = WriteOptions(mode="append", branch=branch, **options)
     return write_table(repository.location, rows, given)
+
+
+def first_column(repository):
+    return in_order(repository.location)["t"][:, 0].tolist()
 
 
 def test_a_conflict_names_cells_author_and_time():
@@ -275,39 +281,31 @@ def test_a_conflict_names_cells_author_and_time():
     with pytest.raises(ConflictError, match="2024-07-05"):
         repository.merge("dev")
     repository.merge("dev", resolve="ours")
-    found = in_order(repository.location)
-    assert found["t"][:, 0].tolist() == [10, 20, 30, 40, 50, 61]
+    assert first_column(repository) == [10, 20, 30, 40, 50, 61]
 
 
 def test_a_conflict_of_chunks_names_labels():
-    repository = begun(1, 2, 3, 4, 5)
-    append(repository, "dev", days(3, offset=5))
-    append(repository, "main", days(4, offset=6))
+    repository = begun(1, 2, 3, 4, 5, dev=days(3, offset=5), main=days(4, offset=6))
     [conflict] = repository.merge("dev", dry_run=True).conflicts
     assert conflict.kind is ConflictKind.CHUNKS_WRITTEN_TWICE
     assert conflict.labels == "time 2024-07-03 00:00:00..2024-07-04 00:00:00, x 0..2"
 
 
 def test_chunks_that_fit_keep_their_files():
-    repository = begun(1, 2)
-    append(repository, "dev", days(3, 4, 5, 6))
-    append(repository, "main", days(7, 8))
+    repository = begun(1, 2, dev=days(3, 4, 5, 6), main=days(7, 8))
     chunks = {o.key for o in repository.storage.list("chunks/")}
     manifests = {o.key for o in repository.storage.list("manifests/")}
     repository.merge("dev")
     assert {o.key for o in repository.storage.list("chunks/")} == chunks
     assert len({o.key for o in repository.storage.list("manifests/")} - manifests) <= 2
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80]
+    assert first_column(repository) == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
 def test_late_labels_of_both_sides_are_inserted():
-    repository = begun(1, 10, 20)
-    append(repository, "dev", days(5, 25))
-    append(repository, "main", days(7, 15, 22))
+    repository = begun(1, 10, 20, dev=days(5, 25), main=days(7, 15, 22))
     repository.merge("dev")
-    found = dataset_at(repository.location)
-    times = found.read("t")[:, 0].tolist()
-    assert times == [10, 50, 70, 100, 150, 200, 220, 250]
+    stored = dataset_at(repository.location).read("t")[:, 0].tolist()
+    assert stored == [10, 50, 70, 100, 150, 200, 220, 250]
 
 
 def test_a_chunk_that_moves_from_a_new_label_was_not_written_there():
@@ -344,7 +342,7 @@ def test_variables_and_attributes_of_both_sides_are_merged():
     np.testing.assert_array_equal(dataset.read("u")[:, 0], [np.nan, np.nan, 1, np.nan])
     assert dataset.variables["t"].attributes["long_name"] == "temperature"
     repository.merge("main", into="dev")
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 30, 40]
+    assert first_column(repository) == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize("growing", [(), ("dev",), ("main",), ("dev", "main")], ids=str)
@@ -393,9 +391,9 @@ def test_one_snapshot_that_appends_is_picked():
     append(repository, "main", days(6))
     done = repository.cherry_pick(picked)
     assert not done.conflicts
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 40, 60]
+    assert first_column(repository) == [10, 20, 40, 60]
     repository.merge("dev")
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 30, 40, 60]
+    assert first_column(repository) == [10, 20, 30, 40, 60]
 
 
 def test_a_picked_edit_of_a_label_that_the_branch_lacks_is_a_conflict():
@@ -409,7 +407,7 @@ def test_a_picked_edit_of_a_label_that_the_branch_lacks_is_a_conflict():
     append(repository, "main", days(3, offset=1))
     picked = repository.cherry_pick(picked, resolve="ours")
     assert [conflict.kind.name for conflict in picked.conflicts] == ["CELLS_WRITTEN_TWICE"]
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 35, 60, 70]
+    assert first_column(repository) == [10, 20, 35, 60, 70]
 
 
 def test_labels_that_the_target_removed_are_a_conflict():
@@ -425,9 +423,7 @@ def test_labels_that_the_target_removed_are_a_conflict():
 
 
 def test_a_branch_that_moves_meanwhile_is_merged_again(monkeypatch):
-    repository = begun(1, 2)
-    append(repository, "dev", days(3))
-    append(repository, "main", days(4))
+    repository = begun(1, 2, dev=days(3), main=days(4))
     real, rivals = groups.group_merges, iter([6, 7])
 
     def rivalled(*args):
@@ -438,13 +434,11 @@ def test_a_branch_that_moves_meanwhile_is_merged_again(monkeypatch):
 
     monkeypatch.setattr(groups, "group_merges", rivalled)
     repository.merge("dev")
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 30, 40, 60, 70]
+    assert first_column(repository) == [10, 20, 30, 40, 60, 70]
 
 
 def test_a_merge_that_is_killed_at_any_write_leaves_the_branch(monkeypatch):
-    repository = begun(1, 2, 3)
-    append(repository, "dev", days(4, 5))
-    append(repository, "main", days(6))
+    repository = begun(1, 2, 3, dev=days(4, 5), main=days(6))
     tip = repository.resolve()
     writes = []
 
@@ -466,7 +460,7 @@ def test_a_merge_that_is_killed_at_any_write_leaves_the_branch(monkeypatch):
             except KeyboardInterrupt:
                 assert Repository.open(repository.location).resolve() == tip
     assert limit >= 3
-    assert in_order(repository.location)["t"][:, 0].tolist() == [10, 20, 30, 40, 50, 60]
+    assert first_column(repository) == [10, 20, 30, 40, 50, 60]
 
 
 def partialmethod_of(function, storage, name, limit):
