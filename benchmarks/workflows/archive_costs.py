@@ -69,7 +69,6 @@ def counted(folder: str, repository: str) -> dict[str, float]:
         names=[f"{folder}/*.nc"],
         options=WriteOptions(mode="append", layout="refs"),
         dims=("time",),
-        virtual_options={},
     )
     # The files are on a local disk, and are read as if they were in an object store.
     with (

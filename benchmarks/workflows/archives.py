@@ -195,7 +195,6 @@ def archive_of(names: Sequence[str], path: str, parser: Any = None) -> Archive:
         options=WriteOptions(mode="append", layout="refs"),
         dims=("time",),
         parser=parser,
-        virtual_options={},
     )
 
 

@@ -134,7 +134,7 @@ def virtualize(
             " files; set copy=True or copy='mismatching' as well, or leave them out",
             option="chunks" if chunks else "encoding",
         )
-    from icechunk_format.options.location import location_of
+    from icechunk_format.options.location import access_of, location_of
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
     from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
@@ -158,8 +158,7 @@ def virtualize(
         parser=check_parser(parser),
         on_mismatch=on_mismatch,
         containers=containers,
-        authorize=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        access=access_of(request),
         copying=Copying(
             which="all" if copy is True else "mismatching",
             chunks=chunks or {},

@@ -16,6 +16,7 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.fill_values import (
     decode_fill_value,
     default_fill_value,
+    differs,
     encode_fill_value,
     fill_array,
     is_all_fill,
@@ -192,6 +193,25 @@ def test_fill_is_decided_by_bits() -> None:
     assert is_all_fill(np.array([b"ab", b"ab"]), np.bytes_(b"ab"))
     assert is_all_fill(np.arange(6).reshape(2, 3)[:, 1:1], np.int64(1))
     assert not is_all_fill(np.arange(6).reshape(2, 3)[:, ::2], np.int64(1))
+
+
+def strings(*texts):
+    # Equal strings that are different objects.
+    return np.array(["".join(list(text)) for text in texts], object)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (np.array([0.0, 1.0, np.nan]), np.array([-0.0, 1.0, np.nan]), [True, False, False]),
+        (np.array([[1, 2]], "i2"), np.array([[1, 3]], "i2"), [[False, True]]),
+        (strings("grün", "ab"), strings("grün", "ac"), [False, True]),
+        (np.array(["ab", "c"]), np.array(["ab", "d"]), [False, True]),
+        (np.zeros(2, "V0"), np.zeros(2, "V0"), [False, False]),
+    ],
+)
+def test_elements_that_differ(one, other, expected):
+    assert differs(one, other).tolist() == expected
 
 
 @given(st.integers(0, 2**32 - 1))

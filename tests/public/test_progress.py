@@ -241,7 +241,6 @@ class Virtualizing:
             names=self.files,
             options=WriteOptions(mode="append", layout="refs"),
             dims=("time",),
-            virtual_options={},
         )
         return virtualize_files(archive, in_process, cores=2, progress=progress)
 

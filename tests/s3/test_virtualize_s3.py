@@ -47,7 +47,7 @@ def test_an_archive_on_s3_becomes_one_dataset(s3_server, shared_bucket, tmp_path
             names=[f"s3://{shared_bucket}/{folder}/**/*.nc"],
             options=WriteOptions(mode="append", layout="refs"),
             dims=("time",),
-            virtual_options=s3_server.storage_options,
+            access=VirtualAccess((), s3_server.storage_options),
             **how,
         )
         return virtualize_files(archive, in_process, cores=4)

@@ -122,6 +122,11 @@ class DataType:
         return 0 if self.is_variable_length else self.numpy.itemsize
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of an element in memory; an estimate for variable lengths."""
+        return 64 if self.is_variable_length else max(1, self.numpy.itemsize)
+
+    @property
     def has_byte_order(self) -> bool:
         """True if the stored bytes of an element depend on the byte order."""
         if self.fields:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import DataType
 from icechunk_format.arrays.named_configuration import Member, is_integer, shortened
@@ -137,6 +138,19 @@ def is_all_fill(array: np.ndarray[Any, Any], fill_value: Any) -> bool:
         return bool((array.view(bits) == fill.view(bits)).all())
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
     return bool((flat == np.frombuffer(fill.tobytes(), dtype=np.uint8)).all())
+
+
+def differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the elements that differ in any bit; for strings, in any character."""
+    if one.dtype.hasobject or not one.dtype.itemsize:
+        return np.asarray(one != other, np.bool_)
+    raw = (*one.shape, one.dtype.itemsize)
+    mine, theirs = (
+        np.frombuffer(np.ascontiguousarray(v).tobytes(), np.uint8).reshape(raw)
+        for v in (one, other)
+    )
+    found: NDArray[np.bool_] = (mine != theirs).any(axis=-1)
+    return found
 
 
 def _decode(value: object, data_type: DataType) -> Any:

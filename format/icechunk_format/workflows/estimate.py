@@ -180,8 +180,7 @@ def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:
         read = [by_path[c.path] for c in columns if c.path and c.role != "dimension"]
     for variable in read:
         chunks = _expected_chunks(dataset, plan, variable)
-        item = variable.metadata.data_type.numpy
-        item_bytes = 64 if item.hasobject else max(1, item.itemsize)
+        item_bytes = variable.metadata.data_type.item_bytes
         cost.chunks += chunks
         cost.decoded_bytes += chunks * chunk_cells(chunk_axes(variable)) * item_bytes
     cost.requests = cost.chunks

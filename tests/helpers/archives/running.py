@@ -11,6 +11,7 @@ from helpers.builder import reference_repository
 
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.workflows.running import Run, in_process
 from icechunk_format.workflows.virtualizing import Archive, virtualize_files
 from icechunk_format.workflows.virtualizing.planning.template import parse_template
@@ -44,7 +45,7 @@ def virtualize(
         options=WriteOptions(mode="append", layout="refs", **(options or {})),
         dims=dims,
         template=names,
-        virtual_options=how.pop("virtual_options", {}),
+        access=VirtualAccess(how.pop("authorize", ()), how.pop("virtual_options", {})),
         **how,
     )
     return virtualize_files(archive, run, cores=2)

@@ -173,8 +173,7 @@ class ArrayReader:
     @property
     def item_bytes(self) -> int:
         """Bytes of one decoded element; an estimate for strings."""
-        dtype = self.metadata.data_type.numpy
-        return 64 if dtype.hasobject else max(1, dtype.itemsize)
+        return self.metadata.data_type.item_bytes
 
     def read(self, selections: Sequence[DimSelection]) -> NDArray[Any]:
         """Read the product of one selection for each axis.

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.writing.chunks.containers import add_containers
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
+from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import of_session, refused
@@ -93,14 +93,7 @@ def finish_write(
         return done
     rows, manifests = _collected(plan, receipts)
     repository, base = made_destination(repository, destination, options)
-    seen = repository.as_read()
-    prefixes = {prefix for receipt in receipts for prefix in receipt.prefixes}
-    if prefixes:
-        access = destination.chunk_source.access
-        add_containers(
-            repository, prefixes, authorized=access.authorized, virtual_options=access.options
-        )
-        seen = repository
+    seen = with_containers(repository, destination, receipts)
     session = seen.writable_session(options.branch, base=base)
     # Not read through ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
@@ -114,9 +107,7 @@ def planned_result(plan: WritePlan, rows: int) -> WriteResult:
     options = plan.options
     base = plan.destination.base
     if not rows:
-        return WriteResult(
-            branch=options.branch, snapshot_id=base, is_skipped=True, reason=_NO_ROWS, dry_run=True
-        )
+        return replace(WriteResult.skipped(options, base, _NO_ROWS), dry_run=True)
     chunks = rows
     if options.layout == "cells":
         chunks = sum(_selected_chunks(plan, array) for array in plan.arrays.values())
@@ -161,6 +152,20 @@ def made_destination(
     return repository, base
 
 
+def with_containers(
+    repository: Repository, destination: Destination, receipts: Iterable[TaskReceipt]
+) -> Repository:
+    """Add the containers that receipts need; return the repository for the session."""
+    prefixes = {prefix for receipt in receipts for prefix in receipt.prefixes}
+    if not prefixes:
+        return repository.as_read()
+    access = destination.chunk_source.access
+    add_containers(
+        repository, prefixes, authorized=access.authorized, virtual_options=access.options
+    )
+    return repository
+
+
 def _committed(
     session: WriteSession,
     repository: Repository,
@@ -176,12 +181,7 @@ def _committed(
     for times_again in range(DEFAULT_REBASE_TRIES):
         apply_planned(session, planned)
         if not session.has_changes:
-            return WriteResult(
-                branch=options.branch,
-                snapshot_id=planned.base.id,
-                is_skipped=True,
-                reason=_NO_ROWS,
-            )
+            return WriteResult.skipped(options, planned.base.id, _NO_ROWS)
         try:
             message = options.message or _message(plan, rows)
             commit = session.commit(
@@ -212,7 +212,7 @@ def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
     """Apply the planned changes to a session."""
     _change_nodes(session, planned.plan)
     for labels in planned.plan.labels:
-        _write_labels(session, labels)
+        labels.store(session)
     for path, coords in planned.deleted.items():
         session.delete_chunks(path, coords)
     for path, found in planned.manifests.items():
@@ -350,20 +350,6 @@ def _describe_group(session: WriteSession, plan: WritePlan) -> None:
     group = parse_group_metadata(node.user_data, node_path=path)
     if not group.attributes:
         session.update_metadata(path, group.with_attributes(attributes).to_bytes())
-
-
-def _write_labels(session: WriteSession, labels: LabelChunks) -> None:
-    grid, codecs = labels.metadata.grid, labels.metadata.chunk_codecs()
-    stop = labels.start + len(labels.values)
-    [first], [last] = grid.chunks_of_box([labels.start], [stop])
-    payloads: list[bytes] = []
-    for chunk in range(first, last):
-        [low], [high] = grid.box_of([chunk])
-        values: Any = labels.metadata.fill_array(grid.full_chunk_shape([chunk]))
-        values[: high - low] = labels.values[low - labels.start : high - labels.start]
-        payloads.append(codecs.encode(values))
-    coords = np.arange(first, last, dtype=np.int64).reshape(-1, 1)
-    session.set_chunks(labels.path, coords, payloads)
 
 
 def _message(plan: WritePlan, rows: int) -> str:

@@ -6,9 +6,13 @@ chunks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.array_reader import ArrayReader
@@ -76,6 +80,19 @@ class ArrayTarget:
     region: tuple[DimSelection, ...] | None = None
     """Old positions along each axis that ``replaceWhere`` selects; cells without a row become
     missing."""
+
+    @classmethod
+    def of_new(cls, metadata: ArrayMetadata, encoder: VariableEncoder | None = None) -> ArrayTarget:
+        """Return the target for a new array, with a new id."""
+        names = metadata.dimension_names or (None,) * metadata.ndim
+        return cls(
+            name=metadata.node_path.rpartition("/")[2],
+            path=metadata.node_path,
+            node_id=NodeId(secrets.token_bytes(NodeId.SIZE)),
+            dims=tuple(dim or f"dim_{axis}" for axis, dim in enumerate(names)),
+            metadata=metadata,
+            encoder=encoder,
+        )
 
     @classmethod
     def of_existing(
@@ -155,6 +172,17 @@ class TaskReceipt:
     def chunks(self) -> int:
         """Number of chunks written by the task."""
         return sum(receipt.num_chunk_refs for found in self.manifests.values() for receipt in found)
+
+
+def joined_chunks(
+    found: Iterable[Mapping[str, NDArray[np.int64]]],
+) -> dict[str, NDArray[np.int64]]:
+    """Join coordinates of chunks, given by path of the array."""
+    joined: dict[str, list[NDArray[np.int64]]] = {}
+    for chunks in found:
+        for path, coords in chunks.items():
+            joined.setdefault(path, []).append(coords)
+    return {path: np.concatenate(parts) for path, parts in joined.items()}
 
 
 def path_in(group: NodePath, name: str) -> str:

@@ -17,7 +17,6 @@ Rules of this file
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -34,23 +33,13 @@ from icechunk_format.dataset.writing.dimensions import DimensionIndices
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
 from icechunk_format.dataset.writing.replaced import region_of_array, replaced_region
+from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.ids import NodeId
 
 # The overhead of a task and a manifest dominates smaller units.
 _LEAST_ROWS_PER_UNIT: Final = 250_000
 _UNITS_PER_CORE: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelChunks:
-    """Labels that the driver writes from index ``start``, the beginning of a chunk."""
-
-    path: str
-    metadata: ArrayMetadata
-    start: int
-    values: NDArray[Any]
 
 
 @shown_by("records.record")
@@ -69,7 +58,7 @@ class WritePlan(PreparedWrite):
     created: tuple[ArrayTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
     """Existing arrays that grow: path and new document."""
-    labels: tuple[LabelChunks, ...] = ()
+    labels: tuple[ChunkValues, ...] = ()
     moved: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """By dimension, if labels of the base move: the new index of each."""
     disordered: tuple[str, ...] = ()
@@ -123,11 +112,6 @@ def plan_write(
     return _Planner(prepared, coordinates, row_count, stay, time_zone, cores).plan()
 
 
-def new_node_id() -> NodeId:
-    """Generate the id of a new array."""
-    return NodeId(secrets.token_bytes(NodeId.SIZE))
-
-
 class _Planner:
     def __init__(
         self,
@@ -162,7 +146,7 @@ class _Planner:
         """Return the plan."""
         prepared = self._prepared
         arrays: dict[str, ArrayTarget] = {}
-        labels: list[LabelChunks] = []
+        labels: list[ChunkValues] = []
         for name, target in prepared.targets.items():
             array = self._array(name, target)
             if name not in prepared.dims:
@@ -213,14 +197,7 @@ class _Planner:
             shards=options.shards or {},
             is_complete=is_complete or name in self._prepared.dims,
         )
-        return ArrayTarget(
-            name=name,
-            path=target.path,
-            node_id=new_node_id(),
-            dims=target.dims,
-            metadata=metadata,
-            encoder=target.encoder,
-        )
+        return ArrayTarget.of_new(metadata, target.encoder)
 
     def _check_gaps(self, target: NewArray, rows: int) -> None:
         if target.encoder.absent is not None:
@@ -239,23 +216,19 @@ class _Planner:
             variable=name,
         )
 
-    def _labels(self, array: ArrayTarget) -> LabelChunks | None:
+    def _labels(self, array: ArrayTarget) -> ChunkValues | None:
         """Return the chunks of labels from the first changed one on; None if none changes."""
         indexed = self._indexed[array.name]
         assert indexed.new_labels is not None
         if not len(indexed.new_labels):
             return None
-        start = 0
-        values = indexed.new_labels
+        first, values = 0, indexed.new_labels
         if array.old_shape is not None:
-            [axis] = array.metadata.grid.axes
             first = indexed.old_size
             if indexed.moved is not None:
                 first = int(np.argmax(indexed.moved != np.arange(first)))
-            start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
-            kept = self._dimensions.old_labels[array.name][start:]
-            values = np.concatenate([kept, indexed.new_labels])
-        return LabelChunks(path=array.path, metadata=array.metadata, start=start, values=values)
+            values = np.concatenate([self._dimensions.old_labels[array.name], values])
+        return ChunkValues.changed(array.metadata, values, first)
 
     def _resized(self) -> tuple[tuple[str, ArrayMetadata], ...]:
         grown = {dim: p for dim, p in self._indexed.items() if p.size > p.old_size}

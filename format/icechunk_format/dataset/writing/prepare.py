@@ -201,6 +201,14 @@ def open_destination(
 
     Raises the errors of ``prepare_write`` about the location and the branch.
     """
+    destination, base, done = find_base(location, options, access)
+    return done or (destination, base)
+
+
+def find_base(
+    location: Place, options: WriteOptions, access: VirtualAccess
+) -> tuple[Destination, Snapshot | None, WriteResult | None]:
+    """Return the repository of a write, its base, and the result if it is already committed."""
     root = Location.of(location)
     found = Repository.find(root)
     if found is None:
@@ -211,7 +219,7 @@ def open_destination(
             manifest_format=ManifestFormat(spec_version=options.spec_version),
             chunk_source=checked_source(root, access),
         )
-        return new, None
+        return new, None, None
     repository = found.as_read()
     snapshot = repository.snapshot(_base(repository, options))
     destination = Destination(
@@ -224,7 +232,7 @@ def open_destination(
             authorized=access.authorized, virtual_options=access.options
         ),
     )
-    return find_committed(repository, options) or (destination, snapshot)
+    return destination, snapshot, find_committed(repository, options)
 
 
 def prepare_again(
@@ -248,12 +256,8 @@ def _prepared(
     found = [Variable(node) for node in children if node.array is not None]
     arrays = {variable.name: variable for variable in found}
     if arrays and options.mode == "ignore":
-        return WriteResult(
-            branch=options.branch,
-            snapshot_id=destination.base,
-            is_skipped=True,
-            reason=f"mode=ignore, and group {group} has arrays: {', '.join(arrays)}",
-        )
+        reason = f"mode=ignore, and group {group} has arrays: {', '.join(arrays)}"
+        return WriteResult.skipped(options, destination.base, reason)
     if arrays and options.mode == "errorifexists":
         raise AlreadyExistsError(
             f"group {group} of {destination.location} has arrays already "

@@ -65,6 +65,13 @@ class WriteResult:
     commit: CommitResult | None = None
     totals: Measures | None = None
 
+    @classmethod
+    def skipped(
+        cls, options: WriteOptions, snapshot_id: SnapshotId | None, reason: str
+    ) -> WriteResult:
+        """Return the result of a write that committed nothing."""
+        return cls(branch=options.branch, snapshot_id=snapshot_id, is_skipped=True, reason=reason)
+
 
 def txn_metadata(options: WriteOptions) -> dict[str, Any]:
     """Return the metadata of the commit: the user's, txnAppId and txnVersion."""
@@ -82,12 +89,8 @@ def find_committed(repository: RepositoryReader, options: WriteOptions) -> Write
     if version is None or info is None or info.metadata[TXN_VERSION] < version:
         return None
     done = info.metadata[TXN_VERSION]
-    return WriteResult(
-        branch=options.branch,
-        snapshot_id=repository.resolve(branch=options.branch),
-        is_skipped=True,
-        reason=f"{options.txn_app_id!r} has committed version {done} in snapshot {info.id} already",
-    )
+    reason = f"{options.txn_app_id!r} has committed version {done} in snapshot {info.id} already"
+    return WriteResult.skipped(options, repository.resolve(branch=options.branch), reason)
 
 
 def last_committed(repository: RepositoryReader, options: WriteOptions) -> SnapshotInfo | None:

@@ -1,19 +1,25 @@
-"""Stores encoded chunks in batches, and the references of each unit as manifests."""
+"""Cuts values into chunks, stores encoded chunks in batches, and references as manifests."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.storage.batches import sized_batches
+
+if TYPE_CHECKING:
+    from icechunk_format.repository.session import WriteSession
 
 _BATCH_BYTES: Final = 32 * 2**20
 _BATCH_CHUNKS: Final = 1024
@@ -40,6 +46,66 @@ def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int])
     whole = metadata.fill_array(shape)
     whole[tuple(slice(0, size) for size in values.shape)] = values
     return whole
+
+
+def chunks_of(
+    metadata: ArrayMetadata, start: Sequence[int], values: NDArray[Any]
+) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+    """Yield the chunks of a block that begins at `start`, with their coordinates.
+
+    Raises InvalidInputError if the block begins or ends inside of a chunk.
+    """
+    grid = metadata.grid
+    stop = [low + size for low, size in zip(start, values.shape, strict=True)]
+    first, last = grid.chunks_of_box(start, stop)
+    for at in itertools.product(*map(range, first, last)):
+        lower, upper = grid.box_of(at)
+        if any(a < low for a, low in zip(lower, start, strict=True)) or any(
+            b > high for b, high in zip(upper, stop, strict=True)
+        ):
+            raise InvalidInputError(
+                f"a block of array {metadata.node_path} has the elements {list(start)} to {stop}, "
+                f"and its chunk {list(at)} those of {list(lower)} to {list(upper)}; blocks hold "
+                "whole chunks",
+                variable=metadata.node_path.rpartition("/")[2],
+                chunk=at,
+            )
+        # Axis by axis: an empty index of an array without axes would return a scalar.
+        chunk = values
+        for axis, (low, high, origin) in enumerate(zip(lower, upper, start, strict=True)):
+            chunk = chunk[(slice(None),) * axis + (slice(low - origin, high - origin),)]
+        yield at, chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkValues:
+    """Values of an array that the driver stores, from the beginning of a chunk on."""
+
+    metadata: ArrayMetadata
+    start: int
+    """The first element along the first axis."""
+    values: NDArray[Any]
+
+    @classmethod
+    def changed(cls, metadata: ArrayMetadata, values: NDArray[Any], first: int) -> ChunkValues:
+        """Return the values of an array from the chunk of its first changed element on."""
+        start = 0
+        if first:
+            axis = metadata.grid.axes[0]
+            start = axis.bounds(int(axis.chunk_of(np.array([first]))[0]))[0]
+        return cls(metadata=metadata, start=start, values=values[start:] if start else values)
+
+    def store(self, session: WriteSession) -> None:
+        """Store the values, also chunks with only the fill value."""
+        metadata, codecs = self.metadata, self.metadata.chunk_codecs()
+        lower = [self.start, *[0] * (metadata.ndim - 1)][: metadata.ndim]
+        coords, payloads = [], []
+        for at, chunk in chunks_of(metadata, lower, self.values):
+            coords.append(at)
+            payloads.append(codecs.encode(padded(metadata, chunk, at)))
+        if coords:
+            rows = np.array(coords, np.int64).reshape(len(coords), metadata.ndim)
+            session.set_chunks(metadata.node_path, rows, payloads)
 
 
 class UnitFiles:

@@ -15,14 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.requested import dataset_at, selecting
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt, joined_chunks
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.regions.blank import (
     CellDeletion,
@@ -182,12 +179,9 @@ def _delete_cells(
     )
     receipts: list[CellReceipt] = list(run(partial(blank_cells, work), tasks))
     cells = dict.fromkeys(arrays, 0)
-    cleared: dict[str, list[NDArray[np.int64]]] = {}
     for receipt in receipts:
         for path, count in receipt.cells.items():
             cells[path] += count
-        for path, coords in receipt.cleared.items():
-            cleared.setdefault(path, []).append(coords)
     result = DeleteResult(arrays=tuple(arrays), cells=cells, tasks=len(tasks))
     if request.dry_run:
         return result
@@ -197,7 +191,7 @@ def _delete_cells(
         destination=destination,
         options=request.options,
         arrays=[array.target for array in arrays.values()],
-        cleared={path: np.concatenate(found) for path, found in cleared.items()},
+        cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete cells of {', '.join(found.variables)}",
     )
     return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
@@ -224,9 +218,4 @@ def _condition(dataset: Dataset, found: RegionToDelete) -> Any:
 
 
 def _nothing(request: DeleteRequest, destination: Destination) -> WriteResult:
-    return WriteResult(
-        branch=request.options.branch,
-        snapshot_id=destination.base,
-        is_skipped=True,
-        reason="the selection is empty",
-    )
+    return WriteResult.skipped(request.options, destination.base, "the selection is empty")

@@ -16,7 +16,6 @@ Rules of this file
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +34,6 @@ from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskR
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
-from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.file import Snapshot
 
 # References that a task moves, and bytes of values that it holds in memory.
@@ -97,14 +95,10 @@ def shrunk(variable: Variable, dim: str, labels: DimSelection) -> ShrunkArray:
     kept = DimSelection.of_mask(mask)
     in_place = labels.stop == labels.size and labels.indices is None
     metadata = _without(variable.metadata, axis, kept, in_place=in_place)
-    target = ArrayTarget(
-        name=variable.name,
-        path=variable.path,
-        node_id=variable.node.id if in_place else NodeId(secrets.token_bytes(8)),
-        dims=variable.dims,
-        metadata=metadata,
-        old_shape=variable.shape if in_place else None,
-    )
+    if in_place:
+        target = ArrayTarget.of_existing(variable, metadata)
+    else:
+        target = ArrayTarget.of_new(metadata)
     return ShrunkArray(target=target, source=variable.path, axis=axis, kept=kept)
 
 
@@ -157,7 +151,7 @@ def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[tuple[str, Box]]
     if 0 in counts:
         return []
     sources = old_chunks(old.grid.axes[axis], grid.axes[axis], array.kept)
-    nbytes = math.prod(each.largest for each in grid.axes) * _item_bytes(old)
+    nbytes = math.prod(each.largest for each in grid.axes) * old.data_type.item_bytes
     weight = min(_TASK_REFS, max(1, _TASK_REFS * nbytes // _TASK_BYTES))
     first = 0
     if array.in_place:
@@ -224,8 +218,3 @@ def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
         chosen[axis] = DimSelection.of_indices(variable.shape[axis], positions[start:stop])
         blocks.write(array.target, lower, reader.read(chosen))
     return blocks.receipt()
-
-
-def _item_bytes(metadata: ArrayMetadata) -> int:
-    dtype = metadata.data_type.numpy
-    return 64 if dtype.hasobject else max(1, dtype.itemsize)

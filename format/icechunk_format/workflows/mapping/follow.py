@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.fill_values import differs
 from icechunk_format.dataset import Dataset, open_dataset
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget, path_in
@@ -168,21 +169,15 @@ def _different(new: Dataset, old: Dataset, name: str) -> Boxes:
     ]
     now = new.read(name, [0] * len(sizes), former)
     was = old.read(name)
-    if now.dtype.hasobject:
-        differs = np.asarray(now != was, dtype=bool).reshape(former)
-    else:
-        # Compared as bits, so that NaN equals itself.
-        bits = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (now, was))
-        different = np.not_equal(*bits).reshape(-1, now.dtype.itemsize)
-        differs = different.any(axis=1).reshape(former)
-    if differs.ndim == 1:
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], differs, [False]]).astype(np.int8)))
+    mask = differs(now, was)
+    if mask.ndim == 1:
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
         boxes = edges.reshape(-1, 1, 2).astype(np.int64)
-    elif differs.any():
-        at = np.argwhere(differs)
+    elif mask.any():
+        at = np.argwhere(mask)
         boxes = np.stack([at.min(axis=0), at.max(axis=0) + 1], axis=-1)[None].astype(np.int64)
     else:
-        boxes = np.empty((0, differs.ndim, 2), dtype=np.int64)
+        boxes = np.empty((0, mask.ndim, 2), dtype=np.int64)
     return np.concatenate([boxes, slabs(beyond, sizes)])
 
 

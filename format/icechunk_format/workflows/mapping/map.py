@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt, path_in
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt, joined_chunks, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
@@ -211,17 +208,13 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
             failed=skipped if len(failed) <= MOST_FAILED else None,
         )
         attributes[RECORD_KEY] = record.to_json()
-    cleared: dict[str, list[NDArray[np.int64]]] = {}
-    for one in done:
-        for path, at in one.cleared.items():
-            cleared.setdefault(path, []).append(at)
     names = ", ".join(plan.arrays)
     change = ArraysCommit(
         destination=destination,
         options=options,
         arrays=[placed.target for placed in plan.arrays.values()],
         groups={str(group): attributes},
-        cleared={path: np.concatenate(found) for path, found in cleared.items()},
+        cleared=joined_chunks(one.cleared for one in done),
         deleted=plan.deleted,
         message=f"Map blocks to {names}"
         if len(plan.numbers) == len(grid)
@@ -241,7 +234,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
 def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
     """Return the number of blocks of a task: several small blocks, since each task has overhead."""
     nbytes = sum(
-        dataset.variables[name].metadata.data_type.numpy.itemsize
+        dataset.variables[name].metadata.data_type.item_bytes
         * math.prod(grid.steps[dim] for dim in dims)
         for name, dims in grid.dims.items()
     )
@@ -382,10 +375,7 @@ def _unchanged(
     return MapBlocksResult(
         arrays=tuple(placed.target.path for placed in plan.arrays.values()),
         blocks=len(grid),
-        commit=WriteResult(
-            branch=request.options.branch,
-            snapshot_id=destination.base,
-            is_skipped=True,
-            reason=f"no block of {request.source.read.path} changed",
+        commit=WriteResult.skipped(
+            request.options, destination.base, f"no block of {request.source.read.path} changed"
         ),
     )

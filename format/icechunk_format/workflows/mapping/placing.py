@@ -15,7 +15,6 @@ blocks. Other variables may not: each block would have a different value.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -27,7 +26,6 @@ from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_t
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset.writing.part import ArrayTarget, path_in
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
 
@@ -157,7 +155,6 @@ def place(
             )
         chunk_shape.append(max(1, min(chunk, step)))
     dtype = layout.dtype
-    path = path_in(NodePath(group), layout.name)
     metadata = build_array_metadata(
         shape=shape,
         data_type=parse_data_type("string") if dtype.hasobject else data_type_from_numpy(dtype),
@@ -166,16 +163,9 @@ def place(
         codecs=codecs,
         dimension_names=layout.dims,
         attributes=layout.attributes,
-        node_path=path,
+        node_path=path_in(NodePath(group), layout.name),
     )
-    target = ArrayTarget(
-        name=layout.name,
-        path=path,
-        node_id=NodeId(secrets.token_bytes(NodeId.SIZE)),
-        dims=layout.dims,
-        metadata=metadata,
-    )
-    return Placed(target=target, factors=factors, once=once)
+    return Placed(target=ArrayTarget.of_new(metadata), factors=factors, once=once)
 
 
 def shortened(grid: BlockGrid, name: str, dim: str, factor: int) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
 from icechunk_format.workflows.mapping.placing import Layout, Placed, Result, check_like_first
 from icechunk_format.workflows.running import Run
@@ -108,9 +109,8 @@ def map_block(
 
 def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
     """Return the chunks of a block that were in the old array, ``int64 (n, ndim)``."""
-    first, last = placed.target.metadata.grid.chunks_of_box(*placed.box(block))
-    counts = [b - a for a, b in zip(first, last, strict=True)]
-    return np.argwhere(np.ones(counts, dtype=bool)) + np.array(first, dtype=np.int64)
+    edges = placed.target.metadata.grid.chunks_of_box(*placed.box(block))
+    return coords_of_boxes(np.array(edges, np.int64).T[None]).astype(np.int64)
 
 
 def first_layouts(

@@ -10,7 +10,6 @@ possible, and other chunks are merged cell by cell, one at a time (see
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,17 +19,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.fill_values import differs
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.commit import apply_planned
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart, path_in
-from icechunk_format.dataset.writing.plan import LabelChunks, WritePlan
+from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.replanning.adopt import Adoption, PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import shown_cells
 from icechunk_format.dataset.writing.replanning.landed import Rivals, can_move
-from icechunk_format.dataset.writing.replanning.merge import differs
+from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -165,11 +166,10 @@ def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels
             continue
         low, counts = [0] * len(source.dims), source.metadata.grid.num_chunks
         low[axis] = int(source.metadata.grid.axes[axis].chunk_of(moved[:1])[0])
-        sizes = [count - start for count, start in zip(counts, low, strict=True)]
-        if math.prod(sizes) > _MOST_MOVED_CHUNKS:
+        box = np.array([low, counts], np.int64).T[None]
+        if box_volumes(box)[0] > _MOST_MOVED_CHUNKS:
             raise CannotMerge
-        boxed = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=1)
-        coords = (boxed + low).astype(np.uint32)
+        coords = coords_of_boxes(box)
         found.yield_to_others(coords)
         found.delete(coords)
         for refs, rows in reader.lookup.in_box(low, counts):
@@ -316,18 +316,14 @@ class _GroupMerge(GroupMerge):
             if shape != variable.shape or document.to_bytes() != variable.metadata.to_bytes():
                 yield variable.path, document.with_shape(shape)
 
-    def _labels(self, merged: Mapping[str, MergedLabels]) -> Iterator[LabelChunks]:
+    def _labels(self, merged: Mapping[str, MergedLabels]) -> Iterator[ChunkValues]:
         """Yield the labels of the target, from the first changed chunk on."""
         for dim, each in merged.items():
             variable = self.kept.get(dim)
             if each.labels is None or variable is None or each.first is None:
                 continue
             metadata = variable.metadata.with_shape((each.size,))
-            [axis] = metadata.grid.axes
-            start = axis.bounds(int(axis.chunk_of(np.array([each.first]))[0]))[0]
-            yield LabelChunks(
-                path=variable.path, metadata=metadata, start=start, values=each.labels[start:]
-            )
+            yield ChunkValues.changed(metadata, each.labels, each.first)
 
     def _write_plan(
         self,

@@ -10,11 +10,11 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from icechunk_format.arrays.fill_values import differs
 from icechunk_format.dataset import Dataset
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository import RepositoryReader
@@ -72,11 +72,6 @@ def _keeps(old: Dataset, new: Dataset, name: str, touched: TouchedNodes) -> bool
         lower, upper = grid.box_of(at)
         was, value = (dataset.read(name, lower, upper) for dataset in (old, new))
         left -= was.nbytes
-        is_same = was.tolist() == value.tolist() if was.dtype.hasobject else _same_bits(was, value)
-        if left < 0 or not is_same:
+        if left < 0 or differs(was, value).any():
             return False
     return True
-
-
-def _same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    return one.tobytes() == other.tobytes()

@@ -40,8 +40,8 @@ def rechunked_document(
     metadata = variable.metadata
     inner = _inner_shape(variable)
     if chunks == "auto":
-        size = _item_bytes(metadata)
-        wanted = _auto(shape, (_AUTO_INNER_BYTES if shards else _AUTO_BYTES) // size)
+        nbytes = _AUTO_INNER_BYTES if shards else _AUTO_BYTES
+        wanted = _auto(shape, nbytes // metadata.data_type.item_bytes)
     else:
         wanted = _sizes(variable, shape, chunks, inner, "chunks")
     chain = list(_inner_codecs(variable) if codecs is None else codecs)
@@ -67,11 +67,6 @@ def _inner_shape(variable: Variable) -> tuple[int, ...]:
     """Return the shape of the first (inner) chunk."""
     axes = variable.codecs.chunk_axes(variable.metadata.grid)
     return tuple(axis.step if isinstance(axis, RegularAxis) else axis.full_size(0) for axis in axes)
-
-
-def _item_bytes(metadata: ArrayMetadata) -> int:
-    dtype = metadata.data_type.numpy
-    return 64 if dtype.hasobject else max(1, dtype.itemsize)
 
 
 def _auto(shape: Sequence[int], elements: int) -> tuple[int, ...]:

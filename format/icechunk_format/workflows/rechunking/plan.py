@@ -117,8 +117,7 @@ def plan_array(
         for axis, start, size in zip(axes, origin, shape, strict=True)
     ]
     edges = [edges_of(axis) for axis in target.metadata.grid.axes]
-    dtype = variable.metadata.data_type.numpy
-    item = 64 if dtype.hasobject else max(1, dtype.itemsize)
+    item = variable.metadata.data_type.item_bytes
     total = item * int(np.prod([float(n) for n in shape]))
     common = windows(source, edges)
     at_once = min(memory, max(_LEAST_TASK_BYTES, total // (_WAVES * (cores or 1))))

@@ -10,7 +10,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +36,6 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS
-from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.rechunking.beside import is_append
@@ -214,12 +212,8 @@ def _rechunk_once(
             variable, target, memory=request.memory, cores=cores, origin=origin
         )
     if dry_run or not plans:
-        nothing = WriteResult(
-            branch=request.options.branch,
-            snapshot_id=destination.base,
-            is_skipped=True,
-            reason="all arrays have these chunks",
-        )
+        reason = "all arrays have these chunks"
+        nothing = WriteResult.skipped(request.options, destination.base, reason)
         return _result(list(plans.values()), None if dry_run else nothing)
     work = Rechunking(source=dataset.source, destination=destination, arrays=plans)
     change = ArraysCommit(
@@ -296,13 +290,7 @@ def _target(
     metadata = rechunked_document(
         variable, shape, chunks, None if is_label else request.shards, encoding.get("codecs"), path
     )
-    return ArrayTarget(
-        name=variable.name,
-        path=path,
-        node_id=NodeId(secrets.token_bytes(NodeId.SIZE)),
-        dims=variable.dims,
-        metadata=metadata,
-    )
+    return ArrayTarget.of_new(metadata)
 
 
 def _result(plans: list[ArrayPlan], commit: WriteResult | None) -> RechunkResult:

@@ -17,36 +17,29 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
+from icechunk_format.dataset.writing.arrays.commit import commit_arrays
 from icechunk_format.dataset.writing.chunks.containers import check_prefix, outside_of, prefixes_of
-from icechunk_format.dataset.writing.columns.checks import check_new_location
 from icechunk_format.dataset.writing.options import check_options
 from icechunk_format.dataset.writing.part import Destination
-from icechunk_format.dataset.writing.prepare import branch_missing
-from icechunk_format.dataset.writing.result import find_committed
+from icechunk_format.dataset.writing.prepare import find_base
 from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
-from icechunk_format.repository import Repository
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.chunks.virtual import check_virtual_options
-from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.state.publish import MAX_ATTEMPTS
-from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.object_keys import STAGING
-from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.storage.options import VirtualAccess
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.workflows.running import Run
-from icechunk_format.workflows.virtualizing.committing import Changes, check_consent, commit_changes
+from icechunk_format.workflows.virtualizing.committing import archive_commit, check_consent
 from icechunk_format.workflows.virtualizing.copying.plan import plan_copies
 from icechunk_format.workflows.virtualizing.copying.run import CopyReceipt, run_copy
 from icechunk_format.workflows.virtualizing.planning.copies import Copying
@@ -55,7 +48,6 @@ from icechunk_format.workflows.virtualizing.planning.record import Record, read_
 from icechunk_format.workflows.virtualizing.references.arrays import ArraysPlanner
 from icechunk_format.workflows.virtualizing.references.manifests import (
     ReferencesContext,
-    ReferencesReceipt,
     run_references,
 )
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, plan_references
@@ -99,9 +91,8 @@ class Archive:
     on_mismatch: Literal["fail", "skip"] = "fail"
     containers: bool = True
     """Allow adding virtual chunk containers to the repository's configuration."""
-    authorize: tuple[str, ...] = ()
-    """Prefixes of files that may be read, in addition to those of ``names``."""
-    virtual_options: Mapping[str, str]
+    access: VirtualAccess = NO_ACCESS
+    """Storage options of the files, and prefixes that may be read besides those of ``names``."""
     copying: Copying | None = None
     """None copies no file."""
     dry_run: bool = False
@@ -137,32 +128,22 @@ class _Call:
         self._now = int(time.time()) + 1
         self._folder = f"{STAGING}{secrets.token_hex(16)}"
         check_options(archive.options)
-        check_virtual_options(archive.virtual_options, archive.authorize)
         self._group = parse_node_path("/" + (archive.options.group or "").strip("/"))
-        self._read_base()
+        self._open()
 
-    def _read_base(self) -> None:
+    def _open(self) -> None:
         """Read the current state of the repository."""
-        location, options = self._archive.location, self._archive.options
-        self._base: Snapshot | None = None
-        self._record: Record | None = None
-        repository = self._repository = Repository.find(location)
-        if repository is None:
-            check_new_location(location, options)
-            return
-        missing = branch_missing(repository, options)
-        base = self._base = repository.snapshot(
-            repository.resolve(branch="main" if missing else options.branch)
-        )
-        self._record = read_record(self._destination(()), base, self._group)
-        arrays = []
-        if base.node(self._group) is not None:
-            nodes = base.children(self._group)
-            arrays = sorted(str(node.path) for node in nodes if node.array is not None)
-        if arrays and self._record is None:
+        archive = self._archive
+        destination, base, done = find_base(archive.location, archive.options, archive.access)
+        self._destination, self._base, self._done = destination, base, done
+        self._containers = destination.chunk_source.containers
+        self._record = None if base is None else read_record(destination, base, self._group)
+        nodes = [] if base is None or self._record is not None else base.children(self._group)
+        arrays = sorted(node.path for node in nodes if node.array is not None)
+        if arrays:
             raise AlreadyExistsError(
-                f"group {self._group} of {location} has arrays that virtualize did not make "
-                f"({', '.join(arrays[:5])}); choose another group with group=",
+                f"group {self._group} of {archive.location} has arrays that virtualize did not "
+                f"make ({', '.join(arrays[:5])}); choose another group with group=",
                 kind="arrays",
                 group=str(self._group),
             )
@@ -170,26 +151,24 @@ class _Call:
     def result(self) -> VirtualizeResult[pa.Table]:
         """Run the call; after a conflict, repeat everything except the scan."""
         options = self._archive.options
-        files = list_files(self._archive.names, self._archive.virtual_options)
+        files = list_files(self._archive.names, self._archive.access.options)
         scanned: list[ScannedFile] | None = None
         scan_rules: tuple[object, ...] | None = None
         try:
             for lost in range(MAX_ATTEMPTS + 1):
-                if self._repository is not None:
-                    done = find_committed(self._repository, options)
-                    if done is not None:
-                        return self._result(done.snapshot_id, [], files)
+                if self._done is not None:
+                    return self._result(self._done.snapshot_id, [], files)
                 prefixes = self._new_prefixes(files)
                 if scanned is None or scan_rules != self._scan_rules() or not self._mark(scanned):
                     scanned, scan_rules = self._scan(files), self._scan_rules()
-                was_new = self._repository is None
+                was_new = self._base is None
                 try:
                     return self._commit(scanned, files, prefixes)
                 except (ConflictError, AlreadyExistsError) as error:
                     is_race = isinstance(error, ConflictError) or was_new
                     if not (is_race and options.on_conflict == "rebase" and lost < MAX_ATTEMPTS):
                         raise
-                self._read_base()
+                self._open()
             raise AssertionError("the last race raises")
         finally:
             self._delete_staged()
@@ -207,11 +186,7 @@ class _Call:
         copying = partial(run_copy, destination, self._access(files))
         running = self._run(copying, tasks) if tasks else ()
         receipts = list(counted(running, self._progress, "Copying", len(tasks)))
-        problems = {
-            url: (receipt.path, text)
-            for receipt in receipts
-            for url, text in receipt.problems.items()
-        }
+        problems = {url: why for receipt in receipts for url, why in receipt.problems.items()}
         return receipts, problems
 
     def _commit(
@@ -219,6 +194,7 @@ class _Call:
     ) -> VirtualizeResult[pa.Table]:
         """Plan the files, write their references, and commit."""
         archive, base = self._archive, self._base
+        before = None if base is None else base.id
         plan = ArchivePlanner(
             files=scanned,
             dims=archive.dims,
@@ -230,7 +206,12 @@ class _Call:
         if plan.is_refused and archive.on_mismatch == "fail":
             raise refusal(plan.rows, report_table(plan.rows))
         # Copies read elements of known files from the base snapshot.
-        destination = self._destination((*prefixes, *prefixes_of(_urls(files))))
+        access = VirtualAccess(
+            (*archive.access.authorized, *prefixes, *prefixes_of(_urls(files))),
+            archive.access.options,
+        )
+        source = replace(self._destination.chunk_source, access=access)
+        destination = replace(self._destination, chunk_source=source)
         planner = ArraysPlanner(
             plan=plan,
             snapshot=base,
@@ -241,10 +222,9 @@ class _Call:
         )
         arrays = planner.arrays()
         if not plan.taken:
-            return self._result(None if base is None else base.id, plan.rows, files)
+            return self._result(before, plan.rows, files)
         if archive.dry_run:
             planned = sum(row.references for row in plan.rows if row.status != KNOWN)
-            before = None if base is None else base.id
             return self._result(before, plan.rows, files, prefixes, len(plan.taken), planned)
         tasks = plan_references(arrays, _TASKS_PER_CORE * self._cores)
         copied, problems = self._copy(arrays, destination, files)
@@ -257,30 +237,23 @@ class _Call:
         receipts = list(counted(running, self._progress, "Placing references", len(tasks)))
         found = {prefix for receipt in receipts for prefix in receipt.prefixes}
         check_consent(found, set(prefixes), archive.containers)
-        repository = self._repository or Repository.create(
-            archive.location, spec_version=archive.options.spec_version, check_clean_root=False
-        )
         count = len(plan.taken)
-        stored = [ReferencesReceipt(one.path, one.manifests, ()) for one in copied]
-        snapshot_id = commit_changes(
-            repository,
-            repository.resolve(branch="main") if base is None else base.id,
-            Changes(
-                group=self._group,
-                groups=planner.groups(),
-                arrays=arrays,
-                receipts=[*receipts, *stored],
-                record=Record(layout=plan.layout, files=plan.files),
-                is_first=self._record is None,
-            ),
+        change = archive_commit(
+            destination,
             archive.options,
-            authorized=(*archive.authorize, *prefixes),
-            virtual_options=archive.virtual_options,
+            base,
+            group=self._group,
+            groups=planner.groups() if self._record is None else {},
+            arrays=arrays,
+            record=Record(layout=plan.layout, files=plan.files),
             message=f"Virtualize {count:,} file{'' if count == 1 else 's'}",
         )
-        references = sum(m.num_chunk_refs for receipt in receipts for m in receipt.manifests)
-        chunks = sum(one.chunks for one in copied)
-        return self._result(snapshot_id, plan.rows, files, found, count, references, chunks)
+        done = commit_arrays(change, [*receipts, *(one.task for one in copied)])
+        if done.is_skipped:
+            return self._result(done.snapshot_id, [], files)
+        references = sum(receipt.chunks for receipt in receipts)
+        chunks = sum(one.task.chunks for one in copied)
+        return self._result(done.snapshot_id, plan.rows, files, found, count, references, chunks)
 
     def _result(
         self,
@@ -293,7 +266,7 @@ class _Call:
         chunks: int = 0,
     ) -> VirtualizeResult[pa.Table]:
         urls, found = _urls(files), set(prefixes)
-        for container in self._containers():
+        for container in self._containers:
             if len(outside_of(urls, [container])) < len(urls):
                 found.add(container.url_prefix)
         number = Counter(row.status for row in rows)
@@ -311,35 +284,11 @@ class _Call:
 
     # -- the repository -----------------------------------------------------------------------
 
-    def _containers(self) -> tuple[VirtualChunkContainer, ...]:
-        if self._repository is None:
-            return ()
-        return tuple(self._repository.config.virtual_chunk_containers)
-
-    def _destination(self, prefixes: tuple[str, ...]) -> Destination:
-        archive, repository = self._archive, self._repository
-        if repository is None:
-            manifest_format = ManifestFormat(spec_version=archive.options.spec_version)
-        else:
-            manifest_format = ManifestFormat(
-                spec_version=repository.spec_version, config=repository.config
-            )
-        return Destination(
-            location=archive.location,
-            base=None if self._base is None else self._base.id,
-            manifest_format=manifest_format,
-            chunk_source=ChunkSource(
-                location=archive.location,
-                containers=self._containers(),
-                access=VirtualAccess((*archive.authorize, *prefixes), archive.virtual_options),
-            ),
-        )
-
     def _new_prefixes(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
         """Return the prefixes that need a new container; raise if containers must not be added."""
         if self._archive.copying is not None and self._archive.copying.which == "all":
             return ()
-        usable = [item for item in self._containers() if item.url_prefix.endswith("/")]
+        usable = [item for item in self._containers if item.url_prefix.endswith("/")]
         outside = outside_of(_urls(files), usable)
         found = tuple(sorted(prefixes_of(outside))) if len(outside) else ()
         for prefix in found:
@@ -395,9 +344,9 @@ class _Call:
         """Return the access to the files and to the prefixes that the user authorized."""
         own = (url_of(prefix.removeprefix("file://")) for prefix in prefixes_of(_urls(files)))
         return FileAccess(
-            prefixes=(*self._archive.authorize, *own),
-            containers=self._containers(),
-            options=self._archive.virtual_options,
+            prefixes=(*self._archive.access.authorized, *own),
+            containers=self._containers,
+            options=self._archive.access.options,
         )
 
     def _delete_staged(self) -> None:

@@ -10,8 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.dataset.writing.storing import UnitFiles, chunks_of, padded, store_in_batches
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.measures import timed
 
@@ -57,12 +55,13 @@ class ArrayBlocks:
         """
         if array.path not in self._codecs:
             self._codecs[array.path] = array.metadata.chunk_codecs()
-        codecs = self._codecs[array.path]
+        codecs, metadata = self._codecs[array.path], array.metadata
         encoded = (
-            (at, timed("encode", codecs.encode, chunk))
-            for at, chunk in _chunks(array, start, values)
+            (at, timed("encode", codecs.encode, padded(metadata, chunk, at)))
+            for at, chunk in chunks_of(metadata, start, values)
+            if not is_all_fill(chunk, metadata.fill_value)
         )
-        stored = list(store_in_batches(self._destination, array.metadata.ndim, encoded))
+        stored = list(store_in_batches(self._destination, metadata.ndim, encoded))
         self._files.add(array, stored)
         return stored
 
@@ -73,30 +72,3 @@ class ArrayBlocks:
     def receipt(self) -> TaskReceipt:
         """Store the manifests and return the receipt of the task."""
         return self._files.receipt()
-
-
-def _chunks(
-    array: ArrayTarget, start: Sequence[int], values: NDArray[Any]
-) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
-    """Yield the chunks of a block with their coordinates, except chunks of fill values."""
-    metadata, grid = array.metadata, array.metadata.grid
-    stop = [low + size for low, size in zip(start, values.shape, strict=True)]
-    first, last = grid.chunks_of_box(start, stop)
-    for at in itertools.product(*map(range, first, last)):
-        lower, upper = grid.box_of(at)
-        if any(a < low for a, low in zip(lower, start, strict=True)) or any(
-            b > high for b, high in zip(upper, stop, strict=True)
-        ):
-            raise InvalidInputError(
-                f"a block of array {array.path} has the elements {list(start)} to {stop}, and its "
-                f"chunk {list(at)} those of {list(lower)} to {list(upper)}; blocks hold whole "
-                "chunks",
-                variable=array.name,
-                chunk=at,
-            )
-        # Axis by axis: an empty index of an array without axes would return a scalar.
-        chunk = values
-        for axis, (low, high, origin) in enumerate(zip(lower, upper, start, strict=True)):
-            chunk = chunk[(slice(None),) * axis + (slice(low - origin, high - origin),)]
-        if not is_all_fill(chunk, metadata.fill_value):
-            yield at, padded(metadata, chunk, at)

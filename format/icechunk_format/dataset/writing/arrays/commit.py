@@ -21,9 +21,15 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.writing.commit import find_destination, made_destination, with_tasks
+from icechunk_format.dataset.writing.commit import (
+    find_destination,
+    made_destination,
+    with_containers,
+    with_tasks,
+)
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.dataset.writing.result import WriteResult, txn_metadata
+from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -50,6 +56,8 @@ class ArraysCommit:
         replace those of an existing group; None keeps them.
     cleared
         By path of an array, coordinates of chunks to delete, ``int64 (n, ndim)``.
+    values
+        Values that the driver stores.
     deleted
         Paths of arrays to delete; paths that do not exist are ignored.
     message
@@ -61,6 +69,7 @@ class ArraysCommit:
     arrays: Sequence[ArrayTarget]
     groups: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    values: Sequence[ChunkValues] = ()
     deleted: Sequence[str] = ()
     message: str
 
@@ -88,21 +97,22 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         return done
     manifests = _manifests(change, receipts)
     repository, base = made_destination(repository, change.destination, options)
-    session = repository.writable_session(options.branch, base=base)
+    seen = with_containers(repository, change.destination, receipts)
+    session = seen.writable_session(options.branch, base=base)
     _make_groups(session, change)
     for path in change.deleted:
         if session.node(path) is not None:
             session.delete(path)
     for array in change.arrays:
         _put_array(session, array)
+    for values in change.values:
+        values.store(session)
     for path, coords in change.cleared.items():
         session.delete_chunks(path, coords)
     for path, found in manifests.items():
         session.add_manifests(path, found)
     if not session.has_changes:
-        return WriteResult(
-            branch=options.branch, snapshot_id=base, is_skipped=True, reason="nothing changed"
-        )
+        return WriteResult.skipped(options, base, "nothing changed")
     commit = session.commit(
         options.message or change.message,
         metadata=txn_metadata(options),

@@ -33,7 +33,7 @@ from icechunk_format.dataset.writing.columns.new_arrays import (
     sizes_of,
 )
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, WritePart
-from icechunk_format.dataset.writing.plan import WritePlan, new_node_id
+from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.prepare import PreparedWrite
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.cover import sides_from_last
@@ -100,23 +100,11 @@ def _targets(
     # Replaced arrays without a new description keep their metadata, without chunks.
     before = {n: v for n, v in prepared.replaced.items() if n not in described}
     for name, given in described.items():
-        created.append(_new(prepared, name, _described(prepared.array_path(name), name, given)))
+        created.append(ArrayTarget.of_new(_described(prepared.array_path(name), name, given)))
     names = [name for array in created for name in (array.name, *array.dims)]
     check_case(names, {**prepared.kept, **before})
-    for name, variable in before.items():
-        created.append(_new(prepared, name, variable.metadata))
+    created += [ArrayTarget.of_new(variable.metadata) for variable in before.values()]
     return created, resized, [*targets, *created]
-
-
-def _new(prepared: PreparedWrite, name: str, metadata: ArrayMetadata) -> ArrayTarget:
-    names = metadata.dimension_names or (None,) * metadata.ndim
-    return ArrayTarget(
-        name=name,
-        path=prepared.array_path(name),
-        node_id=new_node_id(),
-        dims=tuple(dim or f"dim_{axis}" for axis, dim in enumerate(names)),
-        metadata=metadata,
-    )
 
 
 def _existing(variable: Variable, given: Mapping[str, Any]) -> ArrayMetadata:
@@ -215,7 +203,7 @@ def _numbers_of(metadata: ArrayMetadata, layout: str) -> tuple[int, dict[str, tu
         per_block = tuple(outer // inner for outer, inner in pairs)
     wanted = _REFS_PER_UNIT
     if layout == "chunks":
-        item = metadata.data_type.itemsize or 64
+        item = metadata.data_type.item_bytes
         nbytes = item * math.prod(chunk_shape or (2**20,))
         wanted = max(1, _BYTES_PER_UNIT // nbytes)
     per_unit = sides_from_last(counts, wanted)

@@ -198,7 +198,7 @@ def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]
 
     A plane of the last two dimensions that is too large is cut into squares.
     """
-    item = data_type.itemsize or _VARIABLE_ITEM_BYTES
+    item = data_type.item_bytes
     target = max(1, CHUNK_BYTES // item)
     sizes = [max(1, int(size)) for size in shape]
     chunks = list(sizes)

@@ -39,6 +39,7 @@ from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.changes.touched_chunks import in_any
@@ -150,8 +151,7 @@ def cell_tasks(array: BlankedArray) -> list[tuple[str, tuple[Box, ...]]]:
     grid = array.target.metadata.grid
     if any(not chosen.count for chosen in array.selections):
         return []
-    dtype = array.target.metadata.data_type.numpy
-    item = 64 if dtype.hasobject else max(1, dtype.itemsize)
+    item = array.target.metadata.data_type.item_bytes
     chunk = item * math.prod(axis.largest for axis in grid.axes)
     runs = [_runs(axis, s) for axis, s in zip(grid.axes, array.selections, strict=True)]
     tasks: list[tuple[str, tuple[Box, ...]]] = []
@@ -248,7 +248,7 @@ def _left_over(
 ) -> Iterator[tuple[Sequence[int], Sequence[int], NDArray[np.int64]]]:
     """Yield boxes, each with the coordinates of its chunks without rows."""
     for low, high in boxes:
-        coords = _product(low, high)
+        coords = coords_of_boxes(np.array([low, high], np.int64).T[None]).astype(np.int64)
         is_written = in_any(array.written, coords.astype(np.uint32))
         if not is_written.any():
             yield low, high, coords
@@ -290,14 +290,6 @@ def _mask(
         )
         mask[at] = True
     return mask.transpose([table.dims.index(dim) for dim in dims])
-
-
-def _product(low: Sequence[int], high: Sequence[int]) -> NDArray[np.int64]:
-    """Return the coordinates of the chunks of a box, in C order."""
-    if not low:
-        return np.zeros((1, 0), np.int64)
-    grids = np.meshgrid(*[np.arange(a, b) for a, b in zip(low, high, strict=True)], indexing="ij")
-    return np.stack([grid.reshape(-1) for grid in grids], axis=1).astype(np.int64)
 
 
 def _not_in(

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.part import (
+    ArrayTarget,
+    Destination,
+    TaskReceipt,
+    joined_chunks,
+)
 from icechunk_format.dataset.writing.regions.blank import (
     BlankedArray,
     CellDeletion,
@@ -47,10 +52,5 @@ def clear_region(
         return [], {}
     work = CellDeletion(destination=destination, arrays=blanked)
     done = list(run(partial(blank_cells, work), tasks))
-    cleared: dict[str, list[NDArray[np.int64]]] = {}
-    for receipt in done:
-        for path, coords in receipt.cleared.items():
-            cleared.setdefault(path, []).append(coords)
-    return [receipt.task for receipt in done], {
-        path: np.concatenate(found) for path, found in cleared.items()
-    }
+    cleared = joined_chunks(receipt.cleared for receipt in done)
+    return [receipt.task for receipt in done], cleared

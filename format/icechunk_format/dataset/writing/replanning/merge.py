@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.fill_values import is_all_fill
+from icechunk_format.arrays.fill_values import differs, is_all_fill
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.writing.cells.blocks import no_row
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
@@ -263,17 +263,4 @@ def _inside(
     found = np.zeros([high - low for low, high in zip(lower, upper, strict=True)], np.bool_)
     if array is not None:
         found[np.ix_(*array.within(lower, upper)[1])] = True
-    return found
-
-
-def differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the elements that differ in any bit; for strings, in any character."""
-    if one.dtype.hasobject or not one.dtype.itemsize:
-        return np.asarray(one != other, np.bool_)
-    raw = (*one.shape, one.dtype.itemsize)
-    mine, theirs = (
-        np.frombuffer(np.ascontiguousarray(v).tobytes(), np.uint8).reshape(raw)
-        for v in (one, other)
-    )
-    found: NDArray[np.bool_] = (mine != theirs).any(axis=-1)
     return found

@@ -23,7 +23,6 @@ from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
 
 _BOX_BYTES: Final = 64 * 2**20
-_ITEM_OF_STRINGS: Final = 64
 _TASKS_OF_A_CORE: Final = 8
 
 
@@ -50,7 +49,7 @@ class CopiedParts:
     def boxes(self, metadata: ArrayMetadata) -> list[Box]:
         """Return disjoint boxes of whole chunks that cover all copied elements."""
         grid, ndim, axes = metadata.grid, metadata.ndim, list(self.axes)
-        item = metadata.data_type.itemsize or _ITEM_OF_STRINGS
+        item = metadata.data_type.item_bytes
         chunk = grid.chunk_shape or metadata.shape
         left = max(1, _BOX_BYTES // item // max(1, math.prod(chunk)))
         steps, counts = [1] * ndim, grid.num_chunks

@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,9 +22,8 @@ from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
 from icechunk_format.dataset.cf.encode import variable_encoder
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
@@ -81,12 +80,11 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReceipt:
-    """The manifests of the copied chunks of one array, and files that cannot be copied."""
+    """The copied chunks of one array, and files that cannot be copied."""
 
-    path: str
-    manifests: tuple[ManifestReceipt, ...]
-    chunks: int = 0
-    problems: Mapping[str, str] = field(default_factory=dict)
+    task: TaskReceipt
+    problems: Mapping[str, tuple[str, str]]
+    """The array and the problem, by URL of the file."""
 
 
 def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> CopyReceipt:
@@ -98,8 +96,7 @@ def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> Co
         The repository cannot be read or written.
     """
     blocks, reader = ArrayBlocks(destination), _SourceReader(destination, access, task)
-    problems: dict[str, str] = {}
-    path = task.target.path
+    problems: dict[str, tuple[str, str]] = {}
     for lower, upper in task.boxes:
         sizes = [high - low for low, high in zip(lower, upper, strict=True)]
         values = task.target.metadata.fill_array(sizes)
@@ -113,15 +110,14 @@ def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> Co
             except Exception as error:  # parsers raise any class of error for broken files
                 if source.file is None:
                     raise
-                problems.setdefault(source.file.file.url, message_of(error))
+                problem = task.target.path, message_of(error)
+                problems.setdefault(source.file.file.url, problem)
                 continue
             at = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, lower, strict=True))
             values[at] = part
         if not problems:
             blocks.write(task.target, lower, values)
-    receipt = blocks.receipt()
-    manifests = receipt.manifests.get(path, ())
-    return CopyReceipt(path=path, manifests=manifests, chunks=receipt.chunks, problems=problems)
+    return CopyReceipt(task=blocks.receipt(), problems=problems)
 
 
 class _SourceReader:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, path_in
-from icechunk_format.dataset.writing.plan import new_node_id
+from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -77,13 +77,13 @@ class ArraysPlanner:
         found += [self._coordinate(axis) for axis in self._named_axes()]
         return [array for array in found if array is not None]
 
-    def groups(self) -> dict[str, dict[str, Any]]:
-        """Return the attributes of groups by path relative to ``group``, whose path is ``""``."""
-        model = self.plan.layout.model
-        return {
-            path: {**json.loads(text), **model.volatile.get(f"{path}/", {})}
-            for path, text in model.groups
-        }
+    def groups(self) -> dict[str, dict[str, Any] | None]:
+        """Return the attributes of groups by path; None keeps those of an existing group."""
+        model, found = self.plan.layout.model, {}
+        for path, text in model.groups:
+            attributes = {**json.loads(text), **model.volatile.get(f"{path}/", {})}
+            found[path_in(self.group, path) if path else self.group] = attributes or None
+        return found
 
     # -- one array --------------------------------------------------------------------------
 
@@ -97,9 +97,9 @@ class ArraysPlanner:
             return None
         metadata = self._metadata(path, document, added)
         is_stored = path in layout.stored
-        is_new = variable is None or (is_moved and not is_stored)
-        is_new |= variable is not None and variable.metadata.data_type != metadata.data_type
-        planned = _planned(metadata, variable, is_new=is_new)
+        is_kept = variable is not None and variable.metadata.data_type == metadata.data_type
+        is_kept &= is_stored or not is_moved
+        planned = _planned(metadata, variable if is_kept else None)
         if is_stored:
             self._store(planned, path, added, own, variable)
         else:
@@ -198,8 +198,8 @@ class ArraysPlanner:
             values[box] = found if own or not added else found.reshape(())
             if lead is not None:
                 changed.append(member.span.starts.at(path)[lead])
-        planned.values = values
-        planned.first_changed = 0 if planned.is_new else min(changed, default=0)
+        is_whole = lead is None or planned.target.old_shape is None
+        planned.values = ChunkValues.changed(metadata, values, 0 if is_whole else min(changed))
 
     def _read(self, variable: Variable) -> NDArray[Any]:
         assert self.snapshot is not None
@@ -250,10 +250,11 @@ class ArraysPlanner:
             attributes=attributes,
             node_path=path_in(self.group, dim),
         )
-        planned = _planned(metadata, variable, is_new=variable is None)
-        planned.values = metadata.fill_array(metadata.shape)
+        values = metadata.fill_array(metadata.shape)
         for start, key in keys.items():
-            planned.values[start] = key
+            values[start] = key
+        planned = _planned(metadata, variable)
+        planned.values = ChunkValues.changed(metadata, values, 0)
         return planned
 
     # -- references -------------------------------------------------------------------------
@@ -361,17 +362,14 @@ class ArraysPlanner:
             )
 
 
-def _planned(metadata: ArrayMetadata, variable: Variable | None, *, is_new: bool) -> PlannedArray:
-    """Return a planned array without values; `variable` is the existing array."""
-    target = ArrayTarget(
-        name=metadata.node_path,
-        path=metadata.node_path,
-        node_id=new_node_id() if variable is None or is_new else variable.node.id,
-        dims=tuple(name or "" for name in metadata.dimension_names or ()),
-        metadata=metadata,
-        old_shape=None if variable is None else variable.shape,
-    )
-    return PlannedArray(target=target, is_new=is_new)
+def _planned(metadata: ArrayMetadata, variable: Variable | None) -> PlannedArray:
+    """Return a planned array without values; `variable` is the array that it extends."""
+    if variable is None:
+        target = ArrayTarget.of_new(metadata)
+    else:
+        target = ArrayTarget.of_existing(variable, variable.metadata.with_shape(metadata.shape))
+    # Messages name the path, since groups may have arrays of the same name.
+    return PlannedArray(target=replace(target, name=target.path))
 
 
 def _staged(member: Member, path: str) -> StagedArray:

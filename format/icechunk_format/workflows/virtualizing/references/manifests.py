@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.writing.chunks.references import references
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session.reads import shifted
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
@@ -69,17 +69,7 @@ class ReferencesContext:
     Zarr, and files in Kerchunk references."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReferencesReceipt:
-    """The stored manifests of one array."""
-
-    path: str
-    manifests: tuple[ManifestReceipt, ...]
-    prefixes: tuple[str, ...]
-    """URL prefixes of references that need a container."""
-
-
-def run_references(context: ReferencesContext, task: ReferencesTask) -> ReferencesReceipt:
+def run_references(context: ReferencesContext, task: ReferencesTask) -> TaskReceipt:
     """Store the manifests of one task.
 
     Raises
@@ -100,7 +90,12 @@ def run_references(context: ReferencesContext, task: ReferencesTask) -> Referenc
     found += [_of_base(destination, target, box, storage) for box in task.moved]
     refs = ChunkRefs.concat(found)
     [receipts] = store_manifests(storage, destination.manifest_format, [(target.node_id, [refs])])
-    return ReferencesReceipt(target.path, tuple(receipts), tuple(sorted(prefixes)))
+    return TaskReceipt(
+        part=0,
+        rows=0,
+        manifests={target.path: tuple(receipts)},
+        prefixes=tuple(sorted(prefixes)),
+    )
 
 
 def _of_stage(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.workflows.virtualizing.references.manifests import (
     MovedBox,
     ReferencesTask,
@@ -31,12 +31,8 @@ class PlannedArray:
     """An array to create or change."""
 
     target: ArrayTarget
-    is_new: bool
-    """True if the array is created; an existing array is deleted first."""
-    values: NDArray[Any] | None = None
-    """All values of a stored array; None for references."""
-    first_changed: int = 0
-    """The first changed element along the first axis."""
+    values: ChunkValues | None = None
+    """Values of a stored array; None for references."""
     cleared: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     """Boxes of the chunk grid whose chunks are deleted first."""
     segments: list[Segment] = field(default_factory=list)
