@@ -124,7 +124,6 @@ def delete(
         ),
         dry_run=dry_run,
     )
-    outcome = "Nothing was committed; the same call can be repeated"
-    with totalled() as totals, raised_in_jobs(f"deleting from {location_of(request)}", outcome):
+    with totalled() as totals, raised_in_jobs(f"deleting from {location_of(request)}"):
         done = delete_selected(work, partial(on_executors, spark))
     return in_commit(done, totals)

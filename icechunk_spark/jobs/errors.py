@@ -40,6 +40,7 @@ else:
     _REPORTS = (PySparkException, Py4JError)
 
 _log = logging.getLogger("icechunk_spark.jobs")
+_NOTHING_COMMITTED: Final = "Nothing was committed; the same call can be repeated"
 
 # The last line of a Python traceback, and what follows it up to an empty line or the JVM's stack.
 _RAISED = re.compile(
@@ -120,7 +121,7 @@ def raised_in_tasks(target: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def raised_in_jobs(what: str, outcome: str) -> Iterator[None]:
+def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[None]:
     """Turn Spark's report of a failed job into the error that a task raised, or a StorageError.
 
     ``what`` is a phrase such as "collecting garbage of s3://bucket/weather"; ``outcome`` is a

@@ -16,12 +16,15 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import option_strings, parse_arguments
+from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +83,15 @@ def workflow_read(
                 option=name,
             )
     return parse_arguments(path, with_session_options(spark, {**options, **chosen}), "sample")
+
+
+def workflow_target(
+    request: ReadRequest, to: str, to_options: Mapping[str, str] | None
+) -> Location:
+    """Return the location of the result of a function; `to_options` replace those of the source."""
+    if to_options is None:
+        return location_of(replace(request, path=to))
+    return location_of(parse_arguments(to, to_options, "sample"))
 
 
 def active_session() -> SparkSession:

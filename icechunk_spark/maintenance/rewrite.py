@@ -85,13 +85,7 @@ def rewrite_manifests(
     share = plan.references // (_WAVES * cores_of(spark))
     if share < MAX_REFS_PER_MANIFEST:
         plan = one_process.regrouped(plan, max(share, _LEAST_REFS_PER_TASK))
-    with (
-        totalled() as totals,
-        raised_in_jobs(
-            f"rewriting manifests of {location}",
-            "Nothing was committed; the same call can be repeated",
-        ),
-    ):
+    with totalled() as totals, raised_in_jobs(f"rewriting manifests of {location}"):
         receipts = on_executors(spark, partial(run_rewrite, plan.context), plan.tasks)
     done = one_process.finish_rewrite(
         plan, receipts, message=message, metadata=metadata, amend=amend

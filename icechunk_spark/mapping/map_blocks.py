@@ -16,8 +16,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose
-from icechunk_format.options.keywords import parse_arguments
-from icechunk_spark.jobs.session_options import workflow_read
+from icechunk_spark.jobs.session_options import workflow_read, workflow_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +160,6 @@ def map_blocks(
         )
     version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
     request = workflow_read(spark, "map_blocks", path, options, group=group, **version)
-    from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.options.write_request import checked_commit
     from icechunk_format.workflows.mapping import MapRequest, map_over_blocks
@@ -170,15 +168,13 @@ def map_blocks(
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 
-    given = None if to_options is None else parse_arguments(to, to_options, "sample")
-    target = location_of(given or replace(request, path=to))
+    target = workflow_target(request, to, to_options)
     mapped = _dataset_function(function, encoding or {})
     if template is not None and not hasattr(template, "data_vars"):
         raise InvalidInputError(
             f"template is a {type(template).__name__}; give an xarray.Dataset", option="template"
         )
-    outcome = "Nothing was committed; the same call can be repeated"
-    with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}", outcome):
+    with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}"):
         done = map_over_blocks(
             MapRequest(
                 source=_blocks(request, blocks, overlap, variables, periodic, sel, isel),

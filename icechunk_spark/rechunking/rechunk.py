@@ -20,9 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.values import parse_byte_size
-from icechunk_spark.jobs.session_options import workflow_read
+from icechunk_spark.jobs.session_options import workflow_read, workflow_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,17 +144,13 @@ def rechunk(
     from icechunk_format.options.location import location_of
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.options.write_request import checked_commit
-    from icechunk_format.storage.location import Location
     from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.totals import in_commit, totalled
 
     location = location_of(request)
-    target = None
-    if to is not None:
-        given = parse_arguments(to, to_options, "sample") if to_options is not None else None
-        target = location_of(given or replace(request, path=to))
+    target = location if to is None else workflow_target(request, to, to_options)
     work = RechunkRequest(
         read=replace(
             request, variables=None if variables is None else tuple(variables), sel=sel, isel=isel
@@ -179,9 +174,7 @@ def rechunk(
         encoding=encoding or {},
         memory=parse_byte_size("memory", str(memory)),
     )
-    place: Location = target or location
-    outcome = "Nothing was committed; the same call can be repeated"
-    with totalled() as totals, raised_in_jobs(f"rechunking into {place}", outcome):
+    with totalled() as totals, raised_in_jobs(f"rechunking into {target}"):
         done = rechunk_arrays(
             work, partial(_on_spark, spark), cores=cores_of(spark), dry_run=dry_run
         )

@@ -168,9 +168,7 @@ def virtualize(
         else None,
         dry_run=dry_run,
     )
-    what = f"virtualizing files into {archive.location}"
-    outcome = "Nothing was committed; the same call can be repeated"
-    with totalled() as totals, raised_in_jobs(what, outcome):
+    with totalled() as totals, raised_in_jobs(f"virtualizing files into {archive.location}"):
         try:
             done = virtualize_files(archive, partial(on_executors, spark), cores=cores_of(spark))
         except InvalidInputError as error:

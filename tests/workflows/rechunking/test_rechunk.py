@@ -84,7 +84,7 @@ def request(place, chunks, *, memory=1 << 29, target=None, options=None, **more)
     read = ("group", "variables", "branch", "snapshot", "sel", "isel")
     values = {
         "read": ReadRequest(path=place, **{n: more.pop(n) for n in read if n in more}),
-        "target": None if target is None else Location.of(target),
+        "target": Location.of(target or place),
         "options": options or WriteOptions(mode="append"),
         "chunks": chunks,
         "shards": None,

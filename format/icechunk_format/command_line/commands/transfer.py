@@ -287,7 +287,7 @@ def rechunk(
             if variables is None
             else tuple(name.strip() for name in variables.split(",")),
         ),
-        target=None if to is None else location_at(to, target_option),
+        target=call.location if to is None else location_at(to, target_option),
         options=WriteOptions(
             mode="append",
             branch=(branch if to is None else None) or "main",

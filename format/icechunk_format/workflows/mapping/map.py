@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
@@ -41,9 +42,9 @@ from icechunk_format.workflows.mapping.record import (
 from icechunk_format.workflows.mapping.tasks import (
     BlockFunction,
     BlockMapping,
-    EachBlocks,
     Mapped,
     first_layouts,
+    map_blocks,
 )
 from icechunk_format.workflows.running import Run
 
@@ -193,11 +194,12 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         [(number, None) for number in plan.numbers[first : first + at_once]]
         for first in range(0, len(plan.numbers), at_once)
     ]
-    receipts, done = _collected(run(EachBlocks(work), tasks))
+    step = partial(map_blocks, work)
+    receipts, done = _collected(run(step, tasks))
     failed = sorted(one.number for one in done if one.failed is not None)
     if failed:
         again = [[one] for one in _once_more(plan, grid, failed)]
-        more, others = _collected(run(EachBlocks(work), again))
+        more, others = _collected(run(step, again))
         receipts, done = receipts + more, done + others
     attributes = dict(plan.attributes)
     if request.follow:

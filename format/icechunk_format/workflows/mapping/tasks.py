@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -67,8 +68,17 @@ class Mapped:
     cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
-def map_block(
-    work: BlockMapping, blocks: ArrayBlocks, number: int, names: Collection[str] | None = None
+def map_blocks(
+    work: BlockMapping, task: Sequence[tuple[int, Collection[str] | None]]
+) -> tuple[TaskReceipt, list[Mapped]]:
+    """Compute and write blocks, given as numbers with names of arrays or None, one by one."""
+    blocks = ArrayBlocks(work.destination)
+    done = [_map_block(work, blocks, *block) for block in task]
+    return blocks.receipt(), done
+
+
+def _map_block(
+    work: BlockMapping, blocks: ArrayBlocks, number: int, names: Collection[str] | None
 ) -> Mapped:
     """Compute one block and write its arrays; `names` limits them."""
     block = work.grid.block(number)
@@ -120,7 +130,8 @@ def first_layouts(
     start, at_once, error = 0, 1, ""
     while start < len(grid):
         numbers = range(start, min(start + at_once, len(grid)))
-        found = sorted(run(_First(grid, function, skips_errors), numbers), key=itemgetter(0))
+        step = partial(_layouts, grid, function, skips_errors)
+        found = sorted(run(step, numbers), key=itemgetter(0))
         for number, layouts, attributes, problem in found:
             if problem is None:
                 return number, layouts, attributes
@@ -133,37 +144,16 @@ def first_layouts(
     )
 
 
-_Found = tuple[int, list[Layout], dict[str, Any], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _First:
-    grid: BlockGrid
-    function: BlockFunction
-    skips_errors: bool
-
-    def __call__(self, number: int) -> _Found:
-        block = self.grid.block(number)
-        arrays = self.grid.read(block)
-        try:
-            results, attributes = self.function(block, arrays, self.grid.attributes)
-        except InvalidInputError as error:
-            if not self.skips_errors:
-                raise
-            return number, [], {}, error.message
-        return number, [result.layout for result in results], attributes, None
-
-
-@dataclass(frozen=True, slots=True)
-class EachBlocks:
-    """Computes the blocks of a task, given as numbers with names of arrays or None."""
-
-    work: BlockMapping
-
-    def __call__(
-        self, task: Sequence[tuple[int, Collection[str] | None]]
-    ) -> tuple[TaskReceipt, list[Mapped]]:
-        """Compute and write the blocks one after another, with shared manifests."""
-        blocks = ArrayBlocks(self.work.destination)
-        done = [map_block(self.work, blocks, *block) for block in task]
-        return blocks.receipt(), done
+def _layouts(
+    grid: BlockGrid, function: BlockFunction, skips_errors: bool, number: int
+) -> tuple[int, list[Layout], dict[str, Any], str | None]:
+    """Return the number of a block, the layouts and attributes of its results, and its error."""
+    block = grid.block(number)
+    arrays = grid.read(block)
+    try:
+        results, attributes = function(block, arrays, grid.attributes)
+    except InvalidInputError as error:
+        if not skips_errors:
+            raise
+        return number, [], {}, error.message
+    return number, [result.layout for result in results], attributes, None

@@ -56,12 +56,10 @@ class RechunkRequest:
     ----------
     read
         The group, its snapshot, and the variables to rechunk.
-    target
-        None for the same repository.
     """
 
     read: ReadRequest
-    target: Location | None
+    target: Location
     options: WriteOptions
     chunks: Sizes
     shards: Mapping[str, int] | None
@@ -171,7 +169,7 @@ def _rechunk_once(
 ) -> RechunkResult:
     """Plan, run and commit on the current state of the repository."""
     read, location = request.read, location_of(request.read)
-    place = request.target or location
+    place = request.target
     opened = open_destination(place, request.options, access_of(read))
     if isinstance(opened, WriteResult):
         return _result([], opened)

@@ -27,7 +27,6 @@ import pyarrow as pa
 from icechunk_format.dataset.writing.arrays.commit import commit_arrays
 from icechunk_format.dataset.writing.chunks.containers import check_prefix, outside_of, prefixes_of
 from icechunk_format.dataset.writing.options import check_options
-from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.prepare import find_base
 from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
 from icechunk_format.options.write import WriteOptions
@@ -61,7 +60,6 @@ from icechunk_format.workflows.virtualizing.scanning.scan import (
     run_scan,
 )
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
-    FileAccess,
     SourceFile,
     list_files,
     url_of,
@@ -152,18 +150,20 @@ class _Call:
         """Run the call; after a conflict, repeat everything except the scan."""
         options = self._archive.options
         files = list_files(self._archive.names, self._archive.access.options)
+        self._urls = pa.array([file.url for file in files], pa.string())
         scanned: list[ScannedFile] | None = None
         scan_rules: tuple[object, ...] | None = None
         try:
             for lost in range(MAX_ATTEMPTS + 1):
                 if self._done is not None:
-                    return self._result(self._done.snapshot_id, [], files)
-                prefixes = self._new_prefixes(files)
+                    return self._result(self._done.snapshot_id, [])
+                prefixes = self._new_prefixes()
+                self._authorize(prefixes)
                 if scanned is None or scan_rules != self._scan_rules() or not self._mark(scanned):
                     scanned, scan_rules = self._scan(files), self._scan_rules()
                 was_new = self._base is None
                 try:
-                    return self._commit(scanned, files, prefixes)
+                    return self._commit(scanned, prefixes)
                 except (ConflictError, AlreadyExistsError) as error:
                     is_race = isinstance(error, ConflictError) or was_new
                     if not (is_race and options.on_conflict == "rebase" and lost < MAX_ATTEMPTS):
@@ -174,7 +174,7 @@ class _Call:
             self._delete_staged()
 
     def _copy(
-        self, arrays: Sequence[PlannedArray], destination: Destination, files: Sequence[SourceFile]
+        self, arrays: Sequence[PlannedArray]
     ) -> tuple[list[CopyReceipt], dict[str, tuple[str, str]]]:
         """Copy values of files that are not referenced; return receipts, and problems by URL."""
         tasks = [
@@ -183,14 +183,14 @@ class _Call:
             if array.copies is not None
             for task in plan_copies(array.copies, array.target, self._cores)
         ]
-        copying = partial(run_copy, destination, self._access(files))
+        copying = partial(run_copy, self._destination)
         running = self._run(copying, tasks) if tasks else ()
         receipts = list(counted(running, self._progress, "Copying", len(tasks)))
         problems = {url: why for receipt in receipts for url, why in receipt.problems.items()}
         return receipts, problems
 
     def _commit(
-        self, scanned: Sequence[ScannedFile], files: Sequence[SourceFile], prefixes: tuple[str, ...]
+        self, scanned: Sequence[ScannedFile], prefixes: tuple[str, ...]
     ) -> VirtualizeResult[pa.Table]:
         """Plan the files, write their references, and commit."""
         archive, base = self._archive, self._base
@@ -205,41 +205,34 @@ class _Call:
         ).plan()
         if plan.is_refused and archive.on_mismatch == "fail":
             raise refusal(plan.rows, report_table(plan.rows))
-        # Copies read elements of known files from the base snapshot.
-        access = VirtualAccess(
-            (*archive.access.authorized, *prefixes, *prefixes_of(_urls(files))),
-            archive.access.options,
-        )
-        source = replace(self._destination.chunk_source, access=access)
-        destination = replace(self._destination, chunk_source=source)
         planner = ArraysPlanner(
             plan=plan,
             snapshot=base,
             group=self._group,
-            destination=destination,
+            destination=self._destination,
             dates=frozenset() if archive.template is None else archive.template.dates,
             copying=archive.copying,
         )
         arrays = planner.arrays()
         if not plan.taken:
-            return self._result(before, plan.rows, files)
+            return self._result(before, plan.rows)
         if archive.dry_run:
             planned = sum(row.references for row in plan.rows if row.status != KNOWN)
-            return self._result(before, plan.rows, files, prefixes, len(plan.taken), planned)
+            return self._result(before, plan.rows, prefixes, len(plan.taken), planned)
         tasks = plan_references(arrays, _TASKS_PER_CORE * self._cores)
-        copied, problems = self._copy(arrays, destination, files)
+        copied, problems = self._copy(arrays)
         if problems:
             for item in scanned:
                 item.array, item.problem = problems.get(item.file.url, (item.array, item.problem))
-            return self._commit(scanned, files, prefixes)
-        context = ReferencesContext(destination=destination, now=self._now)
+            return self._commit(scanned, prefixes)
+        context = ReferencesContext(destination=self._destination, now=self._now)
         running = self._run(partial(run_references, context), tasks)
         receipts = list(counted(running, self._progress, "Placing references", len(tasks)))
         found = {prefix for receipt in receipts for prefix in receipt.prefixes}
         check_consent(found, set(prefixes), archive.containers)
         count = len(plan.taken)
         change = archive_commit(
-            destination,
+            self._destination,
             archive.options,
             base,
             group=self._group,
@@ -250,22 +243,21 @@ class _Call:
         )
         done = commit_arrays(change, [*receipts, *(one.task for one in copied)])
         if done.is_skipped:
-            return self._result(done.snapshot_id, [], files)
+            return self._result(done.snapshot_id, [])
         references = sum(receipt.chunks for receipt in receipts)
         chunks = sum(one.task.chunks for one in copied)
-        return self._result(done.snapshot_id, plan.rows, files, found, count, references, chunks)
+        return self._result(done.snapshot_id, plan.rows, found, count, references, chunks)
 
     def _result(
         self,
         snapshot_id: SnapshotId | None,
         rows: Sequence[Row],
-        files: Sequence[SourceFile],
         prefixes: Iterable[str] = (),
         added: int = 0,
         references: int = 0,
         chunks: int = 0,
     ) -> VirtualizeResult[pa.Table]:
-        urls, found = _urls(files), set(prefixes)
+        urls, found = self._urls, set(prefixes)
         for container in self._containers:
             if len(outside_of(urls, [container])) < len(urls):
                 found.add(container.url_prefix)
@@ -284,17 +276,25 @@ class _Call:
 
     # -- the repository -----------------------------------------------------------------------
 
-    def _new_prefixes(self, files: Sequence[SourceFile]) -> tuple[str, ...]:
+    def _new_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes that need a new container; raise if containers must not be added."""
         if self._archive.copying is not None and self._archive.copying.which == "all":
             return ()
         usable = [item for item in self._containers if item.url_prefix.endswith("/")]
-        outside = outside_of(_urls(files), usable)
+        outside = outside_of(self._urls, usable)
         found = tuple(sorted(prefixes_of(outside))) if len(outside) else ()
         for prefix in found:
             check_prefix(prefix)
         check_consent(set(found), set(), self._archive.containers)
         return found
+
+    def _authorize(self, prefixes: tuple[str, ...]) -> None:
+        """Let tasks read the files, besides the prefixes that the user authorized."""
+        access, source = self._archive.access, self._destination.chunk_source
+        own = (url_of(prefix.removeprefix("file://")) for prefix in prefixes_of(self._urls))
+        authorized = (*access.authorized, *prefixes, *own)
+        source = replace(source, access=VirtualAccess(authorized, access.options))
+        self._destination = replace(self._destination, chunk_source=source)
 
     # -- the scan -----------------------------------------------------------------------------
 
@@ -322,8 +322,7 @@ class _Call:
         archive, known = self._archive, self._known()
         layout = None if self._record is None else self._record.layout
         context = ScanContext(
-            location=archive.location,
-            access=self._access(files),
+            destination=self._destination,
             parser=check_parser(archive.parser),
             dims=archive.dims or (() if layout is None else layout.dims),
             loadable=archive.loadable if layout is None else tuple(sorted(layout.loaded)),
@@ -340,15 +339,6 @@ class _Call:
                 advance(len(receipt))
         return finish_scan(receipts)
 
-    def _access(self, files: Sequence[SourceFile]) -> FileAccess:
-        """Return the access to the files and to the prefixes that the user authorized."""
-        own = (url_of(prefix.removeprefix("file://")) for prefix in prefixes_of(_urls(files)))
-        return FileAccess(
-            prefixes=(*self._archive.access.authorized, *own),
-            containers=self._containers,
-            options=self._archive.access.options,
-        )
-
     def _delete_staged(self) -> None:
         if self._archive.dry_run:
             return
@@ -357,7 +347,3 @@ class _Call:
             storage.delete_many([info.key for info in storage.list(f"{self._folder}/")])
         except StorageError:
             return  # harmless: remaining objects are not part of a snapshot
-
-
-def _urls(files: Sequence[SourceFile]) -> pa.Array:
-    return pa.array([file.url for file in files], pa.string())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -28,9 +28,8 @@ from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
-from icechunk_format.workflows.virtualizing.scanning.scan import message_of
+from icechunk_format.workflows.virtualizing.scanning.scan import copy_chunk, message_of, read_stage
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
-    FileAccess,
     FileOpener,
     SourceFile,
 )
@@ -87,7 +86,7 @@ class CopyReceipt:
     """The array and the problem, by URL of the file."""
 
 
-def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> CopyReceipt:
+def run_copy(destination: Destination, task: CopyTask) -> CopyReceipt:
     """Copy the boxes of one task.
 
     Raises
@@ -95,7 +94,7 @@ def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> Co
     StorageError, FormatError
         The repository cannot be read or written.
     """
-    blocks, reader = ArrayBlocks(destination), _SourceReader(destination, access, task)
+    blocks, reader = ArrayBlocks(destination), _SourceReader(destination, task)
     problems: dict[str, tuple[str, str]] = {}
     for lower, upper in task.boxes:
         sizes = [high - low for low, high in zip(lower, upper, strict=True)]
@@ -123,10 +122,11 @@ def run_copy(destination: Destination, access: FileAccess, task: CopyTask) -> Co
 class _SourceReader:
     """Reads values of sources, converted to the stored form of the task's array."""
 
-    def __init__(self, destination: Destination, access: FileAccess, task: CopyTask) -> None:
-        self._destination, self._task, self._opener = destination, task, FileOpener(access)
+    def __init__(self, destination: Destination, task: CopyTask) -> None:
+        self._destination, self._task = destination, task
+        self._opener = FileOpener(destination.chunk_source)
         # Cached, since the files of a task share streams.
-        self._stream = lru_cache(maxsize=2)(self._load)
+        self._stream = lru_cache(maxsize=2)(partial(read_stage, destination.open_storage()))
 
     def read(self, source: CopySource, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
         """Return the values of a box of the array that is inside one source."""
@@ -162,13 +162,13 @@ class _SourceReader:
     ) -> NDArray[Any]:
         """Return the stored values of a box of an array in a file."""
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
-        values, codecs, grid = document.fill_array(sizes), document.chunk_codecs(), document.grid
+        values, codecs = document.fill_array(sizes), document.chunk_codecs()
         if not file.count:
             return values
         rows = self._stream(file.key, file.span).slice(file.first, file.count)
         coords = [rows.column(f"c{axis}").to_numpy() for axis in range(document.ndim)]
         wanted = np.ones(len(rows), dtype=bool)
-        firsts, lasts = grid.chunks_of_box(lower, upper)
+        firsts, lasts = document.grid.chunks_of_box(lower, upper)
         for own, first, last in zip(coords, firsts, lasts, strict=True):
             wanted &= (own >= first) & (own < last)
         at = np.flatnonzero(wanted)
@@ -176,20 +176,8 @@ class _SourceReader:
             at.tolist(), self._fetched(file, rows.take(pa.array(at))), strict=True
         ):
             index = [int(own[row]) for own in coords]
-            chunk = codecs.decode(data, grid.full_chunk_shape(index))
-            # Axis by axis: an empty index of an array without axes would return a scalar.
-            box: list[slice] = []
-            for axis, (begin, end) in enumerate(zip(*grid.box_of(index), strict=True)):
-                low, high = max(begin, lower[axis]), min(end, upper[axis])
-                chunk = chunk[(slice(None),) * axis + (slice(low - begin, high - begin),)]
-                box.append(slice(low - lower[axis], high - lower[axis]))
-            values[tuple(box)] = chunk
+            copy_chunk(values, lower, document, codecs, index, data)
         return values
-
-    def _load(self, key: str, span: tuple[int, int]) -> pa.Table:
-        storage = self._destination.open_storage()
-        [data] = storage.get_many([ReadRequest(key=key, start=span[0], end=span[1])])
-        return pa.ipc.open_stream(data).read_all().combine_chunks()
 
     def _fetched(self, file: StagedArray, rows: pa.Table) -> Iterator[bytes]:
         """Yield the encoded chunks of references, with bounded memory."""

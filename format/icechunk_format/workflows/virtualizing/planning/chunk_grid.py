@@ -35,7 +35,7 @@ def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -
             splits[path] = layout.splits.get(path, chunk_shape_of(document.raw)[0])
             continue
         axis = layout.dims.index((document.dimension_names or ("",))[0])
-        found = [(_first_chunks(m.scanned.header).get(path), m.span) for m in members]
+        found = [(first_chunks(m.scanned.header).get(path), m.span) for m in members]
         sizes = {size for size, span in found if size is not None and span is not None}
         lengths = {span.lengths.at(path)[axis] for _, span in found if span is not None}
         broken = {n for n in lengths if n % max(sizes, default=1)}
@@ -52,7 +52,7 @@ def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies
     is_found = False
     for path, size in splits.items():
         for member in members:
-            found = _first_chunks(member.scanned.header).get(path, size)
+            found = first_chunks(member.scanned.header).get(path, size)
             if found % size:
                 text = f"chunks of {found} steps cannot be cut to those of {size} of the array"
                 if copies:
@@ -114,7 +114,7 @@ def chunk_shape_of(document: Mapping[str, Any]) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _first_chunks(header: Header) -> dict[str, int]:
+def first_chunks(header: Header) -> dict[str, int]:
     """Return the length of chunks along the first axis by array."""
     shapes = {path: chunk_shape_of(json.loads(text)) for path, text in header.arrays}
     return {path: shape[0] for path, shape in shapes.items() if shape}

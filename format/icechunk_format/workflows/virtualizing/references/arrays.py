@@ -35,6 +35,7 @@ from icechunk_format.workflows.virtualizing.copying.plan import (
     stale_chunks,
 )
 from icechunk_format.workflows.virtualizing.copying.run import CopySource, StagedArray
+from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of, first_chunks
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
@@ -133,7 +134,7 @@ class ArraysPlanner:
             self._size(path, name) if name in layout.dims else size
             for name, size in zip(names, document.shape, strict=True)
         ]
-        chunks = list(raw["chunk_grid"]["configuration"]["chunk_shape"])
+        chunks = list(chunk_shape_of(raw))
         if path in layout.splits:
             chunks[0] = layout.splits[path]
         codecs = raw["codecs"]
@@ -339,14 +340,10 @@ class ArraysPlanner:
         starts: tuple[int, ...],
         shift: tuple[int, ...],
     ) -> None:
-        scanned, layout = member.scanned, self.plan.layout
-        header = scanned.header
-        row = [p for p, _ in header.arrays].index(path)
-        count = scanned.counts[row]
-        parts = 1
-        if path in layout.splits:
-            own = json.loads(header.arrays[row][1])["chunk_grid"]["configuration"]["chunk_shape"]
-            parts = own[0] // layout.splits[path]
+        first, count = member.scanned.rows_of(path)
+        parts, length = 1, self.plan.layout.splits.get(path)
+        if length is not None:
+            parts = first_chunks(member.scanned.header)[path] // length
         member.row.references += count * parts
         if count:
             planned.segments.append(
@@ -356,7 +353,7 @@ class ArraysPlanner:
                     member=member,
                     shift=shift,
                     path=path,
-                    row=row,
+                    first=first,
                     parts=parts,
                 )
             )
@@ -374,18 +371,17 @@ def _planned(metadata: ArrayMetadata, variable: Variable | None) -> PlannedArray
 
 def _staged(member: Member, path: str) -> StagedArray:
     """Return the staged references of a copied array of a file."""
-    scanned = member.scanned
-    header, stage = scanned.header, scanned.stage
-    row = [p for p, _ in header.arrays].index(path)
-    time = header.times().get(path)
-    count = scanned.counts[row] if stage is not None and path in stage.streams else 0
+    scanned, stage = member.scanned, member.scanned.stage
+    first, count = scanned.rows_of(path)
+    header = scanned.header
+    document = header.times().get(path) or header.documents()[path]
     return StagedArray(
         file=scanned.file,
-        text=header.arrays[row][1] if time is None else json.dumps(time.raw, sort_keys=True),
+        text=json.dumps(document.raw, sort_keys=True),
         key="" if stage is None else stage.key,
         span=(0, 0) if stage is None else stage.streams.get(path, (0, 0)),
-        first=scanned.starts[row],
-        count=count,
+        first=first,
+        count=0 if stage is None else count,
     )
 
 

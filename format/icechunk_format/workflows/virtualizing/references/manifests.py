@@ -19,7 +19,8 @@ from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session.reads import shifted
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.storage.protocol import ReadRequest, Storage
+from icechunk_format.storage.protocol import Storage
+from icechunk_format.workflows.virtualizing.scanning.scan import read_stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,7 @@ def run_references(context: ReferencesContext, task: ReferencesTask) -> TaskRece
 def _of_stage(
     context: ReferencesContext, target: ArrayTarget, staged: StagedRows, storage: Storage
 ) -> tuple[ChunkRefs, set[str]]:
-    start, end = staged.span
-    [data] = storage.get_many([ReadRequest(key=staged.key, start=start, end=end)])
-    table = pa.ipc.open_stream(data).read_all().combine_chunks()
+    table = read_stage(storage, staged.key, staged.span)
     first, counts = staged.rows[:, 0], staged.rows[:, 1]
     number = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(number)) - np.repeat(np.cumsum(counts) - counts, counts)

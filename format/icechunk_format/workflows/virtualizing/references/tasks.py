@@ -49,7 +49,8 @@ class Segment:
     box: MovedBox | None = None
     shift: tuple[int, ...] = ()
     path: str = ""
-    row: int = 0
+    first: int = 0
+    """First row in the staged stream of the array at ``path``."""
     parts: int = 1
 
 
@@ -98,7 +99,7 @@ def _task(array: PlannedArray, segments: Sequence[Segment]) -> ReferencesTask:
             members.append((segment, scanned))
     staged = []
     for stage, members in by_stage.values():
-        rows = [(f.starts[s.row], s.count // s.parts) for s, f in members]
+        rows = [(s.first, s.count // s.parts) for s, _ in members]
         staged.append(
             StagedRows(
                 key=stage.key,

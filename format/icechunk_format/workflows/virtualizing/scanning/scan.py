@@ -28,9 +28,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.zarr_json import ArrayMetadata
+from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.errors import IcechunkError, UnsupportedError
-from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
     coordinate_paths,
@@ -40,7 +42,6 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
 )
 from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
-    FileAccess,
     FileOpener,
     FileStore,
     SourceFile,
@@ -94,6 +95,17 @@ class ScannedFile:
     uncompared: dict[str, int] = field(default_factory=dict)
     """Bytes of arrays that are too large to compare, by path."""
 
+    def rows_of(self, path: str) -> tuple[int, int]:
+        """Return the first row of an array in its staged stream, and the number of rows."""
+        index = [p for p, _ in self.header.arrays].index(path)
+        return self.starts[index], self.counts[index]
+
+
+def read_stage(storage: Storage, key: str, span: tuple[int, int]) -> pa.Table:
+    """Read one staged stream."""
+    [data] = storage.get_many([ReadRequest(key=key, start=span[0], end=span[1])])
+    return pa.ipc.open_stream(data).read_all().combine_chunks()
+
 
 ScanTask = Sequence[tuple[int, SourceFile, SourceFile | None]]
 """Number, file and recorded state of each file."""
@@ -103,8 +115,8 @@ ScanTask = Sequence[tuple[int, SourceFile, SourceFile | None]]
 class ScanContext:
     """The arguments that all tasks of a scan share."""
 
-    location: Location
-    access: FileAccess
+    destination: Destination
+    """Its chunk source opens the files."""
     parser: str | Parser | None
     dims: tuple[str, ...]
     """The concatenated dimensions."""
@@ -126,7 +138,7 @@ def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
     """
     receipts: list[ScannedFile] = []
     scanner = _Scanner(context)
-    opener = FileOpener(context.access)
+    opener = FileOpener(context.destination.chunk_source)
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
         waiting, blocks, count = list(task), [0], 1
         while waiting:
@@ -251,7 +263,7 @@ class _Scanner:
         if streams and self._context.folder is not None:
             key = f"{self._context.folder}/{secrets.token_hex(16)}.arrow"
             data = sink.getvalue().to_pybytes()
-            open_storage(self._context.location).put_many([(key, data)])
+            self._context.destination.open_storage().put_many([(key, data)])
             stage = Stage(key, streams)
             for scanned in self.scanned:
                 scanned.stage = stage
@@ -324,7 +336,7 @@ def _references(array: ParsedArray) -> pa.Table:
 
 
 @lru_cache(maxsize=4096)
-def _codecs_of(text: str, path: str) -> Any:
+def _codecs_of(text: str, path: str) -> ChunkCodecs:
     return metadata_of(text, path).chunk_codecs()
 
 
@@ -344,12 +356,27 @@ def read_values(
             else:
                 storage, key = opener.open(array.locations[row])
                 raw = storage.get(key, start=start, end=stop).data
-        lower, upper = metadata.grid.box_of(index)
-        chunk = codecs.decode(raw, metadata.grid.full_chunk_shape(index))
-        sizes = [b - a for a, b in zip(lower, upper, strict=True)]
-        box = tuple(slice(a, b) for a, b in zip(lower, upper, strict=True))
-        values[box] = chunk[tuple(slice(0, n) for n in sizes)]
+        copy_chunk(values, [0] * metadata.ndim, metadata, codecs, index, raw)
     return values
+
+
+def copy_chunk(
+    values: NDArray[Any],
+    lower: Sequence[int],
+    metadata: ArrayMetadata,
+    codecs: ChunkCodecs,
+    index: Sequence[int],
+    data: bytes,
+) -> None:
+    """Decode a chunk, and copy its part within `values`, a box that begins at `lower`."""
+    chunk = codecs.decode(data, metadata.grid.full_chunk_shape(index))
+    box: list[slice] = []
+    # Axis by axis: an empty index of an array without axes would return a scalar.
+    for axis, (begin, end) in enumerate(zip(*metadata.grid.box_of(index), strict=True)):
+        low, high = max(begin, lower[axis]), min(end, lower[axis] + values.shape[axis])
+        chunk = chunk[(slice(None),) * axis + (slice(low - begin, high - begin),)]
+        box.append(slice(low - lower[axis], high - lower[axis]))
+    values[tuple(box)] = chunk
 
 
 def digest_of(values: NDArray[Any]) -> bytes:

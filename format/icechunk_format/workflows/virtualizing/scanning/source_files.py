@@ -17,14 +17,14 @@ import math
 import os.path
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
+from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual import VirtualResolver
 from icechunk_format.repository.chunks.virtual_url import shown
-from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, Storage
 
@@ -54,20 +54,12 @@ class SourceFile:
         return self.modified == other.modified
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileAccess:
-    """Authorized prefixes and storage options for opening files; picklable."""
-
-    prefixes: tuple[str, ...]
-    containers: tuple[VirtualChunkContainer, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
 class FileOpener:
-    """Opens files by their URLs."""
+    """Opens files by their URLs, as a source opens virtual chunks."""
 
-    def __init__(self, access: FileAccess) -> None:
-        self._resolver = VirtualResolver(access.containers, access.prefixes, access.options)
+    def __init__(self, source: ChunkSource) -> None:
+        access = source.access
+        self._resolver = VirtualResolver(source.containers, access.authorized, access.options)
 
     def find(self, url: str) -> tuple[Location, str]:
         """Return the location of the storage of a file, and the file's key."""
@@ -272,13 +264,12 @@ def _matching(pattern: str, options: Mapping[str, str]) -> list[SourceFile]:
     root_url = url_of(head) if not head.startswith("file://") else url_of(head[7:]) + "/"
     prefix_url = root_url if root_url.startswith("file://") else _bucket(root_url)
     # A placeholder name, to resolve a key below the folder.
-    opener = FileOpener(FileAccess(prefixes=(prefix_url,), options=options))
-    location, key = opener.find(root_url.rstrip("/") + "/x")
-    prefix = key[:-1]
+    inside = VirtualResolver((), (prefix_url,), options).resolve(root_url.rstrip("/") + "/x")
+    prefix = inside.object_key[:-1]
     wanted = re.compile(_expression(pattern[len(head) :]))
     depth = None if "**" in pattern else pattern[len(head) :].count("/") + 1
     found: dict[str, SourceFile] = {}
-    for info in open_storage(location).list(prefix):
+    for info in open_storage(inside.location).list(prefix):
         name = info.key[len(prefix) :]
         parts = name.split("/")
         if any(part.startswith(".") for part in parts[:-1]) or parts[-1].startswith(".z"):
