@@ -39,6 +39,7 @@ _PIECES = StructType(
     ]
 )
 _BATCH_BYTES = 8 * 2**20
+_BATCH_PIECES = 10_000
 
 
 def rechunk(
@@ -260,22 +261,11 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
 
 def _batches(pieces: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     """Yield pieces in batches of bounded size."""
-    import pyarrow as pa
+    from icechunk_format.storage.batches import sized_batches
+    from icechunk_spark.jobs.task_rows import batches_of
+    from icechunk_spark.schema import arrow_target
 
-    held: list[Any] = []
-    size = 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece.values)
-        if size >= _BATCH_BYTES:
-            yield _batch(pa, held)
-            held, size = [], 0
-    if held:
-        yield _batch(pa, held)
-
-
-def _batch(pa: Any, pieces: list[Any]) -> pa.RecordBatch:
-    columns = zip(*pieces, strict=True)
-    types = (pa.int64(), pa.binary(), pa.binary(), pa.binary())
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in _PIECES])
+    schema = arrow_target(_PIECES)
+    sized = ((piece, len(piece.values)) for piece in pieces)
+    for held in sized_batches(sized, _BATCH_PIECES, _BATCH_BYTES):
+        yield from batches_of(held, schema, _BATCH_PIECES)

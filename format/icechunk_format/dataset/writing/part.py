@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.reading.array_reader import ArrayReader
-from icechunk_format.dataset.reading.opened import SnapshotArrays
+from icechunk_format.dataset.reading.opened import SnapshotArrays, SnapshotSource
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource
@@ -56,6 +56,11 @@ class Destination:
     def reader(self, snapshot: Snapshot, node: NodeSnapshot) -> ArrayReader:
         """Return a reader of the stored values of an array of a snapshot."""
         return SnapshotArrays(self.chunk_source, snapshot).reader_of(Variable(node))
+
+    def open_base(self) -> SnapshotArrays:
+        """Open the arrays of the base in this process."""
+        assert self.base is not None, "the base has arrays"
+        return SnapshotSource(self.chunk_source, self.base).open()
 
     @property
     def inline_threshold(self) -> int:

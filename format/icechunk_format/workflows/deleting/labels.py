@@ -15,6 +15,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,6 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.reading.array_reader import ArrayReader
-from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
@@ -34,7 +33,6 @@ from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskR
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
-from icechunk_format.spec.snapshot.file import Snapshot
 
 # References that a task moves, and bytes of values that it holds in memory.
 _TASK_REFS: Final = 100_000
@@ -77,14 +75,6 @@ class LabelDeletion:
 
     destination: Destination
     arrays: Mapping[str, ShrunkArray]
-
-    def opened(self, path: str) -> tuple[Snapshot, Variable, ArrayReader]:
-        """Return the base snapshot, one of its arrays, and the reader of the array."""
-        assert self.destination.base is not None
-        snapshot = pinned_snapshot(self.destination.open_storage(), self.destination.base)
-        node = snapshot.node(path)
-        assert node is not None, "the plan was made for this snapshot"
-        return snapshot, Variable(node), self.destination.reader(snapshot, node)
 
 
 def shrunk(variable: Variable, dim: str, labels: DimSelection) -> ShrunkArray:
@@ -173,21 +163,22 @@ def _cut(counts: Sequence[int], axis: int, low: int, high: int, cost: int) -> It
     """Divide the chunks ``[low, high)`` of an axis along the other axes."""
     others = [*counts[:axis], *counts[axis + 1 :]]
     steps = steps_along(others, cost, _TASK_REFS)
-    starts = np.meshgrid(
-        *[np.arange(0, count, step) for count, step in zip(others, steps, strict=True)],
-        indexing="ij",
-    )
-    corners = np.stack([s.reshape(-1) for s in starts], axis=1) if others else np.zeros((1, 0), int)
-    for corner in corners.tolist():
-        ends = [min(a + step, n) for a, step, n in zip(corner, steps, others, strict=True)]
-        yield ((*corner[:axis], low, *corner[axis:]), (*ends[:axis], high, *ends[axis:]))
+    ranges = [
+        [(at, min(at + step, count)) for at in range(0, count, step)]
+        for count, step in zip(others, steps, strict=True)
+    ]
+    ranges.insert(axis, [(low, high)])
+    for box in itertools.product(*ranges):
+        first, last = zip(*box, strict=True)
+        yield first, last
 
 
 def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
     """Move or write the chunks of a box."""
     path, (low, high) = task
     array = work.arrays[path]
-    snapshot, variable, reader = work.opened(array.source)
+    base = work.destination.open_base()
+    variable, reader = base.variable(array.source), base.reader(array.source)
     blocks = ArrayBlocks(work.destination)
     grid, axis = array.target.metadata.grid, array.axis
     own = grid.axes[axis]
@@ -197,7 +188,7 @@ def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
     if len(moved):
         box = np.array(list(zip(low, high, strict=True)), np.int64)
         box[axis] = moved[0], moved[-1] + 1
-        manifests = ListedManifests.of(variable.array.manifests, snapshot.manifest_files)
+        manifests = ListedManifests.of(variable.array.manifests, base.snapshot.manifest_files)
         storage = work.destination.open_storage()
         refs = references_in(storage, variable.node.id, variable.path, manifests, box)
         at = np.minimum(np.searchsorted(moved, refs.coords[:, axis]), len(moved) - 1)

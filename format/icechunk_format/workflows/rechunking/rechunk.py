@@ -135,39 +135,30 @@ def rechunk_arrays(
         Other writers changed elements of the same arrays, appended too often, or appended with
         ``on_conflict="fail"``; nothing was committed.
     """
+    may_repeat = request.options.on_conflict == "rebase"
     for runs in range(1, MOST_RUNS + 1):
-        try:
-            return _rechunk_once(request, run, cores=cores, dry_run=dry_run)
-        except _LostRaceError as race:
-            is_last = runs == MOST_RUNS or request.options.on_conflict != "rebase"
-            if is_last or not _is_beside_append(request, race):
-                raise race.conflict from None
-    raise AssertionError("the last race raises")
+        is_last = runs == MOST_RUNS or not may_repeat
+        done = _rechunk_once(request, run, cores=cores, dry_run=dry_run, is_last=is_last)
+        if done is not None:
+            return done
+    raise AssertionError("the last run returns or raises")
 
 
-class _LostRaceError(Exception):
-    """Other writers changed arrays during their rechunking in place."""
-
-    def __init__(self, conflict: ConflictError, dataset: Dataset, names: list[str]) -> None:
-        super().__init__(conflict.message)
-        self.conflict, self.dataset, self.names = conflict, dataset, names
-
-
-def _is_beside_append(request: RechunkRequest, race: _LostRaceError) -> bool:
-    """Return True if the other writers only appended to the arrays."""
+def _is_beside_append(request: RechunkRequest, dataset: Dataset, names: list[str]) -> bool:
+    """Return True if other writers only appended to the arrays since they were read."""
     repository = Repository.open(location_of(request.read))
     try:
         tip = repository.resolve(branch=request.options.branch)
         now = dataset_at(request.read, repository, tip)
     except NotFoundError:
         return False
-    return is_append(repository, race.dataset, now, race.names)
+    return is_append(repository, dataset, now, names)
 
 
 def _rechunk_once(
-    request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool
-) -> RechunkResult:
-    """Plan, run and commit on the current state of the repository."""
+    request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool, is_last: bool
+) -> RechunkResult | None:
+    """Plan, run and commit on the current state of the repository; None to run again."""
     read, location = request.read, location_of(request.read)
     place = request.target
     opened = open_destination(place, request.options, access_of(read))
@@ -224,11 +215,13 @@ def _rechunk_once(
     receipts = run(work)
     try:
         done = commit_arrays(change, receipts)
-    except ConflictError as error:
+    except ConflictError:
         # With another target, appends to the source do not conflict.
-        if replaces and snapshot_id == destination.base:
-            raise _LostRaceError(error, dataset, [p.target.name for p in plans.values()]) from error
-        raise
+        is_race = replaces and snapshot_id == destination.base and not is_last
+        names = [plan.target.name for plan in plans.values()]
+        if not (is_race and _is_beside_append(request, dataset, names)):
+            raise
+        return None
     return _result(list(plans.values()), done)
 
 

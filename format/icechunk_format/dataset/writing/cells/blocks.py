@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart
 from icechunk_format.dataset.writing.storing import padded, store_in_batches
-from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.measures import timed
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.reading.array_reader import ArrayReader
+    from icechunk_format.dataset.reading.opened import SnapshotArrays
 
 
 class OldArrays:
@@ -35,25 +34,14 @@ class OldArrays:
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
-        self._readers: dict[str, ArrayReader] = {}
 
     @cached_property
-    def _snapshot(self) -> Snapshot | None:
-        base = self._destination.base
-        return None if base is None else load_snapshot(self._destination.open_storage(), base)
+    def _arrays(self) -> SnapshotArrays:
+        return self._destination.open_base()
 
     def reader(self, path: str) -> ArrayReader:
         """Return the reader of an array of the base; raise NotFoundError if it does not exist."""
-        if path not in self._readers:
-            node = None if self._snapshot is None else self._snapshot.node(path)
-            if node is None or self._snapshot is None:
-                raise NotFoundError(
-                    f"snapshot {self._destination.base} has no array {path}; plan the write again",
-                    kind="variable",
-                    name=path,
-                )
-            self._readers[path] = self._destination.reader(self._snapshot, node)
-        return self._readers[path]
+        return self._arrays.reader(path)
 
     def read_into(
         self,

@@ -30,7 +30,6 @@ from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import missing_value
-from icechunk_format.dataset.reading.opened import pinned_snapshot
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -198,11 +197,7 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
     """Make the selected cells in the boxes of a task missing."""
     path, boxes = task
     array = work.arrays[path]
-    assert work.destination.base is not None
-    snapshot = pinned_snapshot(work.destination.open_storage(), work.destination.base)
-    node = snapshot.node(path)
-    assert node is not None, "the plan was made of this snapshot"
-    reader = work.destination.reader(snapshot, node)
+    reader = work.destination.open_base().reader(path)
     blocks = ArrayBlocks(work.destination)
     axes = array.target.metadata.grid.axes
     ndim, cells = len(axes), 0

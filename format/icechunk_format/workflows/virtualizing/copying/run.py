@@ -24,7 +24,6 @@ from icechunk_format.dataset.cf.encode import variable_encoder
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
@@ -150,12 +149,8 @@ class _SourceReader:
         return values.reshape([b - a for a, b in zip(low, high, strict=True)])
 
     def _of_base(self, lower: list[int], upper: list[int]) -> NDArray[Any]:
-        destination = self._destination
-        assert destination.base is not None
-        snapshot = load_snapshot(destination.open_storage(), destination.base)
-        node = snapshot.node(self._task.target.path)
-        assert node is not None, "an array with elements existed when the plan was made"
-        return destination.reader(snapshot, node).read_box(lower, upper)
+        reader = self._destination.open_base().reader(self._task.target.path)
+        return reader.read_box(lower, upper)
 
     def _of_file(
         self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]

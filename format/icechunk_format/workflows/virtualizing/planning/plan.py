@@ -230,7 +230,7 @@ class ArchivePlanner:
 
     def _digest(self, member: Member, path: str, model: Header) -> bytes | None:
         """Return the digest of a file's values, converted to the model's units for times."""
-        digest, values = member.scanned.digests.get(path), member.scanned.values.get(path)
+        digest = member.scanned.digests.get(path)
         own = member.scanned.header.times().get(path)
         wanted = model.times().get(path)
         values = member.scanned.values.get(path)

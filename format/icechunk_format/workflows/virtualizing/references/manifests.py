@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.writing.chunks.references import references
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.grid.boxes import box_of_grid
 from icechunk_format.repository.files.manifest_files import store_manifests
-from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session.reads import shifted
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.protocol import Storage
@@ -88,7 +87,7 @@ def run_references(context: ReferencesContext, task: ReferencesTask) -> TaskRece
         refs, new_prefixes = _of_stage(context, target, staged, storage)
         found.append(refs)
         prefixes |= new_prefixes
-    found += [_of_base(destination, target, box, storage) for box in task.moved]
+    found += [_of_base(destination, target, box) for box in task.moved]
     refs = ChunkRefs.concat(found)
     [receipts] = store_manifests(storage, destination.manifest_format, [(target.node_id, [refs])])
     return TaskReceipt(
@@ -144,13 +143,9 @@ def _of_stage(
     return references(target, coords, described, context.destination.chunk_source)
 
 
-def _of_base(
-    destination: Destination, target: ArrayTarget, box: MovedBox, storage: Storage
-) -> ChunkRefs:
-    assert destination.base is not None
-    snapshot = load_snapshot(storage, destination.base)
-    lookup = SnapshotArrays(destination.chunk_source, snapshot).lookup(box.path)
+def _of_base(destination: Destination, target: ArrayTarget, box: MovedBox) -> ChunkRefs:
+    lookup = destination.open_base().lookup(box.path)
     parts = [refs.take(rows) for refs, rows in lookup.in_box(box.lower, box.upper)]
-    grid = np.array([(0, n) for n in target.metadata.grid.num_chunks], np.int64).reshape(-1, 2)
+    grid = box_of_grid(target.metadata.grid.num_chunks)
     moved = [shifted(part, box.shift, grid) for part in parts]
     return ChunkRefs.concat(moved or [ChunkRefs.empty(len(box.lower))])
