@@ -110,6 +110,35 @@ def test_tomorrow_is_added_by_the_same_call(tmp_path):
     xr.testing.assert_identical(by_reference(tmp_path / "repository"), concatenated(files))
 
 
+def test_attributes_of_single_files_stay_when_an_array_grows(tmp_path):
+    def file(path, number):
+        data = made.dataset(number)
+        data["t2m"].attrs["history"] = f"made as file {number}"
+        data.to_netcdf(path, engine="h5netcdf", encoding=made.COMPRESSED)
+
+    files = made.archive(tmp_path / "files", file)
+    virtualize(files[:2], tmp_path / "repository")
+    virtualize(files, tmp_path / "repository")
+    found = by_reference(tmp_path / "repository")
+    assert found["t2m"].attrs["history"] == "made as file 0"
+    assert found.sizes["time"] == 3 * made.STEPS
+
+
+def test_stored_values_along_a_later_axis_are_added(tmp_path):
+    def file(path, number):
+        data = made.dataset(number)
+        values = np.add.outer(np.arange(3), data["time"].values.astype("i4"))
+        data["lag"] = (("station", "time"), values.astype("i4"))
+        data.to_netcdf(path, engine="h5netcdf", encoding=made.COMPRESSED)
+
+    files = made.archive(tmp_path / "files", file)
+    loadable = ("time", "lag")
+    virtualize(files[:2], tmp_path / "repository", loadable=loadable)
+    virtualize(files, tmp_path / "repository", loadable=loadable)
+    found = by_reference(tmp_path / "repository")["lag"].values
+    np.testing.assert_array_equal(found, np.add.outer(np.arange(3), np.arange(3 * made.STEPS)))
+
+
 def test_files_that_come_late_are_put_where_they_belong(tmp_path):
     files = made.archive(tmp_path / "files", count=5)
     virtualize([files[1], files[3]], tmp_path / "repository")

@@ -192,6 +192,10 @@ class ArrayReader:
             ]
         )
 
+    def read_all(self) -> NDArray[Any]:
+        """Read all elements; raises the errors of ``read``."""
+        return self.read_box([0] * len(self.shape), self.shape)
+
     def request(self, selections: Sequence[DimSelection]) -> BlockRequest:
         """Return the chunks that hold the product of one selection for each axis.
 

@@ -20,7 +20,6 @@ from icechunk_format.dataset.writing.columns.labels import (
 )
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.files.metadata_files import load_snapshot
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.new_arrays import NewArray
@@ -138,12 +137,7 @@ class DimensionIndices:
         return (labels if order == 0 else None), order < 0
 
     def _read(self, variable: Variable) -> NDArray[Any]:
-        destination = self._prepared.destination
-        assert destination.base is not None
-        snapshot = load_snapshot(destination.open_storage(), destination.base)
-        return destination.reader(snapshot, variable.node).read_box(
-            [0] * len(variable.shape), variable.shape
-        )
+        return self._prepared.destination.open_base().reader(variable.path).read_all()
 
     def check_density(self, rows: int | None) -> None:
         """Raise InvalidInputError if rows cover less than ``min_density`` of their grid."""

@@ -163,7 +163,7 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     labels = [
         np.empty(0)
         if variable is None
-        else destination_of(sides).reader(snapshot, variable.node).read_box((0,), variable.shape)
+        else destination_of(sides).reader(snapshot, variable.node).read_all()
         for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
     at = [label_positions(labels[0], side) for side in labels[1:]]

@@ -145,7 +145,7 @@ def _indices_of_labels(
     if before is None or after is None:
         return same
     old, new = (
-        prepared.destination.reader(snapshot, node).read_box((0,), node.array.shape)
+        prepared.destination.reader(snapshot, node).read_all()
         for snapshot, node in ((rivals.base, before), (rivals.tip, after))
         if node.array is not None
     )

@@ -181,8 +181,7 @@ def read_record(destination: Destination, snapshot: Snapshot, group: NodePath) -
         columns: dict[str, NDArray[Any]] = {}
         for child in snapshot.children(node.path):
             if child.array is not None:
-                reader = destination.reader(snapshot, child)
-                columns[name(child.path)] = reader.read_box([0], list(child.array.shape))
+                columns[name(child.path)] = destination.reader(snapshot, child).read_all()
         rows = range(len(columns["location"]))
         return Record(layout=layout, files=[_file_span(layout.dims, columns, row) for row in rows])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.build import default_codecs
 from icechunk_format.arrays.data_types import parse_data_type
+from icechunk_format.arrays.fill_values import differs
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.table.variable import Variable
@@ -174,7 +175,6 @@ class ArraysPlanner:
         dims = self.plan.layout.dims
         names = metadata.dimension_names or ()
         axes = {names.index(dim): dims.index(dim) for dim in (*added, *own)}
-        lead = axes.get(0)
 
         def part(start: Along, length: Along) -> tuple[slice, ...]:
             starts, lengths = start.at(path), length.at(path)
@@ -183,29 +183,24 @@ class ArraysPlanner:
                 box[axis] = slice(starts[number], starts[number] + lengths[number])
             return tuple(box)
 
-        before = None if variable is None else self._read(variable)
-        changed = [] if before is None else [before.shape[0]]
+        before = None
+        if variable is not None:
+            before = self.destination.open_base().reader(variable.path).read_all()
         for span in self.plan.files:
             if before is None or not span.is_old:
                 continue
             was, now = self.plan.old_starts[span.file.url], span.starts
             values[part(now, span.lengths)] = before[part(was, span.lengths)]
-            if lead is not None and was.at(path)[lead] != now.at(path)[lead]:
-                changed.append(min(was.at(path)[lead], now.at(path)[lead]))
         for member in self.plan.taken:
             assert member.span is not None
             found = self._values_of(member, path)
             box = part(member.span.starts, member.span.lengths)
             values[box] = found if own or not added else found.reshape(())
-            if lead is not None:
-                changed.append(member.span.starts.at(path)[lead])
-        is_whole = lead is None or planned.target.old_shape is None
-        planned.values = ChunkValues.changed(metadata, values, 0 if is_whole else min(changed))
-
-    def _read(self, variable: Variable) -> NDArray[Any]:
-        assert self.snapshot is not None
-        reader = self.destination.reader(self.snapshot, variable.node)
-        return reader.read_box([0] * len(variable.shape), list(variable.shape))
+        first = 0
+        if before is not None and planned.target.old_shape is not None:
+            first = _first_change(before, values)
+        if first < len(values):
+            planned.values = ChunkValues.changed(metadata, values, first)
 
     def _values_of(self, member: Member, path: str) -> NDArray[Any]:
         """Return the values of a file, in the units and the data type of the array."""
@@ -233,16 +228,14 @@ class ArraysPlanner:
         is_text = all(isinstance(key, str) for key in keys.values())
         attributes: Mapping[str, Any] = _DATES if dim in self.dates else {}
         variable = self._existing(dim)
-        if variable is not None:
-            if bool(attributes) != ("units" in variable.attributes):
-                raise InvalidInputError(
-                    f"the coordinate {dim!r} of the repository holds "
-                    f"{'numbers, and names now give dates' if attributes else 'dates'}: give the "
-                    "template= that made it, or another group with group=",
-                    option="template",
-                    variable=dim,
-                )
-            attributes = variable.attributes
+        if variable is not None and bool(attributes) != ("units" in variable.attributes):
+            raise InvalidInputError(
+                f"the coordinate {dim!r} of the repository holds "
+                f"{'numbers, and names now give dates' if attributes else 'dates'}: give the "
+                "template= that made it, or another group with group=",
+                option="template",
+                variable=dim,
+            )
         metadata = build_array_metadata(
             shape=[len(keys)],
             data_type=parse_data_type("string" if is_text else "int64"),
@@ -367,6 +360,15 @@ def _planned(metadata: ArrayMetadata, variable: Variable | None) -> PlannedArray
         target = ArrayTarget.of_existing(variable, variable.metadata.with_shape(metadata.shape))
     # Messages name the path, since groups may have arrays of the same name.
     return PlannedArray(target=replace(target, name=target.path))
+
+
+def _first_change(before: NDArray[Any], values: NDArray[Any]) -> int:
+    """Return the first index along the first axis at which values are new or differ."""
+    if before.shape[1:] != values.shape[1:]:
+        return 0
+    count = min(len(before), len(values))
+    mask = differs(values[:count], before[:count]).any(axis=tuple(range(1, values.ndim)))
+    return int(np.argmax(np.append(mask, True)))
 
 
 def _staged(member: Member, path: str) -> StagedArray:
