@@ -301,6 +301,24 @@ def test_chunks_that_fit_keep_their_files():
     assert first_column(repository) == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
+def test_the_files_of_merged_chunks_are_counted():
+    repository = begun(1, 2, 3)
+    repository.update_config({"inline_chunk_threshold_bytes": 0})
+    append(repository, "dev", days(4, 5))
+    append(repository, "main", days(6))
+    kinds = ("chunks", "manifests")
+
+    def stored():
+        found = {kind: list(repository.storage.list(f"{kind}/")) for kind in kinds}
+        return np.array([[len(files), sum(o.size for o in files)] for files in found.values()])
+
+    before = stored()
+    commit = repository.merge("dev").commit
+    counted = [[commit.files_written[kind], commit.bytes_written[kind]] for kind in kinds]
+    assert counted == (stored() - before).tolist()
+    assert commit.files_written["chunks"] > 1  # the labels are one chunk
+
+
 def test_late_labels_of_both_sides_are_inserted():
     repository = begun(1, 10, 20, dev=days(5, 25), main=days(7, 15, 22))
     repository.merge("dev")

@@ -217,6 +217,7 @@ def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
         session.delete_chunks(path, coords)
     for path, found in planned.manifests.items():
         session.add_manifests(path, found)
+    session.count_files(planned.written)
 
 
 def _result(

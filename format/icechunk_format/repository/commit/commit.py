@@ -32,6 +32,7 @@ from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -112,6 +113,16 @@ class Written:
         """Count files of a kind with ``size`` bytes in total."""
         self.files[kind] = self.files.get(kind, 0) + files
         self.bytes[kind] = self.bytes.get(kind, 0) + size
+
+    def add_chunks(self, refs: ChunkRefs) -> None:
+        """Count the objects of stored chunks."""
+        is_native = refs.kind == KIND_NATIVE
+        self.add("chunks", int(is_native.sum()), int(refs.length[is_native].sum()))
+
+    def add_all(self, other: Written) -> None:
+        """Count the files of another count, too."""
+        for kind, files in other.files.items():
+            self.add(kind, files, other.bytes[kind])
 
 
 def new_snapshot_id() -> SnapshotId:

@@ -44,13 +44,14 @@ from icechunk_format.repository.changes.working_tree import (
     checked_shape,
 )
 from icechunk_format.repository.commit.assemble import ManifestAssembler
+from icechunk_format.repository.commit.commit import Written
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session.committing import CommittingSession
 from icechunk_format.repository.session.editing import with_attributes
 from icechunk_format.repository.session.reads import current_refs, dropped_coords, shifted
 from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL, ChunkRefs
+from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL, ChunkRefs
 from icechunk_format.spec.object_keys import snapshot_key
 from icechunk_format.spec.snapshot.file import NodeSnapshot
 
@@ -351,8 +352,7 @@ class WriteSession(CommittingSession):
             payloads,
             inline_threshold=self.format.config.inline_chunk_threshold_bytes,
         )
-        own = refs.kind == KIND_NATIVE
-        self._written.add("chunks", int(own.sum()), int(refs.length[own].sum()))
+        self._written.add_chunks(refs)
         changes.set_refs(refs)
 
     def set_refs(self, path: str, refs: ChunkRefs) -> None:
@@ -400,6 +400,10 @@ class WriteSession(CommittingSession):
         node = self._tree.existing_array(path)
         check_receipts(path, receipts, grid_of(node))
         self._tree.chunks_of(node).add_receipts(receipts)
+
+    def count_files(self, written: Written) -> None:
+        """Add files that were stored for this session elsewhere to the counts of the commit."""
+        self._written.add_all(written)
 
     def delete_chunks(self, path: str, coords: ArrayLike) -> None:
         """Delete chunks, which then read as the fill value; missing ones are ignored.

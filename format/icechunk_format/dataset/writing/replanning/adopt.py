@@ -45,6 +45,7 @@ from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
+from icechunk_format.repository.commit.commit import Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.spec.ids import NodeId
@@ -72,6 +73,8 @@ class PlannedCommit:
     """By path of the array."""
     deleted: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
     """By path of the array: chunks to delete, including those of other writers that move."""
+    written: Written = field(default_factory=Written)
+    """Files that were stored for merged and moved chunks."""
 
 
 def adopt(
@@ -195,6 +198,7 @@ class Adoption:
         [stored] = store_manifests(
             self._storage, self._destination.manifest_format, [(new.node_id, refs)]
         )
+        self.commit.written.add("manifests", len(stored), sum(one.size_bytes for one in stored))
         kept += stored
         if kept:
             self.commit.manifests[new.path] = kept
@@ -386,6 +390,7 @@ class Adoption:
         else:
             parts += store_in_batches(self._destination, len(new.dims), chunks)
         refs = ChunkRefs.concat(parts)
+        self.commit.written.add_chunks(refs)
         if merge.empty:
             left = [self.commit.deleted[new.path], np.array(merge.empty, np.uint32)]
             self.commit.deleted[new.path] = np.concatenate(left)
