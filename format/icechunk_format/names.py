@@ -49,6 +49,18 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {what} {name!r}; {hint}{', '.join(shown) or 'none'}{more}"
 
 
+def check_names(option: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InvalidInputError for the first name in an option that does not exist.
+
+    The error has the facts ``option`` and ``name``, and the name as the fact `what`.
+    """
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            message = f"{option}: {unknown(what, name, names)}"
+            raise InvalidInputError(message, option=option, **{"name": name, what: name})
+
+
 def choose(option: str, given: object, allowed: Collection[T]) -> T:
     """Return the value given for an option, if it is allowed.
 

@@ -27,7 +27,7 @@ from icechunk_format.dataset.writing.columns.checks import (
     check_existing,
     check_index_type,
     check_layout_columns,
-    check_names,
+    check_named,
     check_new_location,
 )
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
@@ -341,7 +341,7 @@ def _targets(
             "name the dimensions with the option dims",
             dims=dims,
         )
-    check_names(options, columns, dims)
+    check_named(options, columns, dims)
     check_case(columns, kept)
     attributes = inherit_time_attributes({name: v.attributes for name, v in kept.items()})
     renamed = named_as(columns)

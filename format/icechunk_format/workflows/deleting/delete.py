@@ -30,7 +30,7 @@ from icechunk_format.dataset.writing.regions.blank import (
 )
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
-from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -94,17 +94,12 @@ class DeleteResult:
 def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
     """Delete labels or cells, in one commit."""
     for runs in range(1, MOST_RUNS + 1):
-        location = location_of(request.read)
-        opened = open_destination(location, request.options, access_of(request.read))
+        read = request.read
+        opened = open_destination(location_of(read), request.options, access_of(read))
         if isinstance(opened, WriteResult):
             return DeleteResult(arrays=(), cells={}, commit=opened)
-        destination, base = opened
-        if base is None:
-            raise NotFoundError(
-                f"no repository exists at {location}", kind="repository", name=str(location)
-            )
         try:
-            return _delete(request, destination, run)
+            return _delete(request, opened[0], run)
         except ConflictError as error:
             if runs == MOST_RUNS or request.options.on_conflict == "fail":
                 raise
@@ -113,9 +108,9 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
 
 
 def _delete(request: DeleteRequest, destination: Destination, run: Run) -> DeleteResult:
-    assert destination.base is not None
-    read = request.read
-    dataset = dataset_at(read, Repository.open(destination.location), destination.base)
+    read, repository = request.read, Repository.open(destination.location)
+    assert destination.base is not None, "the repository exists"
+    dataset = dataset_at(read, repository, destination.base)
     found = what_to_delete(dataset, read.variables, selecting(read, request.time_zone))
     if isinstance(found, LabelsToDelete):
         return _delete_labels(request, destination, dataset, found, run)

@@ -85,12 +85,10 @@ def what_to_delete(
             " one dimension; to remove variables, use Repository.drop",
             dims=tuple(named),
         )
-    named_or_all = dataset.data_variables if variables is None else None
-    names = (
-        variables or ()
-        if named_or_all is None
-        else tuple(v.name for v in named_or_all if _takes_part(v.dims, table, chosen, restricted))
-    )
+    names = variables
+    if names is None:
+        every = dataset.data_variables
+        names = tuple(v.name for v in every if _takes_part(v.dims, table, chosen, restricted))
     for name in names:
         dims = dataset.variables[name].dims
         if not _takes_part(dims, table, chosen, restricted):

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.reading.array_reader import ArrayReader
 from icechunk_format.dataset.reading.opened import SnapshotSource
-from icechunk_format.dataset.selection.sel_isel import Given
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import unknown
+from icechunk_format.names import check_names
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.mapping.periodic import Turn, find_turns
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.rechunking.groups import Groups
@@ -189,29 +189,25 @@ def _joined(
 
 def cut_into_blocks(
     dataset: Dataset,
-    *,
-    blocks: Mapping[str, int] | None,
-    overlap: Mapping[str, int] | None,
-    variables: Sequence[str] | None,
-    periodic: Sequence[str] = (),
-    sel: Given | None = None,
-    isel: Given | None = None,
+    read: ReadRequest,
+    blocks: Mapping[str, int],
+    overlap: Mapping[str, int],
+    periodic: Sequence[str],
 ) -> BlockGrid:
     """Return the blocks of a group.
 
     Parameters
     ----------
+    read
+        The data variables, by default all, and the selected range of each dimension. Coordinates,
+        bounds and grid mappings are always read.
     blocks
         Elements of a block by dimension; -1 is the whole dimension. Default: the chunks of the
         largest variable.
     overlap
         Elements of overlap on both sides, by dimension, clipped to the array.
-    variables
-        Names of data variables; default all. Coordinates, bounds and grid mappings are always read.
     periodic
         Dimensions whose two ends are adjacent.
-    sel, isel
-        Selections by label or position, one range along a dimension; blocks cover these elements.
 
     Raises
     ------
@@ -221,11 +217,11 @@ def cut_into_blocks(
         A variable does not exist.
     """
     data = {variable.name: variable for variable in dataset.data_variables}
-    named_variables(variables or (), dataset.variables, dataset.label)
-    left_out = set() if variables is None else set(data) - set(variables)
+    named_variables(read.variables or (), dataset.variables, dataset.label)
+    left_out = set() if read.variables is None else set(data) - set(read.variables)
     arrays = {n: v for n, v in dataset.variables.items() if n not in left_out}
     sizes = common_sizes(arrays.values(), dataset.label)
-    chosen = selected_ranges(dataset, sizes, sel=sel, isel=isel)
+    chosen = selected_ranges(dataset, sizes, sel=read.sel, isel=read.isel)
     for dim in periodic:
         if dim in chosen and chosen[dim] != (0, sizes[dim]):
             raise InvalidInputError(
@@ -235,11 +231,8 @@ def cut_into_blocks(
                 dimension=dim,
             )
     for option, given in (("blocks", blocks), ("overlap", overlap)):
-        for dim, number in (given or {}).items():
-            if dim not in sizes:
-                raise InvalidInputError(
-                    f"{option}: {unknown('dimension', dim, sizes)}", option=option, dimension=dim
-                )
+        check_names(option, "dimension", given, sizes)
+        for dim, number in given.items():
             least = 0 if option == "overlap" else 1
             if number < least and not (number == -1 and option == "blocks"):
                 raise InvalidInputError(
@@ -258,17 +251,17 @@ def cut_into_blocks(
     if leading is not None:
         for dim, axis in zip(leading.dims, leading.metadata.grid.axes, strict=True):
             steps[dim] = axis.full_size(0) if axis.count else 1
-    steps |= {d: sizes[d] if n == -1 else n for d, n in (blocks or {}).items()}
+    steps |= {d: sizes[d] if n == -1 else n for d, n in blocks.items()}
     return BlockGrid(
         source=dataset.source,
         sizes=sizes,
         steps={dim: max(1, min(steps[dim], size)) for dim, size in sizes.items()},
-        overlap=dict(overlap or {}),
+        overlap=dict(overlap),
         paths={name: variable.path for name, variable in arrays.items()},
         dims={name: variable.dims for name, variable in arrays.items()},
         # Drop the group's own record, if it is itself the result of a mapping.
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
-        turns=find_turns(dataset, sizes, overlap or {}, periodic),
+        turns=find_turns(dataset, sizes, overlap, periodic),
         origin={dim: start for dim, (start, _) in chosen.items() if start},
-        selection={k: str(v) for k, v in (("sel", sel), ("isel", isel)) if v is not None},
+        selection={k: str(v) for k, v in (("sel", read.sel), ("isel", read.isel)) if v is not None},
     )

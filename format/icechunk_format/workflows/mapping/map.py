@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -12,11 +12,12 @@ from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
 from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt, joined_chunks, path_in
+from icechunk_format.dataset.writing.part import joined_chunks, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -42,7 +43,6 @@ from icechunk_format.workflows.mapping.record import (
 from icechunk_format.workflows.mapping.tasks import (
     BlockFunction,
     BlockMapping,
-    Mapped,
     first_layouts,
     map_blocks,
 )
@@ -71,13 +71,7 @@ class BlocksRequest:
         repository = Repository.open(location_of(self.read))
         dataset = dataset_at(self.read, repository, requested_snapshot(self.read, repository))
         grid = cut_into_blocks(
-            dataset,
-            blocks=self.blocks,
-            overlap=self.overlap,
-            variables=self.read.variables,
-            periodic=self.periodic,
-            sel=self.read.sel,
-            isel=self.read.isel,
+            dataset, self.read, self.blocks or {}, self.overlap or {}, self.periodic
         )
         return repository, dataset, grid
 
@@ -178,8 +172,15 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     if isinstance(plan, str):
         _check_free(base, group, request, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
+    result = MapBlocksResult(
+        arrays=tuple(placed.target.path for placed in plan.arrays.values()),
+        blocks=len(grid),
+        commit=WriteResult.skipped(
+            options, destination.base, f"no block of {source.read.path} changed"
+        ),
+    )
     if not len(plan.numbers):
-        return _unchanged(request, grid, destination, plan)
+        return result
     documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
     targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
@@ -195,12 +196,11 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         for first in range(0, len(plan.numbers), at_once)
     ]
     step = partial(map_blocks, work)
-    receipts, done = _collected(run(step, tasks))
-    failed = sorted(one.number for one in done if one.failed is not None)
+    found = list(run(step, tasks))
+    failed = sorted(one.number for _, own in found for one in own if one.failed is not None)
     if failed:
-        again = [[one] for one in _once_more(plan, grid, failed)]
-        more, others = _collected(run(step, again))
-        receipts, done = receipts + more, done + others
+        found += run(step, [[one] for one in _once_more(plan, grid, failed)])
+    done = [one for _, own in found for one in own]
     attributes = dict(plan.attributes)
     if request.follow:
         skipped = [list(grid.block(number).index.values()) for number in failed[:MOST_FAILED]]
@@ -222,14 +222,12 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         if len(plan.numbers) == len(grid)
         else f"Update {names}: {len(plan.numbers)} of {len(grid)} blocks",
     )
-    commit = commit_arrays(change, receipts)
-    return MapBlocksResult(
-        arrays=tuple(placed.target.path for placed in plan.arrays.values()),
-        blocks=len(grid),
+    return replace(
+        result,
         computed=len(plan.numbers),
         full_run=plan.full_run if request.follow else None,
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
-        commit=commit,
+        commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
 
 
@@ -241,16 +239,6 @@ def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) 
         for name, dims in grid.dims.items()
     )
     return max(1, min(_TASK_BYTES // max(1, nbytes), blocks // (_TASKS_OF_A_CORE * cores)))
-
-
-def _collected(
-    done: Iterable[tuple[TaskReceipt, list[Mapped]]],
-) -> tuple[list[TaskReceipt], list[Mapped]]:
-    receipts, found = [], []
-    for receipt, blocks in done:
-        receipts.append(receipt)
-        found += blocks
-    return receipts, found
 
 
 def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
@@ -321,18 +309,9 @@ def _all_blocks(
         block = grid.block(number)
         lengths = {dim: block.stop[dim] - start for dim, start in block.start.items()}
     dims = {dim for layout in layouts for dim in layout.dims}
-    names = {layout.name for layout in layouts}
-    for option, given, has in (
-        ("chunks", request.chunks, dims),
-        ("encoding", request.encoding, names),
-    ):
-        if unknown := sorted(set(given) - has):
-            raise InvalidInputError(
-                f"{option} names {unknown[0]!r}, which the result does not have; it has"
-                f" {', '.join(sorted(has))}",
-                option=option,
-                name=unknown[0],
-            )
+    check_names("chunks", "dimension", request.chunks, sorted(dims))
+    names = [layout.name for layout in layouts]
+    check_names("encoding", "variable", request.encoding, names)
     arrays = {
         layout.name: place(
             grid,
@@ -369,15 +348,3 @@ def _once_more(
                 if other is not None:
                     again.setdefault(other.number, []).append(name)
     return [(number, tuple(names)) for number, names in again.items()]
-
-
-def _unchanged(
-    request: MapRequest, grid: BlockGrid, destination: Destination, plan: MapPlan
-) -> MapBlocksResult:
-    return MapBlocksResult(
-        arrays=tuple(placed.target.path for placed in plan.arrays.values()),
-        blocks=len(grid),
-        commit=WriteResult.skipped(
-            request.options, destination.base, f"no block of {request.source.read.path} changed"
-        ),
-    )

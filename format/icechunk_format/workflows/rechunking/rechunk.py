@@ -29,7 +29,7 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from icechunk_format.names import unknown
+from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -228,15 +228,11 @@ def _rechunk_once(
 def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> list[Variable]:
     """Return the arrays to rechunk."""
     arrays = list(dataset.variables.values())
-    dims = {dim for variable in arrays for dim in variable.dims}
-    named = {"chunks": dims, "shards": dims, "encoding": dataset.variables}
-    for option, known in named.items():
-        kind = "variable" if option == "encoding" else "dimension"
-        given = getattr(request, option)
-        for name in given if isinstance(given, Mapping) else ():
-            if name not in known:
-                message = f"{option}: {unknown(kind, name, sorted(known))}"
-                raise InvalidInputError(message, option=option, **{kind: name})
+    dims = sorted({dim for variable in arrays for dim in variable.dims})
+    chunks = {} if request.chunks == "auto" else request.chunks
+    check_names("chunks", "dimension", chunks, dims)
+    check_names("shards", "dimension", request.shards or (), dims)
+    check_names("encoding", "variable", request.encoding, sorted(dataset.variables))
     if request.read.variables is not None:
         named_variables(request.read.variables, dataset.variables, dataset.label)
         wanted = {*request.read.variables} | (
@@ -245,7 +241,7 @@ def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> lis
         return [variable for variable in arrays if variable.name in wanted]
     if not replaces or request.chunks == "auto":
         return arrays
-    sizes = {*request.chunks, *(request.shards or ())}
+    sizes = {*chunks, *(request.shards or ())}
     return [v for v in arrays if sizes & {*v.dims} or v.name in request.encoding]
 
 

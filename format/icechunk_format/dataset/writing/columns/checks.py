@@ -15,7 +15,7 @@ import pyarrow as pa
 from icechunk_format.dataset.table.table import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.names import unknown
+from icechunk_format.names import check_names
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, open_storage
@@ -124,24 +124,14 @@ def check_case(new: Iterable[str], kept: Mapping[str, Variable]) -> None:
             )
 
 
-def check_names(
+def check_named(
     options: WriteOptions, columns: Mapping[str, SourceColumn], dims: Sequence[str]
 ) -> None:
     """Raise InvalidInputError if options name unknown columns or dimensions."""
-    for option, names, allowed in (
-        ("encoding", options.encoding, tuple(columns)),
-        ("chunks", options.chunks or {}, tuple(dims)),
-        ("shards", options.shards or {}, tuple(dims)),
-        ("order", options.order or {}, tuple(dims)),
-    ):
-        for name in names:
-            if name not in allowed:
-                what = "column" if option == "encoding" else "dimension"
-                raise InvalidInputError(
-                    f"{option}: {unknown(what, name, allowed)}",
-                    option=option,
-                    name=name,
-                )
+    check_names("encoding", "column", options.encoding, columns)
+    check_names("chunks", "dimension", options.chunks or (), dims)
+    check_names("shards", "dimension", options.shards or (), dims)
+    check_names("order", "dimension", options.order or (), dims)
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:

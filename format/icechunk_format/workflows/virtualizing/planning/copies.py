@@ -27,7 +27,7 @@ from icechunk_format.dataset.writing.columns.new_arrays import (
 )
 from icechunk_format.dataset.writing.options import CF_KEYS, MISSING_KEYS
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import unknown
+from icechunk_format.names import check_names
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of
 
 _PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
@@ -63,13 +63,10 @@ class Copying:
         """
         inside = {d for own, *_ in found.values() for d in own.dimension_names or () if d}
         names = {path.rpartition("/")[2] for path in found} | found.keys()
-        for what, name, known in (
-            *(("dimension of chunks=", dim, inside) for dim in self.chunks),
-            *(("array of encoding=", name, names) for name in self.encoding),
-            *(("key of encoding=", k, _KEYS) for own in self.encoding.values() for k in own),
-        ):
-            if name not in known:
-                raise InvalidInputError(unknown(what, name, sorted(known)), name=name)
+        check_names("chunks", "dimension", self.chunks, sorted(inside))
+        check_names("encoding", "array", self.encoding, sorted(names))
+        for given in self.encoding.values():
+            check_names("encoding", "key", given, sorted(_KEYS))
         for dim, size in self.chunks.items():
             if size < 1 and (size != -1 or dim in dims):
                 raise InvalidInputError(

@@ -65,7 +65,7 @@ class Header:
         return {path: metadata_of(text, path) for path, text in self.arrays}
 
     def times(self) -> Mapping[str, ArrayMetadata]:
-        """Return the arrays of times by path."""
+        """Return the arrays of times by path; bounds get the units and calendar of their times."""
         return _times_in(self.arrays)
 
 
@@ -124,8 +124,9 @@ def loaded_paths(
     return found & documents.keys()
 
 
-def times_of(documents: Mapping[str, ArrayMetadata]) -> dict[str, ArrayMetadata]:
-    """Return the arrays of times by path; bounds get the units and calendar of their times."""
+@lru_cache(maxsize=4096)
+def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata]:
+    documents = {path: metadata_of(text, path) for path, text in arrays}
     found = {path: own for path, own in documents.items() if _is_time(own)}
     for path, document in list(found.items()):
         units = {k: v for k, v in document.attributes.items() if k in ("units", "calendar")}
@@ -151,8 +152,3 @@ def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
 def metadata_of(text: str, path: str) -> ArrayMetadata:
     """Parse a ``zarr.json``; cached, since many files share it."""
     return parse_array_metadata(text.encode(), node_path="/" + path)
-
-
-@lru_cache(maxsize=4096)
-def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata]:
-    return times_of({path: metadata_of(text, path) for path, text in arrays})
