@@ -126,6 +126,20 @@ def test_values_that_the_packing_cannot_hold_refuse_their_file(tmp_path):
     xr.testing.assert_equal(by_reference(tmp_path / "wide"), concatenated(files))
 
 
+def test_a_file_that_is_refused_while_it_is_copied_moves_no_known_file(tmp_path):
+    def some(path, number):
+        made.packed(path, number)
+        if number == 2:
+            data = xr.load_dataset(path) * 1e6
+            data.drop_encoding().to_netcdf(path, engine="h5netcdf")
+
+    files = made.archive(tmp_path / "files", some, count=3)
+    virtualize(files[1:2], tmp_path / "repository", copying=SOME)
+    done = virtualize(files, tmp_path / "repository", copying=SOME, on_mismatch="skip")
+    assert statuses(done) == {"0.nc": "taken", "1.nc": "known", "2.nc": "refused"}
+    xr.testing.assert_equal(by_reference(tmp_path / "repository"), concatenated(files[:2]))
+
+
 def test_values_are_rounded_only_to_a_packing_that_is_given(tmp_path):
     files = made.archive(tmp_path / "files", own_packing, count=2)
     virtualize(files[:1], tmp_path / "repository", copying=ALL)

@@ -47,7 +47,6 @@ def test_a_record_whose_files_overlap_is_damaged(keys):
             last=(key + 3,),
             lengths=Along((4,)),
             starts=Along((4 * number,)),
-            is_old=True,
         )
         for number, key in enumerate(keys)
     ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from icechunk_format.dataset.cf.times import parse_time_units
 from icechunk_format.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
+    from icechunk_format.workflows.virtualizing.report import Row
     from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
 
 
@@ -46,7 +47,7 @@ class Along:
         return self.of(path.rpartition("/")[0]) if self.groups else self.own
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSpan:
     """The range of a file along the concatenated dimensions."""
 
@@ -57,18 +58,21 @@ class FileSpan:
     lengths: Along
     starts: Along = field(default_factory=Along)
     """The first element along each dimension; set by ``arrange``."""
-    is_old: bool = False
-    """True if the record of the repository has the file."""
+    row: Row | None = None
+    """The report row of a new file; None if the record of the repository has the file."""
 
 
-@dataclass(slots=True, kw_only=True)
+Refused = tuple[FileSpan, str, FileSpan | None]
+"""A refused file, the problem, and the other file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arranged:
     """All files in row-major order of their starts, and the refused files."""
 
     files: list[FileSpan]
     sizes: Along
-    refused: dict[str, tuple[str, str | None]]
-    """The problem and the URL of the other file, by URL."""
+    refused: list[Refused]
     notes: list[tuple[FileSpan, str]]
 
 
@@ -109,14 +113,14 @@ def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) 
 
 
 def arrange(files: Sequence[FileSpan], ndim: int) -> Arranged:
-    """Set the starts of files; known files take precedence, then earlier files in the list.
+    """Find the starts of files; known files take precedence, then earlier files in the list.
 
     Raises
     ------
     FormatError
         Files of the repository overlap.
     """
-    refused: dict[str, tuple[str, str | None]] = {}
+    refused: list[Refused] = []
     notes: list[tuple[FileSpan, str]] = []
     cells: dict[tuple[Any, ...], FileSpan] = {}
     axes: list[dict[Any, FileSpan]] = [{} for _ in range(ndim)]
@@ -150,11 +154,11 @@ def arrange(files: Sequence[FileSpan], ndim: int) -> Arranged:
     dropped: list[set[Any]] = []
     for axis, members in enumerate(axes):
         kept, lost = _in_order(members, axis, refused, notes)
-        at, found = [0] * (1 + len(groups)), {}
+        at, by_key = [0] * (1 + len(groups)), {}
         for key in kept:
-            found[key] = at
+            by_key[key] = at
             at = [sum(pair) for pair in zip(at, lengths(members[key], axis), strict=True)]
-        starts.append(found)
+        starts.append(by_key)
         sizes.append(at)
         dropped.append(lost)
 
@@ -167,8 +171,8 @@ def arrange(files: Sequence[FileSpan], ndim: int) -> Arranged:
         if any(span.first[axis] in dropped[axis] for axis in range(ndim)):
             _refuse(refused, span, "overlaps another file")
             continue
-        span.starts = along([starts[axis][span.first[axis]] for axis in range(ndim)])
-        stay.append(span)
+        found = [starts[axis][span.first[axis]] for axis in range(ndim)]
+        stay.append(replace(span, starts=along(found)))
     stay.sort(key=lambda span: span.starts.own)
     return Arranged(files=stay, sizes=along(sizes), refused=refused, notes=notes)
 
@@ -176,7 +180,7 @@ def arrange(files: Sequence[FileSpan], ndim: int) -> Arranged:
 def _in_order(
     members: dict[Any, FileSpan],
     axis: int,
-    refused: dict[str, tuple[str, str | None]],
+    refused: list[Refused],
     notes: list[tuple[FileSpan, str]],
 ) -> tuple[list[Any], set[Any]]:
     """Return the accepted keys in order, and the refused keys."""
@@ -192,7 +196,7 @@ def _in_order(
             if not is_over:
                 break
             # Keep the known file, or the earlier of two new files.
-            if span.is_old and not before.is_old:
+            if span.row is None and before.row is not None:
                 lost.add(kept.pop())
                 _refuse(refused, before, "overlaps another file", span)
                 continue
@@ -206,28 +210,25 @@ def _in_order(
 
 
 def _refuse(
-    refused: dict[str, tuple[str, str | None]],
-    span: FileSpan,
-    problem: str,
-    other: FileSpan | None = None,
+    refused: list[Refused], span: FileSpan, problem: str, other: FileSpan | None = None
 ) -> None:
-    """Record the first problem of a file."""
-    url, other_url = span.file.url, None if other is None else other.file.url
-    if span.is_old:
+    """Record the problem of a file."""
+    if span.row is None:
+        url = span.file.url
         raise FormatError(
             f"the record of files is damaged: {url} {problem}"
-            f"{f' ({other_url})' if other_url else ''}; write to another group",
+            f"{'' if other is None else f' ({other.file.url})'}; write to another group",
             object_key=url,
             file_type="record of files",
         )
-    refused.setdefault(url, (problem, other_url))
+    refused.append((span, problem, other))
 
 
 def _falls(members: dict[Any, FileSpan], axis: int) -> bool:
     for span in members.values():
         if span.lengths.own[axis] > 1 and span.first[axis] != span.last[axis]:
             return bool(span.last[axis] < span.first[axis])
-    old = [span for span in members.values() if span.is_old and span.starts.own]
+    old = [span for span in members.values() if span.row is None and span.starts.own]
     if len(old) > 1:
         old.sort(key=lambda span: span.starts.own[axis])
         return bool(old[-1].first[axis] < old[0].first[axis])

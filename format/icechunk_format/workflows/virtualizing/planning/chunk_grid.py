@@ -44,12 +44,11 @@ def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -
     return splits
 
 
-def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies: bool) -> bool:
-    """Refuse files whose chunks cannot be split to the array's; return True if any was.
+def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies: bool) -> None:
+    """Refuse files whose chunks cannot be split to the array's.
 
     With `copies`, such files are copied instead.
     """
-    is_found = False
     for path, size in splits.items():
         for member in members:
             found = first_chunks(member.scanned.header).get(path, size)
@@ -57,18 +56,12 @@ def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies
                 text = f"chunks of {found} steps cannot be cut to those of {size} of the array"
                 if copies:
                     member.copy(path, text)
-                    continue
-                is_found = True
-                member.row.refuse(text, array=path)
-    return is_found
+                else:
+                    member.row.refuse(text, array=path)
 
 
-def refuse_misaligned(
-    layout: Layout, files: Sequence[FileSpan], members: Sequence[Member], splits: Mapping[str, int]
-) -> bool:
-    """Refuse files that end within a chunk and are not the last; return True if any was."""
-    by_url = {member.scanned.file.url: member for member in members}
-    is_found = False
+def refuse_misaligned(layout: Layout, files: Sequence[FileSpan], splits: Mapping[str, int]) -> None:
+    """Refuse files that end within a chunk and are not the last."""
     for path, document in layout.documents.items():
         if path in layout.stored:
             continue
@@ -91,20 +84,16 @@ def refuse_misaligned(
                     "call again when that file has grown to whole chunks; or "
                     "copy files that do not fit with copy='mismatching'"
                 )
-                if not span.is_old:
-                    by_url[span.file.url].row.refuse(text, array=path)
-                    is_found = True
+                if span.row is not None:
+                    span.row.refuse(text, array=path)
                     continue
                 for after in files:
-                    member = None if after.is_old else by_url.get(after.file.url)
-                    if member is not None and after.starts.at(path)[number] > start:
-                        member.row.refuse(
+                    if after.row is not None and after.starts.at(path)[number] > start:
+                        after.row.refuse(
                             f"follows a file that {text}; {way_out}",
                             array=path,
                             other=span.file.url,
                         )
-                        is_found = True
-    return is_found
 
 
 def chunk_shape_of(document: Mapping[str, Any]) -> list[int]:

@@ -86,43 +86,42 @@ class ArchivePlanner:
         layout, model_file = self._layout(rows)
         layout = self._compare(self._with_copies(layout), model_file)
         layout = self._set_keys(layout)
-        old = [] if self.record is None else self.record.files
-        by_url = {span.file.url: span for span in old}
-        old_starts = {url: span.starts for url, span in by_url.items()}
+        by_url = {} if self.record is None else {s.file.url: s for s in self.record.files}
         self._refresh(by_url)
         while True:
             members = [m for m in self.members if m.row.status != REFUSED and m.span is not None]
-            fresh = {m.scanned.file.url: m for m in members if not m.is_changed}
-            new = [m.span for m in fresh.values() if m.span is not None]
-            stay = [s for s in old if s.file.url not in fresh]
+            new = [m.span for m in members if m.span is not None and not m.is_changed]
+            fresh = {span.file.url for span in new}
+            stay = [span for url, span in by_url.items() if url not in fresh]
             found = arrange([*stay, *new], len(layout.dims))
-            for url, (problem, other) in found.refused.items():
+            for span, problem, other in found.refused:
                 text = f"{problem} along {', '.join(layout.dims)}"
                 if self.template is None:
                     text += "; if its coordinate is wrong, give its position by template="
-                fresh[url].row.refuse(text, other=other)
+                assert span.row is not None
+                span.row.refuse(text, other=None if other is None else other.file.url)
             splits = {}
             if self.copying is None or self.copying.which == "mismatching":
                 is_free = self.copying is None or not self.copying.chunks
                 splits = chunk_splits(layout, members, is_first=self.record is None and is_free)
-            is_wrong = refuse_uncut(members, splits, copies=self.copying is not None)
+            refuse_uncut(members, splits, copies=self.copying is not None)
             if self.copying is None:
-                is_wrong |= refuse_misaligned(layout, found.files, members, splits)
-            if not found.refused and not is_wrong:
+                refuse_misaligned(layout, found.files, splits)
+            if all(member.row.status != REFUSED for member in members):
                 break
         for span, note in found.notes:
-            if not span.is_old:
-                fresh[span.file.url].row.add_note(note)
+            if span.row is not None:
+                span.row.add_note(note)
+        placed = {span.file.url: span for span in found.files}
         for member in members:
-            if member.is_changed:
-                member.span = by_url[member.scanned.file.url]
+            member.span = placed[member.scanned.file.url]
         return ArchivePlan(
             layout=replace(layout, splits=splits),
             rows=rows,
             taken=members,
             files=found.files,
             sizes=found.sizes,
-            old_starts=old_starts,
+            old_starts={url: span.starts for url, span in by_url.items()},
         )
 
     # -- the model --------------------------------------------------------------------------
@@ -354,13 +353,14 @@ class ArchivePlanner:
             last.append(keys[1])
         return FileSpan(
             file=scanned.file,
+            row=member.row,
             first=tuple(first),
             last=tuple(last),
             lengths=_lengths(scanned.header, layout.dims),
         )
 
-    def _refresh(self, by_url: Mapping[str, FileSpan]) -> None:
-        """Mark files that changed since the record."""
+    def _refresh(self, by_url: dict[str, FileSpan]) -> None:
+        """Mark files that changed since the record, and update their states in `by_url`."""
         for member in self.members:
             before, span = by_url.get(member.scanned.file.url), member.span
             if before is None or member.row.status == REFUSED:
@@ -368,8 +368,7 @@ class ArchivePlanner:
             keys = (before.first, before.last, before.lengths)
             if span is not None and (span.first, span.last, span.lengths) == keys:
                 member.is_changed = True
-                # Update size, entity tag and time in the record.
-                before.file = span.file
+                by_url[span.file.url] = replace(before, file=span.file)
             elif span is not None and _has_grown(span, before):
                 member.has_grown = True
             else:

@@ -212,5 +212,4 @@ def _file_span(dims: Sequence[str], columns: Mapping[str, NDArray[Any]], row: in
         last=tuple(key[1] for key in keys),
         lengths=Along(own, {group: n for group, n in lengths.items() if n != own}),
         starts=Along(integers("start"), {g: tuple(start) for g, (start, _) in groups.items()}),
-        is_old=True,
     )

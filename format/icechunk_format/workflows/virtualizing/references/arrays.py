@@ -187,7 +187,7 @@ class ArraysPlanner:
         if variable is not None:
             before = self.destination.open_base().reader(variable.path).read_all()
         for span in self.plan.files:
-            if before is None or not span.is_old:
+            if before is None or span.row is not None:
                 continue
             was, now = self.plan.old_starts[span.file.url], span.starts
             values[part(now, span.lengths)] = before[part(was, span.lengths)]
