@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 _PIECES = StructType(
     [
         StructField("group", LongType()),
-        StructField("lower", BinaryType()),
-        StructField("shape", BinaryType()),
+        StructField("box", BinaryType()),
         StructField("data", BinaryType()),
     ]
 )
@@ -226,7 +225,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
                 # beyond those of the plan. Times are left out, since Spark fails the job if a
                 # repeated task returns different rows.
                 counts = Measures(tasks=1, chunks_decoded=measured().chunks_decoded - before)
-                yield from _batches([Piece(groups + number, b"", b"", pickle.dumps(counts))])
+                yield from _batches([Piece(groups + number, b"", pickle.dumps(counts))])
 
     def split(batches: Iterator[pa.RecordBatch], counts: list[Piece]) -> Iterator[Piece]:
         for piece in starmap(Piece, rows_of(batches)):
@@ -237,7 +236,7 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
 
     def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
-            counts = [Piece(groups, b"", b"", pickle.dumps(Measures(tasks=1)))]
+            counts = [Piece(groups, b"", pickle.dumps(Measures(tasks=1)))]
             yield from _batches(cut_again(work, path, split(batches, counts)))
             yield from _batches(counts)
 

@@ -24,8 +24,8 @@ from icechunk_format.workflows.rechunking.rechunk import (
     rechunk_arrays,
 )
 from icechunk_format.workflows.rechunking.run import (
-    _packed,
-    _unpacked,
+    _compressed,
+    _decompressed,
     cut_again,
     cut_group,
     write_groups,
@@ -185,8 +185,8 @@ def test_pieces_are_small_and_hold_any_type(dtype):
     values = np.zeros((30, 40), "V300" if dtype == "r300" else dtype)
     values[3] = values.dtype.type(b"a") if dtype == "r300" else ("a" if dtype in "OU100" else 1)
     piece = values[2:20, ::-3]
-    data = _packed(np.ascontiguousarray(piece))
-    after = _unpacked(data, values.dtype, piece.shape)
+    data = _compressed(np.ascontiguousarray(piece))
+    after = _decompressed(data, values.dtype, piece.shape)
     assert after.dtype == values.dtype
     assert after.tolist() == piece.tolist()
     assert len(data) < max(piece.nbytes / 3, 60)

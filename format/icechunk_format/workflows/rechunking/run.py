@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -51,10 +51,8 @@ class Piece(NamedTuple):
     """The values of a box that is sent to one group."""
 
     group: int
-    lower: bytes
-    """First element along each axis, as ``int64`` bytes."""
-    shape: bytes
-    """Shape of the box, as ``int64`` bytes."""
+    box: bytes
+    """First elements and ends along each axis, as ``int64`` bytes."""
     values: bytes
 
 
@@ -87,16 +85,17 @@ def cut_again(work: Rechunking, path: str, pieces: Iterable[Piece]) -> Iterator[
 def _cut(plan: ArrayPlan, box: Box, values: NDArray[Any], groups: Groups) -> Iterator[Piece]:
     fill = plan.target.metadata.fill_value
     for group, shared in groups.meeting(box):
-        for lower, upper in _bounded(shared, values.itemsize):
-            at = tuple(
-                slice(low - origin, high - origin)
-                for low, high, origin in zip(lower, upper, box[0], strict=True)
-            )
-            piece = np.ascontiguousarray(values[at])
+        for part in _bounded(shared, values.itemsize):
+            piece = np.ascontiguousarray(values[_within(part, box[0])])
             if not is_all_fill(piece, fill):
-                sizes = np.array(piece.shape, np.int64)
-                first = np.array(lower, np.int64)
-                yield Piece(group, first.tobytes(), sizes.tobytes(), _packed(piece))
+                yield Piece(group, np.array(part, np.int64).tobytes(), _compressed(piece))
+
+
+def _within(box: Box, origin: Sequence[int]) -> tuple[slice, ...]:
+    """Return the index of a box in values that begin at `origin`."""
+    return tuple(
+        slice(low - start, high - start) for low, high, start in zip(*box, origin, strict=True)
+    )
 
 
 def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskReceipt:
@@ -116,13 +115,10 @@ def _joined(
         lower, upper = groups.box(number)
         values = plan.target.metadata.fill_array([b - a for a, b in zip(lower, upper, strict=True)])
         for piece in found:
-            first = np.frombuffer(piece.lower, np.int64)
-            shape = np.frombuffer(piece.shape, np.int64)
-            at = tuple(
-                slice(int(low - origin), int(low - origin + size))
-                for low, origin, size in zip(first, lower, shape, strict=True)
-            )
-            values[at] = _unpacked(piece.values, values.dtype, tuple(shape.tolist()))
+            box = np.frombuffer(piece.box, np.int64).reshape(2, -1)
+            shape = tuple((box[1] - box[0]).tolist())
+            part = _decompressed(piece.values, values.dtype, shape)
+            values[_within(box.tolist(), lower)] = part
         yield (lower, upper), values
 
 
@@ -145,14 +141,14 @@ def _bounded(box: Box, item: int) -> Iterator[Box]:
         yield from _bounded(part, item)
 
 
-def _packed(values: NDArray[Any]) -> bytes:
+def _compressed(values: NDArray[Any]) -> bytes:
     # Safe to pickle: the objects are strings and bytes that this job decoded.
     if values.dtype.hasobject:
         return pickle.dumps(values)
     return bytes(_compressor(values.dtype).encode(values.reshape(-1).view(np.uint8).data))
 
 
-def _unpacked(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _decompressed(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if dtype.hasobject:
         return np.asarray(pickle.loads(data)).reshape(shape)
     nbytes = dtype.itemsize * math.prod(shape)

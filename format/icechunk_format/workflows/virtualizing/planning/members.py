@@ -24,17 +24,14 @@ class Member:
     """None for a refused or empty file."""
     is_changed: bool = False
     """True if the record has another state of the file with the same span."""
-    has_grown: bool = False
-    """True if the record has a shorter state of the file with the same start."""
-    copied: dict[str, str] = field(default_factory=dict)
-    """Arrays that are copied instead of referenced, with the reasons; see ``copies``."""
-    is_empty: bool = False
-    """True if the file has no elements along a concatenated dimension."""
+    copied: set[str] = field(default_factory=set)
+    """Arrays that are copied instead of referenced; see ``copies``."""
 
     def copy(self, path: str, reason: str) -> None:
         """Mark an array of the file as copied; keep the first reason."""
-        if self.copied.setdefault(path, reason) is not reason:
+        if path in self.copied:
             return
+        self.copied.add(path)
         if self.row.status == TAKEN:
             self.row.status = COPIED
         self.row.is_copied = self.row.status in (COPIED, REFRESHED)

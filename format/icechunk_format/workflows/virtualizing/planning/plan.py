@@ -254,8 +254,7 @@ class ArchivePlanner:
             header: differences(header, layout.model, dims=layout.dims, stored=layout.stored)
             for header in self._headers()
         }
-        other = None if model_file is None else model_file.scanned.file.url
-        model_name = other or "the repository"
+        model_name = "the repository" if model_file is None else model_file.scanned.file.url
         digests = layout.digests
         if model_file is not None:
             digests = {
@@ -268,7 +267,6 @@ class ArchivePlanner:
             dim = _empty_dim(member.scanned.header, layout.dims)
             if dim is not None:
                 member.row.add_note(f"it has no steps along {dim}")
-                member.is_empty = True
                 continue
             if self.copying is not None and self.copying.which == "all":
                 for path in layout.documents.keys() - layout.stored:
@@ -305,7 +303,8 @@ class ArchivePlanner:
         number = 0 if self.record is None else len(self.record.files)
         wide: dict[str, ArrayMetadata] = {}
         for member in self.members:
-            if member.row.status == REFUSED or member.is_empty:
+            is_empty = _empty_dim(member.scanned.header, layout.dims) is not None
+            if member.row.status == REFUSED or is_empty:
                 continue
             try:
                 member.span = self._span(layout, member, number)
@@ -369,9 +368,7 @@ class ArchivePlanner:
             if span is not None and (span.first, span.last, span.lengths) == keys:
                 member.is_changed = True
                 by_url[span.file.url] = replace(before, file=span.file)
-            elif span is not None and _has_grown(span, before):
-                member.has_grown = True
-            else:
+            elif span is None or not _has_grown(span, before):
                 member.row.refuse(
                     "the file has changed, and covers other coordinates than before; a file may "
                     "only grow at its end. Write all files to another group with group="

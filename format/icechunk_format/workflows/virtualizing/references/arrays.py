@@ -40,6 +40,7 @@ from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_sha
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
+from icechunk_format.workflows.virtualizing.report import REFRESHED
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Along
@@ -300,7 +301,7 @@ class ArraysPlanner:
             shift = [low // size for low, size in zip(lower, chunk, strict=True)]
             if member is not None and is_apart and path not in member.copied:
                 self._add_member(planned, path, member, starts, tuple(shift))
-                if (member.is_changed or member.has_grown) and not is_rebuilt:
+                if member.row.status == REFRESHED and not is_rebuilt:
                     planned.cleared.append(metadata.grid.chunks_of_box(*box))
             elif member is not None:
                 member.copy(path, "it shares chunks with other files")
