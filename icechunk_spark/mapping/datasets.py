@@ -15,12 +15,14 @@ import functools
 import inspect
 import struct
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import xarray as xr
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
@@ -88,6 +90,51 @@ class DatasetFunction:
                 found=type(returned).__name__,
             )
         return self._results(_trimmed(returned, block))
+
+    def rows(
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        schema: pa.Schema,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the function returns for a block."""
+        returned = self.call(block, arrays, attributes)
+        if returned is None:
+            return
+        if isinstance(returned, pd.DataFrame):
+            given = list(returned.items())
+        elif isinstance(returned, pa.Table | pa.RecordBatch):
+            given = list(zip(returned.schema.names, returned.columns, strict=True))
+        else:
+            raise InvalidInputError(
+                f"the function returned a {type(returned).__name__} for block"
+                f" {self.label(block, arrays)}; return a pandas DataFrame or an Arrow table",
+                found=type(returned).__name__,
+            )
+        names = [str(name) for name, _ in given]
+        if sorted(names) != sorted(schema.names):
+            raise InvalidInputError(
+                f"the rows of block {self.label(block, arrays)} have the columns {names}, but"
+                f" schema has {schema.names}: return the columns of schema, or change schema",
+                columns=tuple(names),
+            )
+        fitted = []
+        for column in schema:
+            values = given[names.index(column.name)][1]
+            try:
+                fitted += pa.table({column.name: values}).cast(pa.schema([column])).columns
+            except (pa.ArrowException, ValueError) as error:
+                wanted = f"{column.type}{'' if column.nullable else ' not null'}"
+                found = str(getattr(values, "dtype", None) or values.type)
+                raise InvalidInputError(
+                    f"column {column.name!r} of the rows of block {self.label(block, arrays)} has"
+                    f" type {found}, but schema has {wanted} ({error.args[0]}): return values of"
+                    " this type, or change schema",
+                    column=column.name,
+                    found=found,
+                ) from error
+        yield from pa.Table.from_arrays(fitted, schema=schema).to_batches()
 
     def _results(self, dataset: xr.Dataset) -> tuple[list[Result], dict[str, Any]]:
         variables, attrs = xr.conventions.encode_dataset_coordinates(dataset)

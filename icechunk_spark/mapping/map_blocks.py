@@ -280,13 +280,11 @@ def read_blocks(
     mapped = _dataset_function(function, {})
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from icechunk_spark.mapping.rows import rows_of_block
-
         with errors_on_one_line():
             for number in tasks_in(batches):
                 block = grid.block(number)
                 arrays = grid.read(block)
-                yield from rows_of_block(mapped, block, arrays, grid.attributes, columns)
+                yield from mapped.rows(block, arrays, grid.attributes, columns)
 
     return work_rows(spark, list(range(len(grid)))).mapInArrow(step, struct)
 

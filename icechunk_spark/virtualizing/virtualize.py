@@ -138,24 +138,19 @@ def virtualize(
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
     from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
-    from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import totalled
 
-    names = None if template is None else parse_template(template)
-    dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ())
-    if names is not None:
-        dims = (*dims, *(dim for dim in names.dims if dim not in dims))
     archive = Archive(
         location=location_of(request),
         names=_names_of(files),
         options=request,
-        dims=dims,
-        template=names,
+        dims=(concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ()),
+        template=None if template is None else parse_template(template),
         loadable=None if loadable is None else tuple(loadable),
-        parser=check_parser(parser),
+        parser=parser,
         on_mismatch=on_mismatch,
         containers=containers,
         access=access_of(request),

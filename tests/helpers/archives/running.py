@@ -37,13 +37,11 @@ def virtualize(
     """Virtualize files in this process."""
     dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim)
     names = None if template is None else parse_template(template)
-    if names is not None:
-        dims = names.dims
     archive = Archive(
         location=Location(str(path)),
         names=[files] if isinstance(files, str) else list(files),
         options=WriteOptions(mode="append", layout="refs", **(options or {})),
-        dims=dims,
+        dims=dims if names is None else (),
         template=names,
         access=VirtualAccess(how.pop("authorize", ()), how.pop("virtual_options", {})),
         **how,

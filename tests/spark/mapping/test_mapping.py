@@ -20,7 +20,6 @@ from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository import Repository
 from icechunk_format.workflows.mapping import BlocksRequest
 from icechunk_spark.mapping.datasets import DatasetFunction
-from icechunk_spark.mapping.rows import rows_of_block
 
 icechunk.set_logs_filter("off")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -227,7 +226,7 @@ def test_rows_that_do_not_fit_the_schema_are_refused(weather, case):
     schema = pa.schema([pa.field("mean", pa.float64(), nullable=False)])
     function = DatasetFunction(function=lambda ds: returned())
     with pytest.raises(InvalidInputError) as caught:
-        list(rows_of_block(function, block, grid.read(block), grid.attributes, schema))
+        list(function.rows(block, grid.read(block), grid.attributes, schema))
     line = caught.value.message.splitlines()[0]
     assert "block time=2024-01-07..2024-01-12, y=50.0..43.0, x=0.0..5.0" in line
     assert all(re.search(word, line) for word in words), line

@@ -182,31 +182,26 @@ def virtualize(
     dry_run: DryRunOption = False,
 ) -> None:
     """Refer to files as one dataset, in one process."""
+    from icechunk_format.options.location import access_of
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.running import in_process
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
     from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
-    from icechunk_format.workflows.virtualizing.scanning.parse import check_parser
 
-    names = None if template is None else parse_template(template)
-    dims = _names(concat_dim) or ()
-    if names is not None:
-        dims = (*dims, *(dim for dim in names.dims if dim not in dims))
     archive = Archive(
         location=call.location,
         names=files,
         options=WriteOptions(
             mode="append", layout="refs", branch=branch or "main", group=group, message=message
         ),
-        dims=dims,
-        template=names,
+        dims=_names(concat_dim) or (),
+        template=None if template is None else parse_template(template),
         loadable=None,
-        parser=check_parser(parser),
+        parser=parser,
         on_mismatch="skip" if skip else "fail",
         containers=True,
-        authorize=call.options.virtual_authorize,
-        virtual_options=call.options.virtual_storage_options,
+        access=access_of(call.options),
         copying=None
         if copy is None
         else Copying(which=choose("--copy", copy, ("all", "mismatching"))),

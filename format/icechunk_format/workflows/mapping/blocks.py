@@ -16,7 +16,7 @@ from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.mapping.periodic import Turn, find_turns
+from icechunk_format.workflows.horizontal.circles import circle_of, period_of
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.rechunking.groups import Groups
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
@@ -28,6 +28,21 @@ class StoredArray(NamedTuple):
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: dict[str, Any]
+
+
+class Turn(NamedTuple):
+    """One turn around a periodic dimension.
+
+    Parameters
+    ----------
+    elements
+        The length of the dimension, or one less if the last label repeats the first.
+    period
+        Period of the labels; None if unknown.
+    """
+
+    elements: int
+    period: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +276,51 @@ def cut_into_blocks(
         dims={name: variable.dims for name, variable in arrays.items()},
         # Drop the group's own record, if it is itself the result of a mapping.
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
-        turns=find_turns(dataset, sizes, overlap, periodic),
+        turns=_turns(dataset, sizes, overlap, periodic),
         origin={dim: start for dim, (start, _) in chosen.items() if start},
         selection={k: str(v) for k, v in (("sel", read.sel), ("isel", read.isel)) if v is not None},
     )
+
+
+def _turns(
+    dataset: Dataset, sizes: Mapping[str, int], overlap: Mapping[str, int], periodic: Sequence[str]
+) -> dict[str, Turn]:
+    """Return the turn of each periodic dimension.
+
+    Raises
+    ------
+    InvalidInputError
+        A dimension does not exist or has no overlap, its longitudes do not go around the whole
+        circle, or the overlap is more than one turn.
+    """
+    found = {}
+    for dim in periodic:
+        if dim not in sizes or not overlap.get(dim):
+            raise InvalidInputError(
+                f"periodic names {dim!r}, but overlap names"
+                f" {', '.join(overlap) or 'no dimension'}; periodic dimensions need an overlap",
+                option="periodic",
+                dimension=dim,
+            )
+        turn = Turn(sizes[dim], None)
+        labels = dataset.variables.get(dim)
+        period = None if labels is None else period_of(labels)
+        if period is not None:
+            circle = circle_of(dataset.read(dim), period)
+            if circle is None or not circle.is_closed:
+                raise InvalidInputError(
+                    f"periodic names {dim!r}, but its labels do not cover a whole circle of"
+                    f" {period:g} degrees, so its ends are not adjacent; leave it out",
+                    option="periodic",
+                    dimension=dim,
+                )
+            turn = Turn(sizes[dim] - circle.is_repeated, period)
+        if overlap[dim] > turn.elements:
+            raise InvalidInputError(
+                f"overlap: {dim} is {overlap[dim]}, but one turn has {turn.elements} elements;"
+                " use at most that number",
+                option="overlap",
+                dimension=dim,
+            )
+        found[dim] = turn
+    return found

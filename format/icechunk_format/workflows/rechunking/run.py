@@ -91,7 +91,7 @@ def _cut(plan: ArrayPlan, box: Box, values: NDArray[Any], groups: Groups) -> Ite
                 yield Piece(group, np.array(part, np.int64).tobytes(), _compressed(piece))
 
 
-def _within(box: Box, origin: Sequence[int]) -> tuple[slice, ...]:
+def _within(box: Sequence[Sequence[int]], origin: Sequence[int]) -> tuple[slice, ...]:
     """Return the index of a box in values that begin at `origin`."""
     return tuple(
         slice(low - start, high - start) for low, high, start in zip(*box, origin, strict=True)

@@ -67,7 +67,7 @@ def report_table(rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=REPORT_SCHEMA)
 
 
-def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
+def refusal(rows: Sequence[Row]) -> InvalidInputError:
     """Return the error for refused files with ``on_mismatch="fail"``."""
     refused = [row for row in rows if row.status == REFUSED]
     lines = [_line(row) for row in refused[:_MOST_SHOWN]]
@@ -84,7 +84,7 @@ def refusal(rows: Sequence[Row], table: pa.Table) -> InvalidInputError:
                 'error.facts["report"] has a row for each file',
             ]
         ),
-        report=table,
+        report=report_table(rows),
         refused=len(refused),
     )
 

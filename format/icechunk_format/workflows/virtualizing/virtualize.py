@@ -82,7 +82,7 @@ class Archive:
     """Paths, URLs and patterns of files."""
     options: WriteOptions
     dims: tuple[str, ...] = ()
-    """Concatenated dimensions, slowest first."""
+    """Concatenated dimensions, slowest first; those of ``template`` follow."""
     template: Template | None = None
     loadable: tuple[str, ...] | None = None
     parser: str | Parser | None = None
@@ -126,6 +126,9 @@ class _Call:
         self._now = int(time.time()) + 1
         self._folder = f"{STAGING}{secrets.token_hex(16)}"
         check_options(archive.options)
+        self._parser = check_parser(archive.parser)
+        named = () if archive.template is None else archive.template.dims
+        self._dims = tuple(dict.fromkeys((*archive.dims, *named)))
         self._group = parse_node_path("/" + (archive.options.group or "").strip("/"))
         self._open()
 
@@ -197,14 +200,14 @@ class _Call:
         before = None if base is None else base.id
         plan = ArchivePlanner(
             files=scanned,
-            dims=archive.dims,
+            dims=self._dims,
             template=archive.template,
             loadable=archive.loadable,
             record=self._record,
             copying=archive.copying,
         ).plan()
         if plan.is_refused and archive.on_mismatch == "fail":
-            raise refusal(plan.rows, report_table(plan.rows))
+            raise refusal(plan.rows)
         planner = ArraysPlanner(
             plan=plan,
             snapshot=base,
@@ -323,8 +326,8 @@ class _Call:
         layout = None if self._record is None else self._record.layout
         context = ScanContext(
             destination=self._destination,
-            parser=check_parser(archive.parser),
-            dims=archive.dims or (() if layout is None else layout.dims),
+            parser=self._parser,
+            dims=self._dims or (() if layout is None else layout.dims),
             loadable=archive.loadable if layout is None else tuple(sorted(layout.loaded)),
             folder=None if archive.dry_run else self._folder,
         )

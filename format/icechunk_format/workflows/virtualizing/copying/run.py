@@ -24,6 +24,7 @@ from icechunk_format.dataset.cf.encode import variable_encoder
 from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
@@ -179,17 +180,14 @@ class _SourceReader:
         columns: dict[str, list[Any]] = rows.to_pydict()
         offsets, lengths = columns["offset"], columns["length"]
         location, inline = (columns.get(n) or [None] * len(rows) for n in ("location", "data"))
-        start = 0
-        while start < len(rows):
-            stop, size = start, 0
-            while stop < len(rows) and (stop == start or size < _FETCHED_AT_ONCE):
-                size, stop = size + lengths[stop], stop + 1
-            data: list[Any] = inline[start:stop]
-            places: dict[str | None, list[int]] = {}
-            for row in range(start, stop):
+        sized = enumerate(lengths)
+        for batch in sized_batches(sized, len(rows), _FETCHED_AT_ONCE):
+            found: dict[int, Any] = {row: inline[row] for row in batch}
+            by_url: dict[str | None, list[int]] = {}
+            for row in batch:
                 if inline[row] is None:
-                    places.setdefault(location[row], []).append(row)
-            for url, found in places.items():
+                    by_url.setdefault(location[row], []).append(row)
+            for url, own in by_url.items():
                 storage, key = self._opener.open(url or file.file.url)
                 requests = [
                     ReadRequest(
@@ -198,12 +196,10 @@ class _SourceReader:
                         end=offsets[row] + lengths[row],
                         if_unmodified_since=file.file.modified if url is None else None,
                     )
-                    for row in found
+                    for row in own
                 ]
-                for row, value in zip(found, storage.get_many(requests), strict=True):
-                    data[row - start] = value
-            yield from data
-            start = stop
+                found |= zip(own, storage.get_many(requests), strict=True)
+            yield from found.values()
 
 
 def _check_exact(

@@ -200,7 +200,7 @@ class ArraysPlanner:
         first = 0
         if before is not None and planned.target.old_shape is not None:
             first = _first_change(before, values)
-        if first < len(values):
+        if values.shape[:1] != (first,):  # else nothing changed
             planned.values = ChunkValues.changed(metadata, values, first)
 
     def _values_of(self, member: Member, path: str) -> NDArray[Any]:
@@ -245,10 +245,11 @@ class ArraysPlanner:
             attributes=attributes,
             node_path=path_in(self.group, dim),
         )
+        planned = _planned(metadata, variable)
+        metadata = planned.target.metadata
         values = metadata.fill_array(metadata.shape)
         for start, key in keys.items():
             values[start] = key
-        planned = _planned(metadata, variable)
         planned.values = ChunkValues.changed(metadata, values, 0)
         return planned
 
