@@ -339,8 +339,6 @@ class ArrayReader:
         if self.shards is not None:
             return self.shards.fetch(coords)
         found = self.lookup.find(coords.astype(np.uint32))
-        if found.refs is None:
-            return found.positions, []
         return found.positions, self.chunk_source.fetch(found.refs, found.rows)
 
     def decode_chunk(self, coords: NDArray[np.int64], payload: bytes) -> NDArray[Any]:

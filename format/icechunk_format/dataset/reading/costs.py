@@ -57,8 +57,7 @@ class CostCounter:
         if reader.shards is None:
             found = reader.lookup.find(coords.astype(np.uint32))
             positions = found.positions
-            if found.refs is not None:
-                self._add(reader.chunk_source.planned_reads(found.refs, found.rows))
+            self._add(reader.chunk_source.planned_reads(found.refs, found.rows))
         else:
             positions, reads = reader.shards.planned_reads(coords, self._indexes)
             for one in reads:

@@ -63,8 +63,6 @@ class ShardReads:
         request = _ShardRequest(self, coords)
         payloads: dict[int, bytes] = {}
         whole, refs = request.whole, request.refs
-        if refs is None:
-            return np.empty(0, dtype=np.int64), []
         if whole.any():
             chosen = np.flatnonzero(whole)
             shards = self.chunk_source.fetch(refs, request.rows[chosen])
@@ -95,8 +93,6 @@ class ShardReads:
         shards do, and are added to ``known``. Only indexes are fetched.
         """
         request = _ShardRequest(self, coords)
-        if request.refs is None:
-            return np.empty(0, dtype=np.int64), []
         reads = [self.chunk_source.planned_reads(request.refs, request.rows[request.whole])]
         ranged = np.flatnonzero(~request.whole)
         stored, _, _ = self._stored_ranges(request, np.flatnonzero(request.whole))
@@ -149,8 +145,6 @@ class ShardReads:
     def _planned_index_reads(
         self, request: _ShardRequest, numbers: NDArray[np.int64], known: set[Hashable]
     ) -> tuple[int, int]:
-        if request.refs is None:
-            return 0, 0
         keys = [(self.path, _identity(request.refs, int(row))) for row in request.rows[numbers]]
         new = numbers[[key not in known for key in keys]]
         known.update(keys)
@@ -162,8 +156,6 @@ class ShardReads:
     ) -> list[NDArray[np.uint64]]:
         """Return the indexes of some shards of a request; fetch those that are not cached."""
         refs = request.refs
-        if refs is None or not len(numbers):
-            return []
 
         def load(positions: list[int]) -> list[Loaded[NDArray[np.uint64]]]:
             chosen = numbers[positions]
@@ -219,10 +211,8 @@ class _ShardRequest:
         totals = np.array(
             [math.prod(reads.sharding.inner_grid(shape)) for shape in self.shapes], dtype=np.int64
         )
-        self.whole: NDArray[np.bool_] = np.zeros(len(self.rows), dtype=bool)
-        if self.refs is not None:
-            small = self.refs.length[self.rows] <= _SMALL_SHARD_BYTES
-            self.whole = (needed >= totals * _MOST_OF_A_SHARD) | small
+        small = self.refs.length[self.rows] <= _SMALL_SHARD_BYTES
+        self.whole: NDArray[np.bool_] = (needed >= totals * _MOST_OF_A_SHARD) | small
 
     def members(self, number: int) -> NDArray[np.int64]:
         """Return the requested inner chunks of a shard."""

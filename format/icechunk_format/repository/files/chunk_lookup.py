@@ -84,7 +84,7 @@ class FoundChunks:
         ``int64 (k,)``: the row in the wanted coordinates of each found chunk, ascending.
     """
 
-    refs: ChunkRefs | None
+    refs: ChunkRefs
     rows: NDArray[np.int64]
     positions: NDArray[np.int64]
 
@@ -189,13 +189,12 @@ class ChunkLookup:
 def _joined(
     found: list[tuple[ChunkRefs, NDArray[np.int64], NDArray[np.int64]]], coords: NDArray[np.uint32]
 ) -> FoundChunks:
-    none = np.empty(0, dtype=np.int64)
-    if not found:
-        return FoundChunks(refs=None, rows=none, positions=none)
     if len(found) == 1:
         refs, rows, positions = found[0]
         return FoundChunks(refs=refs, rows=rows, positions=positions)
-    refs = ChunkRefs.concat([table.take(np.sort(rows)) for table, rows, _ in found])
-    positions = np.sort(np.concatenate([part for _, _, part in found]))
+    tables = (table.take(np.sort(rows)) for table, rows, _ in found)
+    refs = ChunkRefs.concat([ChunkRefs.empty(coords.shape[1]), *tables])
+    none = np.empty(0, dtype=np.int64)
+    positions = np.sort(np.concatenate([none, *(part for _, _, part in found)]))
     # Joining sorts the references, so their rows are looked up again.
     return FoundChunks(refs=refs, rows=refs.find(coords[positions]), positions=positions)
