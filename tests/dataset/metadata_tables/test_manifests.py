@@ -246,7 +246,7 @@ def test_many_references_are_cut_and_opened_a_few_at_a_time(monkeypatch):
     real = objects.load_manifests
     monkeypatch.setattr(
         "icechunk_format.repository.files.chunk_lookup.load_manifests",
-        lambda storage, ids, hints: opened.append(len(ids)) or real(storage, ids, hints),
+        lambda storage, ids: opened.append(len(ids)) or real(storage, ids),
     )
     rows, tasks = read(repository, "chunks", snapshot_id=tip, refs_per_task=450)
     assert sorted(row["chunk"][0] for row in rows) == list(range(4000))
