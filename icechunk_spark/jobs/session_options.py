@@ -41,6 +41,8 @@ _HADOOP: Final = {
     "fs.s3a.endpoint.region": "storage.region",
 }
 _FORMAT: Final = "icechunk"
+# Classes that Spark's readers and writers get, by the mixin and the class that they had.
+_MADE: Final[dict[tuple[type, type], type]] = {}
 
 
 def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None:
@@ -220,9 +222,6 @@ def catalog_refused(method: str) -> UnsupportedError:
         " sources, including the path: use df.write.format('icechunk').mode('append').save(path)",
         method=method,
     )
-
-
-_MADE: Final[dict[tuple[type, type], type]] = {}
 
 
 def noting(made: Any, mixin: type[NotedOptions]) -> Any:

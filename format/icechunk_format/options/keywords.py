@@ -37,6 +37,14 @@ Selection = str | Mapping[str, Any]
 # Options whose dictionaries are passed unchanged to the selection.
 _SELECTING: Final = ("sel", "isel")
 
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+# The line of a docstring that the list of options replaces.
+_LIST: Final = (
+    '    each_option\n        The options are described on the page "Options" of the manual, and in'
+    " ``help()``.\n"
+)
+
 
 def option_strings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert options from Python values to strings for `option()`; None is omitted.
@@ -123,15 +131,6 @@ def single(value: Any) -> Any:
         array = value.to_numpy() if hasattr(value, "to_numpy") else value
         return array[()]
     return value
-
-
-_Function = TypeVar("_Function", bound="Callable[..., Any]")
-
-# The line of a docstring that the list of options replaces.
-_LIST: Final = (
-    '    each_option\n        The options are described on the page "Options" of the manual, and in'
-    " ``help()``.\n"
-)
 
 
 def keyword_options(call: Call) -> list[Option]:

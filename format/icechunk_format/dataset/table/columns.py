@@ -50,6 +50,9 @@ from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose, unknown
 
+# Spark and Arrow's plain binary hold at most this many bytes in one value.
+_MOST_VALUE_BYTES = 2**31 - 1
+
 
 class ColumnFactory:
     """Makes columns of the variables of one group.
@@ -236,10 +239,6 @@ def sums_to_integer(arrow_type: pa.DataType) -> bool:
     """Return True if sums of a type are exact in 64 bits for any size of a block."""
     narrow = pa.types.is_integer(arrow_type) and arrow_type.bit_width <= 32
     return bool(narrow or pa.types.is_boolean(arrow_type))
-
-
-# Spark and Arrow's plain binary hold at most this many bytes in one value.
-_MOST_VALUE_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

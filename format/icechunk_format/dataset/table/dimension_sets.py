@@ -21,6 +21,8 @@ from icechunk_format.names import by_likeness, shortened, unknown
 from icechunk_format.spec.node_path import ROOT, NodePath, parent, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 
+_MOST_NAMES_IN_LINE = 6
+
 
 def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath:
     """Return the path of the group to read; ``label`` is the repository, for messages.
@@ -63,9 +65,6 @@ def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath
         name=str(path),
         existing=tuple(by_likeness(path, groups)),
     )
-
-
-_MOST_NAMES_IN_LINE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
