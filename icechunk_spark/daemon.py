@@ -28,6 +28,7 @@ _FOR_WORKERS: Final = (
     "icechunk_spark.reading.reader",
     "icechunk_format.dataset.reading.run",
     "icechunk_format.dataset.metadata_tables.read",
+    "icechunk_format.storage.local.store",
     "obstore.store",
     "numcodecs.blosc",
     "pandas",

@@ -14,8 +14,6 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.storage.address import Address, parse_url
 from icechunk_format.storage.concurrency import PerProcess
-from icechunk_format.storage.local.store import LocalStorage
-from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.storage.options import StorageOptions, parse_options
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.storage.ranges import DEFAULT_MAX_GAP, plan_local_reads, plan_reads
@@ -146,7 +144,7 @@ def open_storage(location: Location) -> Storage:
 
 def planned_reads(location: Location, requests: Sequence[ReadRequest]) -> list[ReadRequest]:
     """Return the reads that ``Storage.get_many`` would send for some requests."""
-    if isinstance(open_storage(location), LocalStorage):
+    if location.client == "auto" and location.address.kind == "local":
         return plan_local_reads(requests).reads
     gap = location.checked_options.number("max_gap_bytes", DEFAULT_MAX_GAP)
     return plan_reads(requests, max_gap=gap).reads
@@ -160,10 +158,15 @@ def environment_mark() -> int:
 
 def _make(location: Location) -> Storage:
     address = location.address
+    # Imported only if needed, as in `_open_clients`.
     if location.client == "auto" and address.kind == "local":
+        from icechunk_format.storage.local.store import LocalStorage
+
         follow_symlinks = location.checked_options.flag("follow_symlinks")
         return LocalStorage(address.path, follow_symlinks=follow_symlinks)
     if location.client == "auto" and address.kind == "memory":
+        from icechunk_format.storage.memory import MemoryStorage
+
         return MemoryStorage(address.path)
     return cast("Storage", PerProcessStorage(location))
 
