@@ -311,18 +311,24 @@ def test_what_json_cannot_say_is_an_error_of_the_draft(place, storage, tmp_path,
 
 
 CHUNK_PROBLEMS = {
-    "letters": {"2/x": {"Inline": [1]}},
-    "negative": {"2/-1/0": {"Inline": [1]}},
-    "dimensions": {"2/0": {"Inline": [1]}},
-    "large": {f"2/0/{2**32}": {"Inline": [1]}},
-    "two kinds": {"2/0/0": {"Inline": [1], "Ref": {}}},
-    "no kind": {"2/0/0": {"File": 1}},
-    "no bytes": {"2/0/0": {"Inline": []}},
-    "not bytes": {"2/0/0": {"Inline": [256]}},
-    "no location": {"2/0/0": {"Virtual": {"location": "", "offset": 0, "length": 1}}},
-    "no length": {"2/0/0": {"Virtual": {"location": "s3://b/x", "offset": 0}}},
-    "id": {"2/0/0": {"Ref": {"id": [1] * 15, "offset": 0, "length": 1}}},
-    "offset": {"2/0/0": {"Ref": {"id": [1] * 16, "offset": 2**64, "length": 1}}},
+    "letters": ({"2/x": {"Inline": [1]}}, "chunks.2/x"),
+    "negative": ({"2/-1/0": {"Inline": [1]}}, "chunks.2/-1/0"),
+    "dimensions": ({"2/0": {"Inline": [1]}}, None),
+    "large": ({f"2/0/{2**32}": {"Inline": [1]}}, None),
+    "two kinds": ({"2/0/0": {"Inline": [1], "Ref": {}}}, "chunks.2/0/0"),
+    "no kind": ({"2/0/0": {"File": 1}}, "chunks.2/0/0"),
+    "no bytes": ({"2/0/0": {"Inline": []}}, None),
+    "not bytes": ({"2/0/0": {"Inline": [256]}}, "chunks.2/0/0.Inline"),
+    "no location": ({"2/0/0": {"Virtual": {"location": "", "offset": 0, "length": 1}}}, None),
+    "no length": (
+        {"2/0/0": {"Virtual": {"location": "s3://b/x", "offset": 0}}},
+        "chunks.2/0/0.Virtual.length",
+    ),
+    "id": ({"2/0/0": {"Ref": {"id": [1] * 15, "offset": 0, "length": 1}}}, "chunks.2/0/0.Ref.id"),
+    "offset": (
+        {"2/0/0": {"Ref": {"id": [1] * 16, "offset": 2**64, "length": 1}}},
+        "chunks.2/0/0.Ref.offset",
+    ),
 }
 
 
@@ -330,10 +336,11 @@ CHUNK_PROBLEMS = {
 def test_a_broken_reference_is_named(place, storage, tmp_path, problem):
     write_numbered(storage, some_history(), tmp_path)
     key = f"m/{crockford(id16('mfirst2'))}"
-    storage.put(key, json.dumps({"chunks": CHUNK_PROBLEMS[problem]}).encode())
+    chunks, field = CHUNK_PROBLEMS[problem]
+    storage.put(key, json.dumps({"chunks": chunks}).encode())
     draft = open_draft(place)
     node = next(n for n in draft.nodes(draft.tags()["v1"]) if n.path == "/g/t2m")
-    with raises(FormatError, object_key=key):
+    with raises(FormatError, object_key=key, field=field):
         draft.chunk_refs(node)
 
 
