@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import edit as edit_commands
-from icechunk_format.command_line.commands import explain as explain_command
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import maintenance as maintenance_commands
 from icechunk_format.command_line.commands import refs as ref_commands
@@ -19,7 +19,6 @@ from icechunk_format.command_line.commands import rows as row_commands
 from icechunk_format.command_line.commands import transfer as transfer_commands
 from icechunk_format.command_line.commands import verify as verify_command
 from icechunk_format.command_line.exit_codes import exit_codes_text
-from icechunk_format.command_line.views.documents import keys_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +75,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "head": row_commands.head,
     "diff": inspect_commands.diff,
     "operations": inspect_commands.operations,
-    "explain": explain_command.explain,
+    "explain": row_commands.explain,
     "branch list": ref_commands.list_branches,
     "branch create": ref_commands.create_branch,
     "branch delete": ref_commands.delete_branch,
@@ -109,9 +108,23 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 """Functions of the commands, by command."""
 
+
+class _Command(TyperCommand):
+    """A command whose help ends with the keys of its document."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Add the keys, whose descriptions only the help imports."""
+        from icechunk_format.command_line.views.documents import keys_text
+
+        # The control character (backspace) prevents the parser from rewrapping the lines.
+        self.epilog = f"\b\n{keys_text(ctx.command_path.partition(' ')[2])}"
+        super().format_epilog(ctx, formatter)
+
+
 _ARGUMENTS: Final = {
     "copy": transfer_commands.CopiedArgument,
     "import-draft": transfer_commands.DraftArgument,
+    "freshness": transfer_commands.TableArgument,  # the table records its repository
 }
 _APPS: Final = {
     "": app,
@@ -122,14 +135,9 @@ _APPS: Final = {
 }
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
-    # The control character (backspace) prevents the parser from rewrapping the lines.
-    _run = (
-        _command
-        if _command is transfer_commands.freshness  # the table records its repository
-        else on_repository(
-            _command,
-            _ARGUMENTS.get(_words, RepositoryArgument),
-            "read" if _words == "explain" else "verify",
-        )
+    _run = on_repository(
+        _command,
+        _ARGUMENTS.get(_words, RepositoryArgument),
+        "read" if _words == "explain" else "verify",
     )
-    _APPS[_group].command(_name, epilog=f"\b\n{keys_text(_words)}")(_run)
+    _APPS[_group].command(_name, cls=_Command)(_run)

@@ -8,9 +8,11 @@ Rules of this file
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -45,15 +47,11 @@ BranchOption = Annotated[
     str | None, typer.Option("--branch", "-b", metavar="NAME", help="Branch; main is the default.")
 ]
 TagOption = Annotated[str | None, typer.Option("--tag", "-t", metavar="NAME", help="Tag.")]
-SnapshotOption = Annotated[
-    str | None,
-    typer.Option("--snapshot", "-s", metavar="ID", help="Snapshot, or the beginning of its id."),
+GroupOption = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="PATH", help="Group: /model.")
 ]
-AsOfOption = Annotated[
-    str | None,
-    typer.Option(
-        "--as-of", metavar="TIME", help="Newest snapshot of the branch at a time or age (2d)."
-    ),
+VariablesOption = Annotated[
+    str | None, typer.Option("--variables", metavar="NAMES", help="Variables: t2m,wind.")
 ]
 OlderThanOption = Annotated[
     str,
@@ -66,6 +64,57 @@ OlderThanOption = Annotated[
 MessageOption = Annotated[
     str | None, typer.Option("--message", "-m", metavar="TEXT", help="Commit message.")
 ]
+
+
+@dataclass(frozen=True)
+class SnapshotChoice:
+    """The options that select one snapshot."""
+
+    branch: BranchOption = None
+    tag: TagOption = None
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", "-s", metavar="ID", help="Snapshot, or the start of its id."),
+    ] = None
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Newest snapshot of the branch at a time or age (2d)."),
+    ] = None
+
+    @property
+    def is_given(self) -> bool:
+        """Return True if an option is given."""
+        return self != SnapshotChoice()
+
+    def resolve(self, repository: RepositoryReader) -> SnapshotId:
+        """Return the snapshot, as ``Repository.resolve``."""
+        from icechunk_format.repository.history.resolve import parse_cutoff
+
+        as_of = None if self.as_of is None else parse_cutoff(self.as_of, argument="--as-of")
+        snapshot = None if self.snapshot is None else whole_id(repository, self.snapshot)
+        return repository.resolve(branch=self.branch, tag=self.tag, snapshot=snapshot, as_of=as_of)
+
+
+@dataclass(frozen=True)
+class CellChoice:
+    """The options that select cells; their names are those of read options."""
+
+    group: GroupOption = None
+    variables: VariablesOption = None
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="A condition: \"time >= '2024-07-01'\".")
+    ] = None
+    sel: Annotated[
+        str | None, typer.Option(metavar="LABELS", help="Labels: 'time=2024-07; latitude=35:45'.")
+    ] = None
+    isel: Annotated[
+        str | None, typer.Option(metavar="POSITIONS", help="Positions: 'time=0:24'.")
+    ] = None
+
+    def given(self) -> dict[str, str]:
+        """Return the options that are given."""
+        return {name: text for name, text in vars(self).items() if text is not None}
+
 
 _SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
 _SHORTEST_SECRET: Final = 4
@@ -112,6 +161,14 @@ def location_at(repository: str, given: Sequence[str] | None) -> Location:
     return location_of(parse_options(repository, given))
 
 
+def json_or_word(text: str) -> Any:
+    """Parse JSON; a string that is not JSON is a word, returned unchanged."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def parse_past(text: str, *, argument: str) -> datetime:
     """Parse an age or a time in the past to a timestamp."""
     from icechunk_format.repository.history.resolve import parse_cutoff
@@ -124,23 +181,6 @@ def parse_past(text: str, *, argument: str) -> datetime:
             argument=argument,
         )
     return timestamp
-
-
-def resolve_snapshot(
-    repository: RepositoryReader,
-    *,
-    branch: str | None = None,
-    tag: str | None = None,
-    snapshot: str | None = None,
-    as_of: str | None = None,
-) -> SnapshotId:
-    """Resolve the options of a command to a snapshot, as ``Repository.resolve``."""
-    from icechunk_format.repository.history.resolve import parse_cutoff
-
-    timestamp = None if as_of is None else parse_cutoff(as_of, argument="--as-of")
-    if snapshot is not None:
-        snapshot = whole_id(repository, snapshot)
-    return repository.resolve(branch=branch, tag=tag, snapshot=snapshot, as_of=timestamp)
 
 
 def whole_id(repository: RepositoryReader, text: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icechunk_format.command_line.arguments import (
@@ -19,11 +20,13 @@ from icechunk_format.command_line.arguments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
+    from icechunk_format.command_line.arguments import CellChoice
     from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import Repository
+    from icechunk_format.storage.location import Location
 
 _R = TypeVar("_R")
 
@@ -40,16 +43,22 @@ class Call:
         takes: OptionCall = "verify",
     ) -> None:
         from icechunk_format.command_line.views.screen import Screen
-        from icechunk_format.options.location import location_of
 
         self.screen = Screen(as_json=as_json)
         self._given = repository, option
         self.options = parse_options(repository, option, takes=takes)
-        self.location = location_of(self.options)
 
-    def reading(self, options: Mapping[str, str]) -> ReadRequest:
-        """Return the options of a read: those of ``--option``, overridden by others."""
-        return parse_options(*self._given, options, takes="read")
+    @functools.cached_property
+    def location(self) -> Location:
+        """The location of the repository."""
+        from icechunk_format.options.location import location_of
+
+        return location_of(self.options)
+
+    def reading(self, cells: CellChoice, **others: str | None) -> ReadRequest:
+        """Return the options of a read: those of ``--option``, overridden by those of a command."""
+        given = cells.given() | {name: text for name, text in others.items() if text is not None}
+        return parse_options(*self._given, given, takes="read")
 
     @functools.cached_property
     def repository(self) -> Repository:
@@ -107,21 +116,34 @@ def on_repository(
 ) -> Callable[..., None]:
     """Add a repository, ``--option`` and ``--json`` to the arguments of a command.
 
-    ``takes`` is the call whose options ``--option`` may name.
+    A parameter whose type is a dataclass becomes an option for each of its fields. ``takes`` is the
+    call whose options ``--option`` may name.
     """
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    choices: dict[str, Any] = {
+        one.name: one.annotation for one in own if is_dataclass(one.annotation)
+    }
 
     @functools.wraps(command)
-    def run(repository: str, option: list[str] | None, as_json: bool, **own: Any) -> None:
-        command(Call(repository, option, as_json=as_json, takes=takes), **own)
+    def run(repository: str, option: list[str] | None, as_json: bool, **given: Any) -> None:
+        for name, choice in choices.items():
+            given[name] = choice(**{one.name: given.pop(one.name) for one in fields(choice)})
+        command(Call(repository, option, as_json=as_json, takes=takes), **given)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
     parameters = [
         inspect.Parameter("repository", kind, annotation=argument),
-        *own,
+        *chain.from_iterable(map(_options_of, own)),
         inspect.Parameter("option", kind, annotation=OptionOption, default=None),
         inspect.Parameter("as_json", kind, annotation=JsonOption, default=False),
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def _options_of(parameter: inspect.Parameter) -> Iterable[inspect.Parameter]:
+    if not is_dataclass(parameter.annotation):
+        return (parameter,)
+    choice: Any = parameter.annotation
+    return inspect.signature(choice, eval_str=True).parameters.values()

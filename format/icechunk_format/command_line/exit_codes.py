@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
     FINDINGS = 3, "verify found errors in the repository"
     NOT_CONFIRMED = 4, "not confirmed: nothing was changed (scripts give --yes)"
     CONFLICT = 5, "another writer changed the same objects: nothing was changed"
-    OUTCOME_UNKNOWN = 6, "it is unknown whether the change landed: check before repeating it"
+    OUTCOME_UNKNOWN = 6, "it is unknown whether the change was committed: check before repeating it"
     NOT_INSTALLED = 7, "packages of the command line are not installed"
     INTERRUPTED = 130, "interrupted by Ctrl-C"
     PIPE_CLOSED = 141, "the reader of the output closed the pipe"

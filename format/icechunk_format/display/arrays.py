@@ -21,7 +21,7 @@ from icechunk_format.display.markup import (
     quiet,
     soft,
 )
-from icechunk_format.display.plain_text import counted, one_line, safe, size
+from icechunk_format.display.plain_text import aligned, counted, one_line, safe, size
 from icechunk_format.errors import IcechunkError
 
 MOST_ARRAYS: Final = 50
@@ -140,15 +140,11 @@ def _product(lengths: Sequence[int] | None) -> str:
 
 def array_lines(found: Sequence[tuple[str, ArrayFacts]]) -> list[str]:
     """Return an aligned line for each array; each comes with a prefix of its name."""
-    names = [before + safe(cut(one.name, 40)) for before, one in found]
-    dims = [one.dims_text for _, one in found]
-    types = [safe(cut(one.dtype, 30)) for _, one in found]
-    widths = [max(map(len, column), default=0) for column in (names, dims, types)]
-    lines = []
-    for (_, one), name, dim, kind in zip(found, names, dims, types, strict=True):
-        head = f"{name:<{widths[0]}}  {dim:<{widths[1]}}  {kind:<{widths[2]}}"
-        lines.append(f"{head}  {_line_end(one)}".rstrip())
-    return lines
+    rows = [
+        (before + safe(cut(one.name, 40)), one.dims_text, safe(cut(one.dtype, 30)), _line_end(one))
+        for before, one in found
+    ]
+    return aligned(rows)
 
 
 def _line_end(one: ArrayFacts) -> str:

@@ -20,6 +20,7 @@ from icechunk_format.display.markup import (
     escaped,
     folded,
     more,
+    more_lines,
     page,
     quiet,
     soft,
@@ -47,7 +48,7 @@ def dataset_text(dataset: Any) -> str:
         ("Data variables:", rows[len(coords) :]),
     ):
         lines += [name, *part] if part else []
-    lines += [f"    {more(left_out, 'array')}"] if left_out else []
+    lines += more_lines(left_out, "array", "    ")
     return "\n".join([*lines, *attribute_lines(dataset.attributes)])
 
 
@@ -89,8 +90,8 @@ def _dimensions(dataset: Any) -> str:
     shown = [
         f"{safe(cut(name, 40))} {length:,}" for name, length in list(found.items())[:_MOST_DIMS]
     ]
-    rest = more(len(found) - _MOST_DIMS, "dimension")
-    return ", ".join([*shown, *([rest] if rest else [])]) or "none"
+    shown += more_lines(len(found) - _MOST_DIMS, "dimension", "")
+    return ", ".join(shown) or "none"
 
 
 # -- a snapshot -----------------------------------------------------------------------------
@@ -106,8 +107,7 @@ def snapshot_text(snapshot: Any) -> str:
     lines += [
         arrays.get(str(node.path)) or f"  {safe(cut(str(node.path), 100))}  group" for node in nodes
     ]
-    rest = more(len(snapshot.nodes) - len(nodes), "node")
-    return "\n".join([*lines, *([f"  {rest}"] if rest else [])])
+    return "\n".join([*lines, *more_lines(len(snapshot.nodes) - len(nodes), "node")])
 
 
 def snapshot_html(snapshot: Any) -> str:

@@ -18,6 +18,7 @@ from icechunk_format.display.markup import (
     facts,
     folded,
     more,
+    more_lines,
     page,
     quiet,
     soft,
@@ -25,6 +26,7 @@ from icechunk_format.display.markup import (
 )
 from icechunk_format.display.plain_text import (
     counted,
+    first_line,
     one_line,
     safe,
     safe_lines,
@@ -55,10 +57,9 @@ def when(snapshot: Any) -> str:
     return shown_time(to_timestamp(snapshot.flushed_at))
 
 
-def first_line(snapshot: Any, most: int = 100) -> str:
-    """Return the escaped first line of a snapshot's message."""
-    lines = safe_lines(snapshot.message[: 4 * most])
-    return cut(lines[0], most) if lines else ""
+def subject(snapshot: Any, most: int = 100) -> str:
+    """Return the escaped first line of a snapshot's message, shortened."""
+    return cut(first_line(snapshot.message[: 4 * most]), most)
 
 
 # -- one snapshot ---------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def first_line(snapshot: Any, most: int = 100) -> str:
 def info_text(info: Any) -> str:
     """Return a snapshot of the history as text."""
     parent = "" if info.parent_id is None else f", after {info.parent_id}"
-    return f"<Snapshot {info.id}, {when(info)}{parent}: {first_line(info, 72)}>"
+    return f"<Snapshot {info.id}, {when(info)}{parent}: {subject(info, 72)}>"
 
 
 def info_html(info: Any) -> str:
@@ -174,7 +175,7 @@ def _graph(entries: Sequence[Any]) -> str:
 def _line(entry: Any) -> str:
     info = entry.snapshot
     end = soft(f"{when(info)} <code>{info.id}</code>")
-    return f"{_labels(entry)}{escaped(first_line(info))} {end}"
+    return f"{_labels(entry)}{escaped(subject(info))} {end}"
 
 
 def _row(number: int, row: Row) -> str:
@@ -265,8 +266,8 @@ def changes_text(changes: Any) -> str:
     lines = [
         f"  {mark} {safe(cut(path, 100))}  {safe(what)}" for mark, path, what in rows[:_MOST_LINES]
     ]
-    rest = more(len(rows) - _MOST_LINES, "change")
-    return "\n".join([f"<{_summary(changes, rows)}>", *lines, *([f"  {rest}"] if rest else [])])
+    lines += more_lines(len(rows) - _MOST_LINES, "change")
+    return "\n".join([f"<{_summary(changes, rows)}>", *lines])
 
 
 def changes_html(changes: Any) -> str:

@@ -91,6 +91,11 @@ def more(count: int, noun: str, plural: str | None = None) -> str:
     return f"{_MORE} and {words}" if count > 0 else ""
 
 
+def more_lines(count: int, noun: str, indent: str = "  ") -> list[str]:
+    """Return the line of ``more`` as a list; empty if no items are omitted."""
+    return [indent + more(count, noun)] if count > 0 else []
+
+
 def page(text: str, title: str, *parts: str) -> str:
     """Return a page of HTML parts, and the plain text for viewers that remove styles."""
     plain = escape("\n".join(map(safe, text.split("\n"))), quote=True)
@@ -139,13 +144,12 @@ def attributes(values: Mapping[str, Any]) -> str:
     return folded(f"Attributes {soft(f'({len(values):,})')}", inside)
 
 
-def attribute_lines(values: Mapping[str, Any], indent: str = "    ") -> list[str]:
+def attribute_lines(values: Mapping[str, Any]) -> list[str]:
     """Return attributes as lines of text."""
     if not values:
         return []
     lines = [
-        f"{indent}{safe(cut(name, 60))}: {brief(value, 70)}"
+        f"    {safe(cut(name, 60))}: {brief(value, 70)}"
         for name, value in list(values.items())[:MOST_ITEMS]
     ]
-    rest = more(len(values) - MOST_ITEMS, "attribute")
-    return ["Attributes:", *lines, *([indent + rest] if rest else [])]
+    return ["Attributes:", *lines, *more_lines(len(values) - MOST_ITEMS, "attribute", "    ")]

@@ -48,6 +48,11 @@ def safe_lines(text: str) -> list[str]:
     return lines
 
 
+def first_line(text: str) -> str:
+    """Return the first escaped line of a string; empty without a line."""
+    return next(iter(safe_lines(text)), "")
+
+
 def one_line(text: str) -> str:
     """Join the lines of a string, such as an error message."""
     lines = [line.strip().removesuffix(";") for line in safe_lines(text) if line.strip()]
@@ -73,10 +78,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def shortened(names: Sequence[str], most: int = 20) -> str:
-    """Join escaped names; after ``most`` names, count the others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(safe(name) for name in names[:most]) + more
+def aligned(rows: Sequence[Sequence[str]], *, to_right: bool = False) -> list[str]:
+    """Format rows of escaped strings as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = str.rjust if to_right else str.ljust
+    return ["  ".join(map(pad, row, widths)).rstrip() for row in rows]
 
 
 def to_timestamp(microseconds: int) -> datetime:

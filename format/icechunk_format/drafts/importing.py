@@ -78,12 +78,22 @@ _CHUNKS_PER_BATCH: Final = 1024
 class ImportReport:
     """The result of an import or of its dry run. Chunks shared by snapshots are counted once.
 
-    Parameters
+    Attributes
     ----------
+    dry_run
+        True if nothing was written.
     kind
         The kind of draft: ``numbered refs`` or ``state file``.
+    snapshots
+        Number of snapshots.
+    branches, tags
+        Their names.
     chosen_main
         The snapshot chosen for ``main`` if the draft has no such branch; else None.
+    native_chunks, inline_chunks, virtual_chunks
+        Number of chunks of each kind.
+    bytes_copied
+        Size of the native chunks.
     virtual_prefixes
         URL prefixes of virtual chunks. Readers must authorize these, and other libraries need a
         virtual chunk container for each.

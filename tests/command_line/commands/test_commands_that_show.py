@@ -10,7 +10,7 @@ import pytest
 from helpers.grids.weather_repository import write_weather
 
 from icechunk_format.command_line import app
-from icechunk_format.command_line.views.documents import DOCUMENTS
+from icechunk_format.command_line.views.documents import document_keys
 from icechunk_format.options.metadata_tables import GROUPS, VARIABLES
 from icechunk_format.repository import Repository
 
@@ -237,14 +237,14 @@ def test_documents_have_the_documented_keys(command, weather, words):
     arguments = [weather.url, "v1"] if words == "diff" else [weather.url]
     outcome = command(*words.split(), *arguments, "--json")
     document = json.loads(outcome.out)
-    check_keys(DOCUMENTS[words], document, words)
+    check_keys(document_keys(words), document, words)
     assert document["repository"] == weather.url
 
 
 def test_tree_for_scripts(command, weather):
     document = json.loads(command("tree", weather.url, "--json").out)
-    assert list(document) == list(DOCUMENTS["tree"])
-    known = DOCUMENTS["tree"]["nodes"][1]
+    assert list(document) == list(document_keys("tree"))
+    known = document_keys("tree")["nodes"][1]
     for node in document["nodes"]:
         table = GROUPS if node["type"] == "group" else VARIABLES
         assert set(node) == {"type", *table.names}
@@ -258,7 +258,7 @@ def test_tree_for_scripts(command, weather):
 
 
 def test_every_command_documents_its_json():
-    assert list(DOCUMENTS) == list(app.COMMANDS)
+    assert all(len(document_keys(words)) > 1 for words in app.COMMANDS)
 
 
 def test_config_show_and_set(command, weather):
@@ -295,7 +295,7 @@ def test_verify_finds_missing_chunks_and_says_so_by_its_exit_code(command, weath
 
 
 def test_versions_are_picked_alike_everywhere(command, weather):
-    for words in ("show", "tree", "verify"):
+    for words in ("show", "tree", "verify", "explain"):
         tagged = command(words, weather.url, "--tag", "v1", "--json").out
         assert tagged == command(words, weather.url, "--snapshot", weather.first, "--json").out
         newest = command(words, weather.url, "--json", "--as-of", "0s").out
@@ -310,7 +310,7 @@ def test_local_paths_and_urls_are_shown_as_given(command, tmp_path):
 
 def test_explain_counts_what_a_read_fetches(command, weather):
     found = json.loads(command("explain", weather.url, "--json").out)
-    assert set(found) == {"repository", *DOCUMENTS["explain"]}
+    assert set(found) == {"repository", *document_keys("explain")}
     assert found["is_exact"]
     assert found["rows"] == found["cells"] > 0
     rough = json.loads(command("explain", weather.url, "--no-exact", "--json").out)

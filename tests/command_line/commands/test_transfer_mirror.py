@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.mirroring.grid import Grid
 
-from icechunk_format.command_line.views.documents import DOCUMENTS
+from icechunk_format.command_line.views.documents import document_keys
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def test_mirror_and_freshness(command, grid):
     assert first.lines[-1] == f"version 0 of {grid.target} is snapshot {grid.first}"
     tip = grid.append(2)
     behind = json.loads(command("freshness", grid.target, "--json").out)
-    assert list(behind) == list(DOCUMENTS["freshness"])
+    assert list(behind) == list(document_keys("freshness"))
     assert (behind["snapshots_behind"], behind["branch_snapshot_id"]) == (1, tip)
     again = json.loads(command("mirror", grid.place, grid.target, "--json").out)
-    assert list(again) == list(DOCUMENTS["mirror"])
+    assert list(again) == list(document_keys("mirror"))
     assert (again["rows"], again["full_copy"], again["version"]) == (16, None, 1)
     assert command("freshness", grid.target).lines[-1].endswith("0 snapshots later")
     grid.assert_copied("wind", "t2m")

@@ -40,7 +40,9 @@ def history(parents, times=None):
 def drawn(parents, tips):
     infos = newest_first(history(parents), [snapshot_id(tip) for tip in tips])
     lines = []
-    for row, info in zip(graph_rows(infos), infos, strict=True):
+    for row, info in zip(
+        graph_rows((info.id, info.parent_id) for info in infos), infos, strict=True
+    ):
         lines += [] if row.above is None else [row.above]
         lines.append(f"{row.node} {info.message}")
     return lines
@@ -122,7 +124,7 @@ def test_lanes_lead_from_each_snapshot_to_its_parent(forest):
     assert {info.id for info in infos} == expected
     assert len(infos) == len(expected)
     position = {info.id: place for place, info in enumerate(infos)}
-    rows = graph_rows(infos)
+    rows = graph_rows((info.id, info.parent_id) for info in infos)
     for row, info in zip(rows, infos, strict=True):
         assert row.node.count("●") == 1
         assert re.fullmatch("[ ●│]+", row.node)
@@ -145,7 +147,7 @@ def test_long_histories_are_drawn_quickly(seed):
     chosen = random.Random(seed)
     parents = [None] + [chosen.randint(max(1, n - 20), n) for n in range(1, 5000)]
     infos = newest_first(history(parents), [snapshot_id(n) for n in range(4980, 5001)])
-    assert len(graph_rows(infos)) == len(infos)
+    assert len(graph_rows((info.id, info.parent_id) for info in infos)) == len(infos)
 
 
 def test_a_parent_that_is_not_known_ends_its_line():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from icechunk_format.command_line.arguments import json_or_word
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import safe, shown_value
 
@@ -39,7 +39,7 @@ def set_config(
     ],
 ) -> None:
     """Change one setting and keep all others."""
-    tree: Any = _parsed(value)
+    tree: Any = json_or_word(value)
     for part in reversed(_parts(setting)):
         tree = {part: tree}
     call.repository.update_config(tree)
@@ -50,13 +50,6 @@ def _parts(setting: str) -> list[str]:
     if setting.startswith(f"{_CONTAINERS}."):
         return [_CONTAINERS, setting.removeprefix(f"{_CONTAINERS}.")]
     return setting.split(".")
-
-
-def _parsed(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value  # a word without quotes
 
 
 def _report(call: Call, *, only: str | None) -> None:

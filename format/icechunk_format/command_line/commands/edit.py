@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icechunk_format.command_line.arguments import BranchOption, MessageOption
+from icechunk_format.command_line.arguments import BranchOption, MessageOption, json_or_word
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import safe
 from icechunk_format.errors import InvalidInputError
@@ -33,13 +32,9 @@ def set_attributes(
     given: dict[str, Any] = {}
     for item in values:
         name, equals, text = item.partition("=")
-        try:
-            given[name] = json.loads(text)
-            is_value = True
-        except ValueError:
-            given[name] = text  # a word without quotes
-            is_value = not text.startswith(("[", "{", '"'))
-        if not (name and equals and is_value):
+        given[name] = value = json_or_word(text)
+        is_cut = value == text and text.startswith(("[", "{", '"'))
+        if not (name and equals) or is_cut:
             raise InvalidInputError(
                 f"{item!r} is not NAME=VALUE with a word or a JSON value, such as units=K or"
                 " valid_range='[180, 340]'",

@@ -6,14 +6,7 @@ from typing import Annotated
 
 import typer
 
-from icechunk_format.command_line.arguments import (
-    AsOfOption,
-    BranchOption,
-    SnapshotOption,
-    TagOption,
-    resolve_name,
-    resolve_snapshot,
-)
+from icechunk_format.command_line.arguments import GroupOption, SnapshotChoice, resolve_name
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
@@ -71,7 +64,7 @@ def log(
             counts = reading.count_changes(opened, infos, progress)
     entries = reading.describe_snapshots(opened, infos, counts)
     call.document(snapshots=entries, truncated=cut)
-    history.show_log(screen, infos, entries, with_changes=changes)
+    history.show_log(screen, entries, with_changes=changes)
     if cut:
         text = screen.drawn("… older snapshots are not shown; -n 0 shows all")
         screen.line(styled((text, "dim")))
@@ -79,27 +72,21 @@ def log(
 
 def show(
     call: Call,
+    at: SnapshotChoice,
     ref: Annotated[
         str | None, typer.Argument(metavar="[REF]", help="Branch, tag or snapshot id.")
     ] = None,
-    branch: BranchOption = None,
-    tag: TagOption = None,
-    snapshot: SnapshotOption = None,
-    as_of: AsOfOption = None,
     sizes: _SizesOption = True,
 ) -> None:
     """Show one snapshot: its metadata, contents and changes."""
     from icechunk_format.command_line.views import history, reading
 
-    if ref is not None and (branch, tag, snapshot, as_of) != (None,) * 4:
+    if ref is not None and at.is_given:
         raise InvalidInputError(
             "give REF, or --branch, --tag, --snapshot and --as-of, but not both"
         )
     screen, opened = call.screen, call.repository
-    if ref is None:
-        chosen = resolve_snapshot(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
-    else:
-        chosen = resolve_name(opened, ref)
+    chosen = at.resolve(opened) if ref is None else resolve_name(opened, ref)
     with screen.working("Reading changes"):
         found = reading.read_snapshot(opened, chosen)
     if sizes:
@@ -111,13 +98,8 @@ def show(
 
 def tree(
     call: Call,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="PATH", help="Only this group.")
-    ] = None,
-    branch: BranchOption = None,
-    tag: TagOption = None,
-    snapshot: SnapshotOption = None,
-    as_of: AsOfOption = None,
+    at: SnapshotChoice,
+    group: GroupOption = None,
     sizes: _SizesOption = True,
     attributes: Annotated[bool, typer.Option("--attributes", help="Show user attributes.")] = False,
 ) -> None:
@@ -126,7 +108,7 @@ def tree(
     from icechunk_format.command_line.views.tree import show_tree
 
     screen, opened = call.screen, call.repository
-    chosen = resolve_snapshot(opened, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of)
+    chosen = at.resolve(opened)
     nodes = reading.read_nodes(screen, opened, chosen, group=group, with_sizes=sizes)
     top = nodes[0]["path"] if group is not None and nodes else "/"
     call.document(snapshot_id=str(chosen), group=top, nodes=nodes)

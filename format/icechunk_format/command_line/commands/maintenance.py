@@ -21,8 +21,9 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
-from icechunk_format.display.plain_text import counted, safe, shortened, size
+from icechunk_format.display.plain_text import counted, safe, size
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,7 +119,7 @@ def _show_expired(
         ("tag", "tags", result.deleted_tags),
     ):
         if names:
-            show(f"{counted(len(names), noun, plural)} {verb}: {shortened(names)}")
+            show(f"{counted(len(names), noun, plural)} {verb}: {shortened(list(map(safe, names)))}")
     if result.released_snapshots and not result.dry_run:
         show("their files remain until garbage collection: icechunk-spark gc")
 
@@ -267,7 +268,8 @@ def _show_rewritten(arrow: str, show: Callable[[Any], None], result: RewriteResu
     if result.commit is not None:
         show(f"committed {result.commit.snapshot_id}")
     if result.left_out:
-        show(f"other writers changed {shortened(result.left_out)} meanwhile; rewrite these again")
+        arrays = shortened(list(map(safe, result.left_out)))
+        show(f"other writers changed {arrays} meanwhile; rewrite these again")
 
 
 def _parsed_json(text: str | None) -> Any:

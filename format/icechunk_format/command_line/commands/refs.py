@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +16,14 @@ from icechunk_format.command_line.arguments import (
     resolve_name,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.display.plain_text import counted, iso_time, safe, to_timestamp
+from icechunk_format.display.plain_text import (
+    counted,
+    first_line,
+    iso_time,
+    safe,
+    shown_time,
+    to_timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,10 +34,6 @@ if TYPE_CHECKING:
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
-_MERGED: Final = (
-    *("new_groups", "new_arrays", "deleted_groups", "deleted_arrays"),
-    *("updated_groups", "updated_arrays"),
-)
 _NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the branch or tag.")]
 _AtOption = Annotated[
     str, typer.Option("--at", metavar="REF", help="Branch, tag or snapshot id to start at.")
@@ -198,11 +202,7 @@ def _described(opened: Repository, refs: Mapping[str, SnapshotId]) -> list[dict[
 
 
 def _show_refs(screen: Screen, refs: list[dict[str, Any]]) -> None:
-    from datetime import datetime
-
-    from icechunk_format.command_line.views.history import first_line
     from icechunk_format.command_line.views.screen import styled
-    from icechunk_format.display.plain_text import shown_time
 
     rows = [
         [
@@ -254,6 +254,8 @@ def _report(call: Call, kind: str, name: str, at: SnapshotId, line: str) -> None
 
 
 def _show_merge(call: Call, run: Callable[..., MergeResult], source: str, dry_run: bool) -> None:
+    from icechunk_format.command_line.views.reading import counts_of
+
     options, screen = call.options, call.screen
     with screen.working("Merging"):
         result = run(
@@ -261,12 +263,8 @@ def _show_merge(call: Call, run: Callable[..., MergeResult], source: str, dry_ru
             virtual_authorize=options.virtual_authorize,
             virtual_options=options.virtual_storage_options,
         )
-    changes = result.changes
-    counts = {
-        **{name: len(getattr(changes, name)) for name in _MERGED},
-        "moved_nodes": len(changes.moved_nodes),
-        "chunks": sum(map(len, changes.updated_chunks.values())),
-    }
+    counts = counts_of(result.changes)
+    del counts["arrays_with_chunks"]
     commit = None if result.commit is None else str(result.commit.snapshot_id)
     call.document(
         dry_run=dry_run,

@@ -1,23 +1,25 @@
-"""Commands on cells and files: ``head``, ``delete`` and ``virtualize``."""
+"""Commands on cells and files: ``head``, ``explain``, ``delete`` and ``virtualize``."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icechunk_format.command_line.arguments import (
-    AsOfOption,
     BranchOption,
+    CellChoice,
     DryRunOption,
+    GroupOption,
     MessageOption,
-    SnapshotOption,
-    TagOption,
+    SnapshotChoice,
     YesOption,
-    resolve_snapshot,
 )
 from icechunk_format.command_line.call import Call
-from icechunk_format.display.plain_text import counted, safe
+from icechunk_format.display.plain_text import aligned, counted, safe, size
 from icechunk_format.names import choose
 
 if TYPE_CHECKING:
@@ -25,93 +27,104 @@ if TYPE_CHECKING:
     from typing import Any
 
     from icechunk_format.workflows.deleting import DeleteResult
-
-_Group = Annotated[str | None, typer.Option("--group", metavar="PATH", help="Group of the arrays.")]
-_Variables = Annotated[
-    str | None, typer.Option("--variables", metavar="NAMES", help="Variables: t2m,precip.")
-]
-_Where = Annotated[
-    str | None,
-    typer.Option("--where", metavar="SQL", help="A condition: \"time >= '2024-07-01'\"."),
-]
-_Sel = Annotated[
-    str | None, typer.Option("--sel", metavar="LABELS", help="Labels: time=2024-07-01:2024-07-07.")
-]
-_Isel = Annotated[
-    str | None, typer.Option("--isel", metavar="POSITIONS", help="Positions: time=0:24.")
-]
+    from icechunk_format.workflows.estimate import Estimate
 
 
 def head(
     call: Call,
+    cells: CellChoice,
+    at: SnapshotChoice,
     count: Annotated[
         int, typer.Option("--rows", "-n", min=1, max=10_000, help="Number of rows.")
     ] = 10,
-    where: _Where = None,
-    sel: _Sel = None,
-    isel: _Isel = None,
-    group: _Group = None,
-    variables: _Variables = None,
-    branch: BranchOption = None,
-    tag: TagOption = None,
-    snapshot: SnapshotOption = None,
-    as_of: AsOfOption = None,
 ) -> None:
     """Show the first rows of a group as a table."""
-    from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
-    from icechunk_format.options.location import access_of
+    from icechunk_format.dataset.requested import dataset_at, planning, requested_table, selecting
 
-    chosen = resolve_snapshot(
-        call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
-    )
-    dataset = open_dataset(call.repository, chosen, group, access_of(call.options))
-    table = dataset.table("cells", variables=_names(variables))
+    chosen = at.resolve(call.repository)
     # Small tasks, since only the first rows are shown.
-    plan = dataset.plan(table, rows_per_partition=4 * count, where=where, sel=sel, isel=isel)
+    read = call.reading(cells, rowsPerPartition=str(4 * count))
+    dataset = dataset_at(read, call.repository, chosen)
+    table = requested_table(read, dataset)
+    plan = dataset.plan(table, **selecting(read, None), **planning(read))
     columns = [column.name for column in table.columns]
-    rows: list[dict[str, Any]] = []
-    for task in plan.tasks:
-        for batch in run_scan(plan.context, task):
-            rows += batch.slice(0, count - len(rows)).to_pylist()
-            if len(rows) >= count:
-                break
-        if len(rows) >= count:
-            break
+    found = (
+        row
+        for task in plan.tasks
+        for batch in run_scan(plan.context, task)
+        for row in batch.slice(0, count).to_pylist()
+    )
+    rows = list(islice(found, count))
     texts = [["NULL" if row[n] is None else str(row[n]) for n in columns] for row in rows]
     call.document(
         snapshot_id=str(chosen),
         columns=columns,
         rows=[dict(zip(columns, text, strict=True)) for text in texts],
     )
-    for line in _aligned([columns, *texts]):
+    shown = [list(map(safe, row)) for row in (columns, *texts)]
+    for line in aligned(shown, to_right=True):
         call.screen.line(line)
+
+
+def explain(
+    call: Call,
+    cells: CellChoice,
+    at: SnapshotChoice,
+    layout: Annotated[
+        str | None, typer.Option(metavar="LAYOUT", help="cells, chunks, refs or summary.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact/--no-exact", help="Read manifests, which record stored bytes.")
+    ] = True,
+) -> None:
+    """Show the chunks, bytes and requests of a read.
+
+    --option takes all options of reading, named as in Spark: --option rowsPerPartition=1000000.
+    """
+    from icechunk_format.workflows.estimate import estimate_read
+
+    snapshot = str(at.resolve(call.repository)) if at.is_given else None
+    options = call.reading(cells, layout=layout, snapshot=snapshot)
+    with call.screen.working("Reading manifests"):
+        found = estimate_read(options, exact=exact)
+    call.document(**asdict(found))
+    for line in _estimate_lines(found):
+        call.screen.line(line)
+
+
+def _estimate_lines(found: Estimate) -> list[str]:
+    partitions = f"in {counted(found.partitions, 'partition')}"
+    if not found.cells and not found.chunks:  # references or a metadata table
+        opened = f"{counted(found.requests, 'manifest')} to open, {size(found.stored_bytes or 0)}"
+        return [f"{counted(found.rows, 'row')} {partitions}", *([opened] * bool(found.requests))]
+    about = "" if found.is_exact else "about "
+    stored = "" if found.stored_bytes is None else f", {size(found.stored_bytes)} stored"
+    return [
+        f"{counted(found.rows, 'row')} of {counted(found.cells, 'cell')} {partitions}",
+        f"{about}{counted(found.chunks, 'chunk')}{stored}, {size(found.decoded_bytes)} decoded",
+        f"{about}{counted(found.requests, 'request')} for chunks",
+    ]
 
 
 def delete(
     call: Call,
-    where: _Where = None,
-    sel: _Sel = None,
-    isel: _Isel = None,
-    group: _Group = None,
-    variables: _Variables = None,
+    cells: CellChoice,
     branch: BranchOption = None,
     message: MessageOption = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Delete labels or cells in a new snapshot."""
-    from dataclasses import replace
-
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_format.workflows.running import in_process
 
     request = DeleteRequest(
-        read=replace(
-            call.options, group=group, variables=_names(variables), where=where, sel=sel, isel=isel
+        read=call.reading(cells),
+        options=WriteOptions(
+            mode="append", branch=branch or "main", group=cells.group, message=message
         ),
-        options=WriteOptions(mode="append", branch=branch or "main", group=group, message=message),
     )
     call.carry_out(
         lambda only_plan: delete_selected(replace(request, dry_run=only_plan), in_process),
@@ -165,7 +178,7 @@ def virtualize(
         str | None,
         typer.Option("--template", metavar="TEXT", help="Of file names: {time:%Y%m%d}.nc."),
     ] = None,
-    group: _Group = None,
+    group: GroupOption = None,
     branch: BranchOption = None,
     message: MessageOption = None,
     skip: Annotated[
@@ -183,6 +196,7 @@ def virtualize(
 ) -> None:
     """Refer to files as one dataset, in one process."""
     from icechunk_format.options.location import access_of
+    from icechunk_format.options.values import parse_names
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.running import in_process
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
@@ -195,7 +209,7 @@ def virtualize(
         options=WriteOptions(
             mode="append", layout="refs", branch=branch or "main", group=group, message=message
         ),
-        dims=_names(concat_dim) or (),
+        dims=() if concat_dim is None else parse_names("--concat-dim", concat_dim),
         template=None if template is None else parse_template(template),
         loadable=None,
         parser=parser,
@@ -209,9 +223,7 @@ def virtualize(
     )
     with call.screen.working("Reading headers") as progress:
         done = virtualize_files(archive, in_process, cores=1, progress=progress)
-    statuses: dict[str, int] = {}
-    for row in done.report.to_pylist():
-        statuses[row["status"]] = statuses.get(row["status"], 0) + 1
+    statuses = Counter(done.report["status"].to_pylist())
     snapshot = None if done.snapshot_id is None else str(done.snapshot_id)
     call.document(
         dry_run=dry_run, snapshot_id=snapshot, files=statuses, files_copied=done.files_copied
@@ -222,17 +234,3 @@ def virtualize(
         call.screen.line(f"would commit {counted(done.references, 'reference')}")
         return
     call.screen.line(f"branch {safe(branch or 'main')} is now at {snapshot}")
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Format rows as lines with aligned columns."""
-    shown = [[safe(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return [
-        "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]

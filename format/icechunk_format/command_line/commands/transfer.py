@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from icechunk_format.command_line.arguments import (
     BranchOption,
+    CellChoice,
     DryRunOption,
-    JsonOption,
+    GroupOption,
     MessageOption,
-    OptionOption,
     TagOption,
+    VariablesOption,
     location_at,
-    parse_options,
     parse_table_options,
 )
 from icechunk_format.command_line.call import Call
@@ -38,7 +38,7 @@ _TargetOption = Annotated[
         help="Option of the storage of TARGET; --option is only for the other repository.",
     ),
 ]
-_TableArgument = Annotated[
+TableArgument = Annotated[
     str, typer.Argument(metavar="TARGET", help="Path or URL of the Delta table.")
 ]
 _TableOption = Annotated[
@@ -48,9 +48,6 @@ _TableOption = Annotated[
         help="Option of the storage of TARGET, named as in deltalake: AWS_REGION=us-west-2, ..."
         " Repeatable. Prefer the environment for credentials.",
     ),
-]
-_Names = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Variables to copy, separated by commas.")
 ]
 
 
@@ -144,22 +141,11 @@ def import_draft(
 
 def mirror(
     call: Call,
-    target: _TableArgument,
+    target: TableArgument,
+    cells: CellChoice,
     branch: Annotated[
         str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to follow.")
     ] = "main",
-    group: Annotated[str | None, typer.Option(metavar="PATH", help="Group to copy.")] = None,
-    variables: _Names = None,
-    sel: Annotated[
-        str | None,
-        typer.Option(metavar="LABELS", help="Labels to copy: 'latitude=35:45; level=500'."),
-    ] = None,
-    isel: Annotated[
-        str | None, typer.Option(metavar="POSITIONS", help="Positions to copy: 'time=0:24'.")
-    ] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="Rows to copy, as in SQL.")
-    ] = None,
     every_snapshot: Annotated[
         bool,
         typer.Option("--every-snapshot", help="Write a version of the table for each snapshot."),
@@ -173,19 +159,20 @@ def mirror(
     The first run copies a group, later runs write the changes since. This process writes all
     files; icechunk_spark.mirror distributes them over a cluster.
     """
-    from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.selection import Selection
+    from icechunk_format.options.parse import collect_options
+    from icechunk_format.workflows.mirroring import (
+        DeltaTarget,
+        MirrorRequest,
+        Selection,
+        bring_up_to_date,
+    )
     from icechunk_format.workflows.running import in_process
 
     screen = call.screen
-    given: dict[str, Any] = {"group": group, "sel": sel, "isel": isel, "where": where}
-    if variables is not None:
-        given["variables"] = [name.strip() for name in variables.split(",") if name.strip()]
     request = MirrorRequest(
         read=call.options,
         target=DeltaTarget.of(target, parse_table_options(target_option)),
-        selection=Selection.of(given),
+        selection=Selection.of(collect_options(cells.given(), "mirror")),
         branch=branch,
         every_snapshot=every_snapshot and not dry_run,
         full=full,
@@ -209,23 +196,16 @@ def mirror(
     )
 
 
-def freshness(
-    target: _TableArgument,
-    option: OptionOption = None,
-    target_option: _TableOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def freshness(call: Call, target_option: _TableOption = None) -> None:
     """Show how far a copy is behind the branch that it follows.
 
     --option is for the storage of the repository, which the table records.
     """
-    from icechunk_format.command_line.views.screen import Screen
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.versions import freshness as of_copy
+    from icechunk_format.workflows.mirroring import DeltaTarget
+    from icechunk_format.workflows.mirroring import freshness as of_copy
 
-    screen = Screen(as_json=as_json)
-    options = parse_options(target, option)
-    table = DeltaTarget.of(target, parse_table_options(target_option))
+    screen, options = call.screen, call.options
+    table = DeltaTarget.of(options.path, parse_table_options(target_option))
     found = of_copy(
         table, storage={"client": options.storage_client, "options": options.storage_options}
     )
@@ -255,10 +235,8 @@ def rechunk(
     shards: Annotated[
         str | None, typer.Option("--shards", metavar="SIZES", help="Elements of a shard.")
     ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="PATH", help="Group of the arrays.")
-    ] = None,
-    variables: _Names = None,
+    group: GroupOption = None,
+    variables: VariablesOption = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="TARGET", help="Repository to write to; default: in place."),
@@ -274,7 +252,7 @@ def rechunk(
     """Store arrays in other chunks, in one process."""
     from dataclasses import replace
 
-    from icechunk_format.options.values import parse_byte_size
+    from icechunk_format.options.values import parse_byte_size, parse_names
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
 
@@ -283,9 +261,7 @@ def rechunk(
             call.options,
             branch=branch,
             group=group,
-            variables=None
-            if variables is None
-            else tuple(name.strip() for name in variables.split(",")),
+            variables=None if variables is None else parse_names("--variables", variables),
         ),
         target=call.location if to is None else location_at(to, target_option),
         options=WriteOptions(

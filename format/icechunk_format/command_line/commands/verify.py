@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from icechunk_format.command_line.arguments import (
-    AsOfOption,
-    BranchOption,
-    SnapshotOption,
-    TagOption,
-    resolve_snapshot,
-)
+from icechunk_format.command_line.arguments import SnapshotChoice
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
 from icechunk_format.display.plain_text import counted, safe
@@ -26,10 +20,7 @@ _STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 def verify(
     call: Call,
-    branch: BranchOption = None,
-    tag: TagOption = None,
-    snapshot: SnapshotOption = None,
-    as_of: AsOfOption = None,
+    at: SnapshotChoice,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also fetch and decode every chunk.")
     ] = False,
@@ -45,17 +36,14 @@ def verify(
     """
     from icechunk_format import maintenance
 
-    if as_of is not None:
-        found = resolve_snapshot(
-            call.repository, branch=branch, tag=tag, snapshot=snapshot, as_of=as_of
-        )
-        branch, tag, snapshot = None, None, str(found)
+    if at.as_of is not None:
+        at = SnapshotChoice(snapshot=str(at.resolve(call.repository)))
     with call.screen.working("Verifying, with every chunk" if deep else "Verifying") as progress:
         table = maintenance.verify(
             call.location,
-            branch=branch,
-            tag=tag,
-            snapshot=snapshot,
+            branch=at.branch,
+            tag=at.tag,
+            snapshot=at.snapshot,
             deep=deep,
             max_findings=max_findings,
             authorized=call.options.virtual_authorize,

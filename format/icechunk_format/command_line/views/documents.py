@@ -6,7 +6,11 @@ microseconds, sizes are bytes, ids are strings in Crockford base 32. Unknown val
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import inspect
+import re
+from dataclasses import fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.options.metadata_tables import (
     CHANGES,
@@ -24,6 +28,14 @@ Keys = dict[str, "str | tuple[str, Keys]"]
 """The meaning of each key; for lists and objects, with the keys in them."""
 
 
+def _in_json(about: str) -> str:
+    """Return the meaning of a field as that of a key: with the constants of JSON, on a terminal."""
+    for python, json in (("NULL", "null"), ("None", "null"), ("``", "'"), ("`", "'")):
+        about = about.replace(python, json)
+    first = about[0].lower() if about[1].islower() else about[0]
+    return first + about[1:].removesuffix(".")
+
+
 def _each(meaning: str, keys: str) -> Keys:
     """Return keys with the same meaning."""
     return dict.fromkeys(keys.split(), meaning)
@@ -34,8 +46,7 @@ def _columns(table: MetadataTable, leave_out: Container[str] = ()) -> Keys:
     keys: Keys = {}
     for column in table.columns:
         if column.name not in leave_out:
-            about = column.about.replace("NULL", "null").replace("`", "'").removesuffix(".")
-            keys[column.name] = about[0].lower() + about[1:]
+            keys[column.name] = _in_json(column.about)
     return keys
 
 
@@ -150,16 +161,6 @@ _KEYS: Final[dict[str, Keys]] = {
         ),
         "truncated": "whether older ones exist",
     },
-    "explain": {
-        "partitions": "Spark tasks",
-        "chunks": "chunks to fetch and decode",
-        "stored_bytes": "bytes to fetch; null with --no-exact",
-        "decoded_bytes": "bytes of the decoded chunks",
-        "requests": "storage requests for chunks",
-        "cells": "selected cells",
-        "rows": "rows before a condition on values",
-        "is_exact": "whether manifests were read",
-    },
     "branch list": {"branches": ("list by name", _REF)},
     "branch create": _BRANCH,
     "branch delete": _BRANCH,
@@ -205,66 +206,12 @@ _KEYS: Final[dict[str, Keys]] = {
             },
         ),
     },
-    "expire": {
-        "released_snapshots": "ids of snapshots that were removed from history",
-        "edited_snapshots": "ids of snapshots that got another parent",
-        "deleted_branches": "names",
-        "deleted_tags": "names",
-        **_DRY_RUN,
-    },
-    "gc": {
-        "bytes_deleted": "bytes",
-        **_each(
-            "number", "snapshots_deleted transaction_logs_deleted manifests_deleted chunks_deleted"
-        ),
-        "overwritten_deleted": "number of old copies of the repository file",
-        "staged_deleted": "number of unfinished files of killed writers",
-        "objects_failed_to_delete": "number; the exit code is 1 if there are any",
-        "throttled_requests": "requests that the storage throttled",
-        "delete_errors": "reasons, at most 10",
-        "skipped_phases": "kinds that were skipped because of failures",
-        **_DRY_RUN,
-    },
     "rewrite-manifests": {
         "branch": "name",
         "snapshot_id": "the new snapshot; null if nothing changed or in a dry run",
-        "manifests_before": "number of files; in a dry run an estimate, like the next",
-        "manifests_after": "number of files",
-        "references": "references that were or would be rewritten",
-        "bytes_before": "size of the files",
-        "bytes_after": "size of the files; null in a dry run",
-        "left_out": "paths of arrays that other writers changed meanwhile",
-        **_DRY_RUN,
     },
-    "upgrade": {
-        **_DRY_RUN,
-        "was_needed": "whether the repository had version 1",
-        "was_half_done": "whether an interrupted upgrade was finished",
-        **_each("number", "snapshots branches tags deleted_tags"),
-        "files_deleted": "keys of files of version 1",
-    },
-    "copy": {
-        "target": "path or URL of the other repository",
-        "branch": "name in the target",
-        **_each("number of stored files", "snapshots manifests chunks"),
-        "bytes": "size of the stored files",
-        "skipped_chunks": "number of chunks that existed already",
-        "snapshot_id": "the snapshot of the branch in the target",
-        **_DRY_RUN,
-    },
-    "import-draft": {
-        "target": "path or URL of the new repository",
-        **_DRY_RUN,
-        "kind": "kind of draft: 'numbered refs' or 'state file'",
-        "snapshots": "number",
-        "branches": "names",
-        "tags": "names",
-        "chosen_main": "snapshot of main if the draft has no such branch, else null",
-        **_each("number", "native_chunks inline_chunks virtual_chunks"),
-        "bytes_copied": "size of native chunks",
-        "virtual_prefixes": "URL prefixes of virtual chunks",
-        "snapshot_ids": "object of ids in the draft to new ids",
-    },
+    "copy": {"target": "path or URL of the other repository"},
+    "import-draft": {"target": "path or URL of the new repository"},
     "rechunk": {
         **_DRY_RUN,
         "snapshot_id": "the new snapshot; null for a dry run",
@@ -280,43 +227,50 @@ _KEYS: Final[dict[str, Keys]] = {
         "files": "object: number of files by status (taken, copied, known, refreshed, refused)",
         "files_copied": "number of files that were copied, wholly or in part",
     },
-    "mirror": {
-        "target": "path or URL of the Delta table",
-        "branch": "name",
-        "version": "version of the table that holds the snapshot",
-        "snapshot_id": "the snapshot that the table holds now",
-        "files_added": "number of files that were written",
-        "files_removed": "number of files that were removed from the table",
-        "rows": "number of rows that were written",
-        "bytes": "size of the files that were written",
-        "full_copy": "reason for writing all cells; null if only changes were written",
-        **_DRY_RUN,
-    },
-    "freshness": {
-        "target": "path or URL of the Delta table",
-        "version": "version of the table that holds the snapshot",
-        "snapshot_id": "the snapshot that the table holds",
-        "committed_at": "when that was committed",
-        "branch": "name",
-        "branch_snapshot_id": "newest snapshot of the branch",
-        "branch_committed_at": "when that was committed",
-        "snapshots_behind": "number of snapshots in between; null if the branch was reset or the"
-        " snapshot expired",
-    },
+    "mirror": {"target": "path or URL of the Delta table", "branch": "name"},
+    "freshness": {"target": "path or URL of the Delta table"},
     "config show": _CONFIG,
     "config set": _CONFIG,
 }
 
-DOCUMENTS: Final = {
-    command: keys if command == "freshness" else {"repository": _REPOSITORY, **keys}
-    for command, keys in _KEYS.items()
+# Commands whose document has the fields of a result.
+_RESULTS: Final = {
+    "explain": ("workflows.estimate", "Estimate"),
+    "expire": ("maintenance", "ExpireResult"),
+    "gc": ("maintenance", "CollectResult"),
+    "rewrite-manifests": ("maintenance", "RewriteResult"),
+    "upgrade": ("repository.lifecycle.upgrade", "UpgradeReport"),
+    "copy": ("maintenance", "CopyResult"),
+    "import-draft": ("drafts", "ImportReport"),
+    "mirror": ("workflows.mirroring", "MirrorResult"),
+    "freshness": ("workflows.mirroring", "Freshness"),
 }
-"""The keys of the document of each command."""
+_FIELDS: Final = re.compile(r"^(\w+(?:, \w+)*)\n((?: +.*\n?)+)", re.MULTILINE)
+
+
+def document_keys(command: str) -> Keys:
+    """Return the keys of the document of a command."""
+    keys: Keys = {} if command == "freshness" else {"repository": _REPOSITORY}
+    keys |= _KEYS.get(command, {})
+    if command in _RESULTS:
+        module, name = _RESULTS[command]
+        keys |= _fields_of(getattr(import_module(f"icechunk_format.{module}"), name))
+    return keys
+
+
+def _fields_of(result: type[Any]) -> Keys:
+    """Return the fields of a result as keys, with their meanings from its docstring."""
+    meanings: Keys = {}
+    for names, text in _FIELDS.findall(inspect.getdoc(result) or ""):
+        about = _in_json(" ".join(text.split()).partition(". ")[0])
+        meanings |= dict.fromkeys(names.split(", "), about)
+    names = [one.name for one in fields(result) if one.name not in ("commit", "totals")]
+    return {name: meanings.get(name, "") for name in names}
 
 
 def keys_text(command: str) -> str:
     """Return the list of keys for the ``--help`` of a command."""
-    lines = _key_lines(DOCUMENTS[command], "  ")
+    lines = _key_lines(document_keys(command), "  ")
     return "\n".join(["The document that --json prints:", *lines])
 
 

@@ -19,6 +19,7 @@ from icechunk_format.display.history import rows_of
 from icechunk_format.display.plain_text import (
     age,
     counted,
+    first_line,
     safe,
     safe_lines,
     shown_time,
@@ -28,7 +29,7 @@ from icechunk_format.display.plain_text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from rich.text import Text
 
@@ -48,25 +49,19 @@ _MARKS: Final = {
 }
 
 
-def show_log(
-    screen: Screen,
-    infos: Sequence[SnapshotInfo],
-    entries: Sequence[Document],
-    *,
-    with_changes: bool,
-) -> None:
+def show_log(screen: Screen, entries: Sequence[Document], *, with_changes: bool) -> None:
     """Print the log with its graph."""
     now = datetime.now(UTC)
-    rows = graph_rows(infos)
+    rows = graph_rows((entry["snapshot_id"], entry["parent_id"]) for entry in entries)
     width = max((len(row.node) for row in rows), default=0) + 2
-    for number, (row, info, entry) in enumerate(zip(rows, infos, entries, strict=True)):
+    for number, (row, entry) in enumerate(zip(rows, entries, strict=True)):
         if row.above is not None:
             screen.line(styled((screen.drawn(row.above), "dim")))
         elif number > 0:
             screen.line(styled((screen.drawn(rows[number - 1].below), "dim")))
         lanes = (screen.drawn(row.node.ljust(width)), "dim")
         screen.line(styled(lanes, (entry["snapshot_id"], "yellow"), *_labels(entry)))
-        timestamp = to_timestamp(info.flushed_at)
+        timestamp = datetime.fromisoformat(entry["committed_at"])
         when = f"{shown_time(timestamp)} ({age(timestamp, now)})"
         dot = screen.drawn(" · ")
         facts = [when]
@@ -74,7 +69,7 @@ def show_log(
             facts.append(changes_text(entry["changes"]))
         if entry["pruned_ancestors"]:
             facts.append(f"after {counted(entry['pruned_ancestors'], 'expired snapshot')}")
-        lines = [styled(line) for line in safe_lines(info.message)]
+        lines = [styled(line) for line in safe_lines(entry["message"])]
         lines.append(styled((dot.join(facts), "dim")))
         lines += [
             styled((f"{safe(key)}: {shown_value(value)}", "dim"))
@@ -223,12 +218,6 @@ def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
     screen.table(rows)
 
 
-def first_line(message: str) -> str:
-    """Return the escaped first line of a message."""
-    lines = safe_lines(message)
-    return lines[0] if lines else ""
-
-
 def shown_snapshots(screen: Screen, infos: Sequence[SnapshotInfo]) -> list[Text]:
     """Return a line for each snapshot, up to 40."""
     rows = [
@@ -260,15 +249,15 @@ class GraphRow:
     """The lanes on the following lines, up to the next snapshot."""
 
 
-def graph_rows(ordered: Sequence[SnapshotInfo]) -> list[GraphRow]:
-    """Return the graph of snapshots in the order of ``newest_first``."""
+def graph_rows(snapshots: Iterable[tuple[Hashable, Hashable | None]]) -> list[GraphRow]:
+    """Return the graph of pairs of snapshot and parent, in the order of ``newest_first``."""
     return [
         GraphRow(
             above=_joined(row.above, row.joined) if len(row.joined) > 1 else None,
             node=_drawn(row.beside, row.lane),
             below=_drawn(row.below),
         )
-        for row in rows_of((info.id, info.parent_id) for info in ordered)
+        for row in rows_of(snapshots)
     ]
 
 

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.progress import ProgressOption
     from icechunk_format.repository import RepositoryReader
+    from icechunk_format.repository.history.diff import Changes
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
     from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.spec.transaction_log import TransactionLog
 
 Document = dict[str, Any]
 _T = TypeVar("_T")
@@ -76,14 +78,19 @@ def count_changes(
             log = repository.transaction_log(info.id)
         except NotFoundError:
             return None
-        counts = {name: len(getattr(log, name)) for name in COUNTED}
-        counts["chunks"] = sum(len(coords) for coords in log.updated_chunks.values())
-        counts["arrays_with_chunks"] = len(log.updated_chunks)
-        return counts
+        return counts_of(log)
 
     with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
         found = pool.map(count, infos)
         return list(counted(found, progress, "Reading changes", len(infos)))
+
+
+def counts_of(changes: TransactionLog | Changes) -> dict[str, int]:
+    """Return the number of changes of each kind."""
+    counts = {name: len(getattr(changes, name)) for name in COUNTED}
+    counts["chunks"] = sum(map(len, changes.updated_chunks.values()))
+    counts["arrays_with_chunks"] = len(changes.updated_chunks)
+    return counts
 
 
 def describe_snapshots(

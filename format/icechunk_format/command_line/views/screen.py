@@ -14,6 +14,7 @@ import json
 import sys
 import textwrap
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -157,21 +158,15 @@ def styled(*parts: str | tuple[str, str]) -> Text:
 
 def columns_of(rows: list[list[Text]]) -> list[Text]:
     """Format rows as lines with aligned columns; rows may have fewer cells."""
-    widths: list[int] = []
-    for row in rows:
-        for number, cell in enumerate(row):
-            if number == len(widths):
-                widths.append(0)
-            # The last cell of a row is not padded.
-            if number < len(row) - 1:
-                widths[number] = max(widths[number], cell.cell_len)
+    # The last cell of a row is not padded.
+    columns = zip_longest(*([cell.cell_len for cell in row[:-1]] for row in rows), fillvalue=0)
+    widths = [max(lengths) for lengths in columns]
     lines = []
     for row in rows:
         line = Text()
-        for number, cell in enumerate(row):
-            line.append_text(cell)
-            if number < len(row) - 1:
-                line.append(" " * (widths[number] - cell.cell_len + 2))
+        for cell, width in zip(row[:-1], widths, strict=False):
+            line.append_text(cell).append(" " * (width - cell.cell_len + 2))
+        line.append_text(row[-1])
         line.rstrip()
         lines.append(line)
     return lines
