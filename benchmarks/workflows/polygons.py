@@ -212,17 +212,14 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
 
     from icechunk_format.dataset import open_dataset
     from icechunk_format.dataset.reading.run import run_scan
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import Repository
     from icechunk_format.workflows.zonal import Covering, Summing, ZonalRequest, plan_zonal
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"))
-    context = plan_zonal(
-        dataset,
-        ZonalRequest(statistics=("mean",), cores=2),
-        variables=["t2m"],
-        read_ahead_bytes=64 << 20,
-    )
+    read = ReadRequest(path=path, variables=("t2m",))
+    context = plan_zonal(dataset, ZonalRequest(statistics=("mean",), cores=2), read)
     some = pa.record_batch({"geometry": pa.array(read_zones(zones)[::10], pa.binary())})
     rows = pa.Table.from_batches(Covering(context, [], 0).rows(some)).sort_by("task")
     columns = {task // context.split_count for task in rows.column("task").to_pylist()}

@@ -26,9 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import choose
 from icechunk_format.options.keywords import Names, parse_arguments
-from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of, session_time_zone, together
@@ -37,11 +35,6 @@ from icechunk_spark.jobs.session_options import active_session, with_session_opt
 if TYPE_CHECKING:
     from icechunk_format.workflows.zonal import ZonalContext
 
-_CHOICES: Final = {
-    "coverage": ("fraction", "center", "touched"),
-    "on_invalid": ("error", "null"),
-    "antimeridian": ("error", "split", "keep"),
-}
 # Names of types of geometries, from Spark 4.1 on.
 _SPATIAL_TYPES: Final = ("geometry", "geography")
 _MOST_PARTITIONS: Final = 10_000
@@ -131,21 +124,17 @@ def zonal(
     ...     catchments, "s3://bucket/weather", variables=["rain"], statistics=["mean", "max"]
     ... )
     """
-    given = {"coverage": coverage, "on_invalid": on_invalid, "antimeridian": antimeridian}
-    for name, value in given.items():
-        choose(name, value, _CHOICES[name])
     session = getattr(zones, "sparkSession", spark)
     chosen = options if session is None else with_session_options(session, options)
     parsed = parse_arguments(path, {"variables": variables, **chosen}, "zonal")
     with errors_on_one_line():
-        from icechunk_format.workflows.zonal import ZonalRequest
+        from icechunk_format.dataset.requested import requested_dataset
+        from icechunk_format.workflows.zonal import ZonalRequest, plan_zonal
         from icechunk_format.workflows.zonal.cover import check_packages
-        from icechunk_format.workflows.zonal.statistics import check_statistics
 
         check_packages()
-        names = check_statistics(
-            parse_names("statistics", statistics) if isinstance(statistics, str) else statistics
-        )
+        if isinstance(statistics, str):
+            statistics = parse_names("statistics", statistics)
         if type(zones).__module__.partition(".")[0] == "geopandas":
             zones, known = _from_geopandas(zones, geometry, spark or active_session())
             crs = known if crs is None else crs
@@ -156,7 +145,7 @@ def zonal(
             )
         rows, keys, typed = _with_keys(zones, geometry)
         request = ZonalRequest(
-            statistics=names,
+            statistics=tuple(statistics),
             coverage=coverage,
             weights=weights,
             crs=typed if crs is None else crs,
@@ -164,27 +153,9 @@ def zonal(
             antimeridian=antimeridian,
             cores=cores_of(zones.sparkSession),
         )
+        dataset = requested_dataset(parsed)
         zone = session_time_zone(zones.sparkSession)
-        return _mapped(rows, keys, _planned(parsed, request, zone))
-
-
-def _planned(options: ReadRequest, request: Any, time_zone: str) -> ZonalContext:
-    from icechunk_format.dataset.requested import requested_dataset
-    from icechunk_format.workflows.zonal import plan_zonal
-
-    return plan_zonal(
-        requested_dataset(options),
-        request,
-        variables=options.variables,
-        decode_cf=options.decode_cf,
-        timestamp_type=options.timestamp_type,
-        where=options.where,
-        sel=options.sel,
-        isel=options.isel,
-        sel_method=options.sel_method,
-        time_zone=time_zone,
-        read_ahead_bytes=options.read_ahead_bytes,
-    )
+        return _mapped(rows, keys, plan_zonal(dataset, request, parsed, time_zone=zone))
 
 
 def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext) -> DataFrame:

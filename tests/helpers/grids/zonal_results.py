@@ -7,6 +7,7 @@ import pyarrow as pa
 import shapely
 from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
 
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.zonal import Combining, Covering, Summing, ZonalRequest, plan_zonal
 
 ALL = ("count", "mean", "sum", "min", "max", "std")
@@ -54,11 +55,11 @@ def grid_of(values, lat, lon, *, chunks, bounds=None, missing=frozenset(), **mor
 def zonal(dataset, polygons, *, statistics=ALL, batches=1, names=None, **asked):
     """Return the rows of all zones as a list of dicts, by zone and then by step."""
     request_names = ("coverage", "weights", "crs", "on_invalid", "antimeridian", "cores")
-    asked.setdefault("read_ahead_bytes", 1 << 24)
     request = ZonalRequest(
         statistics=statistics, **{k: asked.pop(k) for k in request_names if k in asked}
     )
-    context = plan_zonal(dataset, request, **asked)
+    read = ReadRequest(**{"path": "grid", "read_ahead_bytes": 1 << 24, **asked})
+    context = plan_zonal(dataset, request, read)
     if any(isinstance(polygon, str) for polygon in polygons):
         column = pa.array(polygons, pa.string())
     else:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_spark.sampling import plan
+from icechunk_spark.sampling import sample as sampling
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
 
@@ -23,7 +23,7 @@ ON = {"time": "at", "latitude": "lat", "longitude": "lon"}
 @pytest.fixture
 def shuffled(monkeypatch):
     """Let points be shuffled however few there are."""
-    monkeypatch.setattr(plan, "_FEW_BYTES", -1)
+    monkeypatch.setattr(sampling, "_FEW_BYTES", -1)
 
 
 @pytest.fixture

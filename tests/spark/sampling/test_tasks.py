@@ -48,7 +48,9 @@ def test_more_points_than_a_group_holds(monkeypatch, tmp_path):
         outside="drop",
     )
     plan = plan_sample(opened(path), request)
-    run = tasks.SamplePoints(plan, [0], 1, plan.arrow_schema)
+    run = tasks.SamplePoints(
+        plan, [0], 1, pa.schema([(v.column.name, v.arrow_type) for v in plan.variables])
+    )
     made = list(run(batches_of(200, 100, 300)))
     assert len(made) > 3
     table = pa.Table.from_batches(made)

@@ -7,8 +7,12 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.workflows.horizontal.axes import horizontal_grid
-from icechunk_format.workflows.horizontal.circles import Circle, circle_of, detected_circle
+from icechunk_format.workflows.horizontal.axes import (
+    Circle,
+    circle_of,
+    detected_circle,
+    horizontal_grid,
+)
 from icechunk_format.workflows.horizontal.reference_systems import axis_scale, given_crs, grid_crs
 
 pytestmark = pytest.mark.needs_reference

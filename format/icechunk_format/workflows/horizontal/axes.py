@@ -1,4 +1,4 @@
-"""Finds the two horizontal coordinates of a variable by their CF attributes.
+"""Finds the horizontal coordinates of a variable by their CF attributes, and circular ones.
 
 Rules of this file
 ------------------
@@ -8,6 +8,13 @@ Rules of this file
    others. Two coordinates of one kind form a grid if each has one of two dimensions of the
    variable, or both have both.
 3. Attributes are untrusted: values that are not strings count as absent.
+4. Longitudes in degrees have a period of 360, unless their labels span more than one period: 359.9
+   and -0.1 are the same.
+5. A circular axis is closed if its labels cover the whole period: the step from the last label to
+   the first is not much wider than the widest other step. Labels of an open axis, such as that of a
+   region, match modulo the period, but there is no cell between its ends.
+6. A last label one period after the first (a cyclic point, such as 360 after 0) repeats the first
+   label and is ignored.
 
 CF conventions, sections 4.1 "Latitude Coordinate", 4.2 "Longitude Coordinate" and 5.6 "Horizontal
 Coordinate Reference Systems, Grid Mappings, and Projections".
@@ -18,7 +25,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
@@ -53,6 +63,11 @@ _NAMES: Final[Mapping[str, tuple[Direction, GridKind]]] = {
     "rlat": ("y", "rotated"),
     "rlon": ("x", "rotated"),
 }
+DEGREES_OF_A_CIRCLE: Final = 360.0
+# Steps of float32 labels are uneven, and some grids omit the last column.
+_MOST_OF_A_STEP: Final = 1.5
+# Tolerance for the repeated label of float32 axes, as a fraction of a step.
+_REPEATED: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +98,7 @@ class HorizontalGrid:
         return len(self.y.dims) == 2
 
 
-def text_attribute(variable: Variable, name: str) -> str:
+def string_attribute(variable: Variable, name: str) -> str:
     """Return a string attribute; empty if it is absent or not a string."""
     value = variable.attributes.get(name)
     return value.strip() if isinstance(value, str) else ""
@@ -91,10 +106,10 @@ def text_attribute(variable: Variable, name: str) -> str:
 
 def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
     """Return direction and grid kind of a coordinate; None if it is not horizontal."""
-    named = _STANDARD_NAMES.get(text_attribute(coordinate, "standard_name").lower())
+    named = _STANDARD_NAMES.get(string_attribute(coordinate, "standard_name").lower())
     if named is not None:
         return named
-    units = text_attribute(coordinate, "units")
+    units = string_attribute(coordinate, "units")
     by_units = _UNITS.get(units.lower())
     if by_units is not None:
         return by_units
@@ -143,3 +158,53 @@ def _is_number(variable: Variable) -> bool:
         return variable.metadata.data_type.numpy.kind in "iuf"
     except FormatError:
         return False
+
+
+# -- circular axes --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """A circular axis.
+
+    Parameters
+    ----------
+    is_repeated
+        True if the last label repeats the first, one period later.
+    """
+
+    period: float
+    is_closed: bool
+    is_repeated: bool = False
+
+
+def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
+    """Return the circle of labels in any order; None if they span more than one period."""
+    values = np.asarray(labels, dtype=np.float64).reshape(-1)
+    values = np.unique(values[np.isfinite(values)])
+    if not len(values):
+        return Circle(period=period, is_closed=False)
+    span = float(values[-1] - values[0])
+    if span > period * (1 + 1e-6):
+        return None
+    steps = np.diff(values)
+    return Circle(
+        period=period,
+        is_closed=period - span <= _MOST_OF_A_STEP * float(steps.max(initial=0.0)),
+        is_repeated=period - span <= _REPEATED * float(steps.min(initial=period)),
+    )
+
+
+def period_of(coordinate: Variable) -> float | None:
+    """Return the period of a coordinate; None if it is not a longitude in degrees."""
+    directed = direction_of(coordinate)
+    if directed is None or directed[0] != "x" or directed[1] == "projected":
+        return None
+    units = string_attribute(coordinate, "units").lower()
+    return None if units and not units.startswith("deg") else DEGREES_OF_A_CIRCLE
+
+
+def detected_circle(coordinate: Variable, labels: NDArray[Any]) -> Circle | None:
+    """Return the circle of a coordinate; None if it is not a longitude in degrees."""
+    period = period_of(coordinate)
+    return None if period is None else circle_of(labels, period)

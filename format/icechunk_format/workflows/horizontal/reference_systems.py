@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.workflows.horizontal.axes import HorizontalGrid, text_attribute
+from icechunk_format.workflows.horizontal.axes import HorizontalGrid, string_attribute
 
 WGS_84: Final = "EPSG:4326"
 _LENGTHS: Final = {
@@ -45,11 +45,11 @@ def geo_package(name: str, purpose: str) -> ModuleType:
 
 def grid_mapping(variable: Variable, variables: Mapping[str, Variable]) -> Variable | None:
     """Return the grid mapping that a variable names, or None."""
-    text = text_attribute(variable, "grid_mapping")
-    if not text:
+    named = string_attribute(variable, "grid_mapping")
+    if not named:
         return None
     # In the extended form "crs: x y", the first word is the grid mapping.
-    name = text.split()[0].rstrip(":")
+    name = named.split()[0].rstrip(":")
     if name not in variables:
         raise InvalidInputError(
             f"variable {variable.name!r} names the grid mapping {name!r}, which is not in its"
@@ -111,7 +111,7 @@ def axis_scale(
     Degrees are unchanged. Lengths are converted to metres, and scanning angles to metres at the
     height of a geostationary satellite.
     """
-    units = text_attribute(coordinate, "units").lower()
+    units = string_attribute(coordinate, "units").lower()
     if units.startswith("deg"):
         return 1.0
     mapping = grid_mapping(variable, variables)

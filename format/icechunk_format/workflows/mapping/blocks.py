@@ -16,7 +16,7 @@ from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.horizontal.circles import circle_of, period_of
+from icechunk_format.workflows.horizontal.axes import circle_of, period_of
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.rechunking.groups import Groups
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges

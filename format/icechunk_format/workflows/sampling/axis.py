@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.horizontal.circles import Circle
+    from icechunk_format.workflows.horizontal.axes import Circle
 
 Method = Literal["exact", "nearest", "linear", "pad"]
 # Tolerance of evenly spaced labels, as a fraction of a step.

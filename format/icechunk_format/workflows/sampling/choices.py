@@ -19,8 +19,7 @@ from icechunk_format.dataset.table.columns import ColumnFactory
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose, unknown
-from icechunk_format.workflows.horizontal.axes import direction_of
-from icechunk_format.workflows.horizontal.circles import period_of
+from icechunk_format.workflows.horizontal.axes import direction_of, period_of
 from icechunk_format.workflows.sampling.axis import METHODS, Method
 from icechunk_format.workflows.sampling.labels import (
     Kind,
@@ -109,18 +108,16 @@ class Choices:
                 continue
             axes.append(self._axis(key, name, arrow_type, chosen))
         self.axes, self.trees = tuple(axes), tuple(trees)
-        for choice_dims, key in (
-            *(((axis.dim,), axis.name) for axis in axes),
-            *((tree.dims, tree.y.name) for tree in trees),
-        ):
-            for dim in choice_dims:
-                if dim in self.dims:
-                    raise InvalidInputError(
-                        f"on[{self.dims[dim]!r}] and on[{key!r}] both choose on dimension {dim!r};"
-                        " leave one of them out",
-                        dim=dim,
-                    )
-                self.dims[dim] = key
+        chosen_dims = [(axis.dim, axis.name) for axis in axes]
+        chosen_dims += [(dim, tree.y.name) for tree in trees for dim in tree.dims]
+        for dim, key in chosen_dims:
+            if dim in self.dims:
+                raise InvalidInputError(
+                    f"on[{self.dims[dim]!r}] and on[{key!r}] both choose on dimension {dim!r};"
+                    " leave one of them out",
+                    dim=dim,
+                )
+            self.dims[dim] = key
 
     def _paired(self, points: PointColumns) -> dict[str, tuple[Variable, Variable]]:
         """Return the keys of latitude-longitude pairs of cells, with both arrays."""
@@ -163,7 +160,6 @@ class Choices:
             y_point=self._numbers[y.name],
             x_point=self._numbers[x.name],
             dims=y.dims,
-            shape=y.shape,
             tolerance=min(arcs) if arcs else None,
         )
 

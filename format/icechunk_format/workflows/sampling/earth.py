@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.workflows.horizontal.axes import HorizontalGrid, direction_of
+from icechunk_format.workflows.horizontal.axes import (
+    Direction,
+    GridKind,
+    HorizontalGrid,
+    direction_of,
+)
 from icechunk_format.workflows.horizontal.reference_systems import (
     axis_scale,
     geo_package,
@@ -45,7 +50,7 @@ _MOST_BY_CHANCE: Final = 20
 
 
 def horizontal_columns(
-    choosing: tuple[AxisChoice, ...],
+    axes: tuple[AxisChoice, ...],
     trees: Sequence[TreeChoice],
     points: Sequence[str],
     crs: Any,
@@ -54,47 +59,39 @@ def horizontal_columns(
 ) -> tuple[Horizontal | None, tuple[AxisChoice, ...]]:
     """Return the columns of horizontal coordinates, and the axes with their scales."""
     by_path = {variable.path: variable for variable in variables.values()}
-    if trees:
-        tree = trees[0]
-        y, x = by_path[str(tree.y.path)], by_path[str(tree.x.path)]
-        grid = HorizontalGrid(kind="geographic", y=y, x=x)
-        known = Horizontal(kind="geographic", y_point=tree.y_point, x_point=tree.x_point)
-        return _moved(known, grid, crs, sampled, variables), choosing
-    found = {
-        directed[0]: (axis, by_path[axis.column.path], directed[1])
-        for axis in choosing
-        if axis.column.path is not None
-        for directed in [direction_of(by_path[axis.column.path])]
-        if directed is not None
-    }
+    found: dict[Direction, tuple[int, Variable, GridKind]] = {}
+    for tree in trees[:1]:
+        found["y"] = tree.y_point, by_path[str(tree.y.path)], "geographic"
+        found["x"] = tree.x_point, by_path[str(tree.x.path)], "geographic"
+    for axis in () if trees else axes:
+        array = by_path.get(str(axis.column.path))
+        directed = None if array is None else direction_of(array)
+        if array is not None and directed is not None:
+            found[directed[0]] = axis.point, array, directed[1]
     kinds = {kind for _, _, kind in found.values()}
+    if crs is not None and (len(found) < 2 or len(kinds) > 1):
+        raise _no_grid(axes, crs)
     if len(kinds) != 1:
-        if crs is not None:
-            raise _no_grid(choosing, crs)
-        return None, choosing
+        return None, axes
     kind = kinds.pop()
-    if kind != "geographic" and crs is None:
-        for axis, _, _ in found.values():
-            _check_name(axis, points[axis.point], kind)
-    known = Horizontal(
-        kind=kind,
-        y_point=found["y"][0].point if "y" in found else None,
-        x_point=found["x"][0].point if "x" in found else None,
-    )
+    columns = {direction: point for direction, (point, _, _) in found.items()}
+    known = Horizontal(kind=kind, y_point=columns.get("y"), x_point=columns.get("x"))
     if crs is None:
-        return known, choosing
-    if len(found) < 2:
-        raise _no_grid(choosing, crs)
+        if kind != "geographic":
+            for point, array, _ in found.values():
+                _check_name(array.name, points[point], kind)
+        return known, axes
+    known = replace(known, is_declared=True)
+    if isinstance(crs, str) and crs.strip().lower() == GRID:
+        return known, axes
     grid = HorizontalGrid(kind=kind, y=found["y"][1], x=found["x"][1])
-    moved = _moved(known, grid, crs, sampled, variables)
-    if moved.points_crs is None:
-        return moved, choosing
-    scales = {
-        axis.name: axis_scale(array, _mapped(sampled), variables)
-        for axis, array, _ in found.values()
-    }
-    axes = tuple(replace(axis, scale=scales.get(axis.name, 1.0)) for axis in choosing)
-    return moved, axes
+    mapped = next((v for v in sampled if v.attributes.get("grid_mapping")), sampled[0])
+    own = grid_crs(mapped, variables, grid)
+    known = replace(known, points_crs=given_crs(crs).to_wkt(), grid_crs=own.to_wkt())
+    if trees:
+        return known, axes
+    scales = {point: axis_scale(array, mapped, variables) for point, array, _ in found.values()}
+    return known, tuple(replace(axis, scale=scales.get(axis.point, 1.0)) for axis in axes)
 
 
 def _no_grid(axes: Sequence[AxisChoice], crs: Any) -> InvalidInputError:
@@ -107,32 +104,14 @@ def _no_grid(axes: Sequence[AxisChoice], crs: Any) -> InvalidInputError:
     )
 
 
-def _check_name(axis: AxisChoice, name: str, kind: str) -> None:
+def _check_name(coordinate: str, name: str, kind: GridKind) -> None:
     if name.lower() in _GEOGRAPHIC_NAMES:
         raise InvalidInputError(
-            f"on[{axis.name!r}] is column {name!r}, but {axis.name!r} is a coordinate of a {kind}"
+            f"on[{coordinate!r}] is column {name!r}, but {coordinate!r} is a coordinate of a {kind}"
             " grid: give crs='EPSG:4326' if the points are degrees of latitude and longitude, or"
             " crs='grid' if they are in the grid's own coordinates",
             option="crs",
         )
-
-
-def _mapped(sampled: Sequence[Variable]) -> Variable:
-    """Return a sampled variable that has a grid mapping."""
-    return next((v for v in sampled if v.attributes.get("grid_mapping")), sampled[0])
-
-
-def _moved(
-    known: Horizontal,
-    grid: HorizontalGrid,
-    crs: Any,
-    sampled: Sequence[Variable],
-    variables: Mapping[str, Variable],
-) -> Horizontal:
-    if crs is None or (isinstance(crs, str) and crs.strip().lower() == GRID):
-        return replace(known, is_declared=crs is not None)
-    points, own = given_crs(crs), grid_crs(_mapped(sampled), variables, grid)
-    return replace(known, points_crs=points.to_wkt(), grid_crs=own.to_wkt(), is_declared=True)
 
 
 def moved_points(

@@ -162,22 +162,21 @@ def _calendar_numbers(
     column: pa.Array, calendar: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Convert dates to microseconds in a calendar; return these, and a mask of valid dates."""
-    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-        instants = _integers(column.cast(pa.timestamp("us"), safe=False))
-        days, rest = np.divmod(instants, _DAY)
+    rest: Any = 0
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        encoded = column.dictionary_encode()
+        dates = encoded.dictionary.to_pylist()
+        index = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    else:
+        microseconds = _integers(column.cast(pa.timestamp("us"), safe=False))
+        days, rest = np.divmod(microseconds, _DAY)
         distinct, index = np.unique(days, return_inverse=True)
         dates = distinct.astype("M8[D]").astype(str).tolist()
-        starts = [_calendar_time(date, calendar) for date in dates]
-        exists = np.array([start is not None for start in starts], np.bool_)
-        numbers = np.array([start or 0 for start in starts], np.int64)
-        return numbers[index] + rest, exists[index]
-    encoded = column.dictionary_encode()
-    times = [_calendar_time(text, calendar) for text in encoded.dictionary.to_pylist()]
-    index = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    if not times:
-        return np.zeros(len(column), np.int64), np.ones(len(column), np.bool_)
-    numbers = np.array([time or 0 for time in times], np.int64)[index]
-    return numbers, np.array([time is not None for time in times], np.bool_)[index]
+    # A column of NULLs has no dates.
+    times = [_calendar_time(date, calendar) for date in dates] or [0]
+    numbers = np.array([time or 0 for time in times], np.int64)
+    exists = np.array([time is not None for time in times], np.bool_)
+    return numbers[index] + rest, exists[index]
 
 
 def _calendar_time(string: str, calendar: str) -> int | None:

@@ -11,7 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -148,36 +148,41 @@ def _sampled(
     is_named: bool,
 ) -> list[Variable]:
     """Return the variables to sample."""
-    covered = {*chosen, *keep, *fixed}
     sampled: list[Variable] = []
     for variable in candidates:
-        left = [(dim, n) for dim, n in variable.dimensions if dim not in covered and n != 1]
-        fits = not left and (is_named or any(dim in chosen for dim in variable.dims))
-        if fits and not variable.has_repeated_dimension:
+        problem = _why_not(variable, chosen, {*chosen, *keep, *fixed}, is_named=is_named)
+        if problem is None:
             sampled.append(variable)
-        elif is_named or variable is candidates[-1]:
-            if sampled and not is_named:
-                continue
-            if variable.has_repeated_dimension:
-                raise InvalidInputError(
-                    f"variable {variable.name!r} has the dimensions ({', '.join(variable.dims)}),"
-                    " one of them twice, and cannot be sampled; name others with variables",
-                    variable=variable.name,
-                )
-            if not left:
-                raise InvalidInputError(
-                    f"no variable has a dimension that 'on' names: {', '.join(chosen)}; name"
-                    " variables to sample"
-                )
-            dim, size = left[0]
-            raise InvalidInputError(
+        elif is_named or (variable is candidates[-1] and not sampled):
+            raise problem
+    return sampled
+
+
+def _why_not(
+    variable: Variable, chosen: Mapping[str, str], covered: Container[str], *, is_named: bool
+) -> InvalidInputError | None:
+    """Return the error if a variable cannot be sampled, or is not by default; else None."""
+    if variable.has_repeated_dimension:
+        return InvalidInputError(
+            f"variable {variable.name!r} has the dimensions ({', '.join(variable.dims)}), one of"
+            " them twice, and cannot be sampled; name others with variables",
+            variable=variable.name,
+        )
+    for dim, size in variable.dimensions:
+        if dim not in covered and size != 1:
+            return InvalidInputError(
                 f"variable {variable.name!r} has the dimension {dim!r} of size {size}, which is"
                 f" not chosen: name a column for it in on, fix it with sel={{{dim!r}: ...}}, or"
                 f" make arrays of it with keep=[{dim!r}]",
                 variable=variable.name,
                 dim=dim,
             )
-    return sampled
+    if is_named or any(dim in chosen for dim in variable.dims):
+        return None
+    return InvalidInputError(
+        f"no variable has a dimension that 'on' names: {', '.join(chosen)}; name variables to"
+        " sample"
+    )
 
 
 def _check_used(

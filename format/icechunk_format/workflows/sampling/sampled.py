@@ -69,7 +69,6 @@ class TreeChoice:
     y_point: int
     x_point: int
     dims: tuple[str, ...]
-    shape: tuple[int, ...]
     tolerance: float | None = None
 
 
@@ -142,11 +141,6 @@ class SamplePlan:
     horizontal: Horizontal | None = None
     outside: Outside = "null"
     skip_missing: bool = False
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The columns that sampling adds."""
-        return pa.schema([pa.field(v.column.name, v.arrow_type) for v in self.variables])
 
     @property
     def bytes_of_a_point(self) -> int:

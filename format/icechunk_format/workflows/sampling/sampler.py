@@ -27,7 +27,7 @@ from icechunk_format.dataset.reading.chunk_edges import chunk_axes
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
-from icechunk_format.workflows.horizontal.circles import circle_of
+from icechunk_format.workflows.horizontal.axes import circle_of
 from icechunk_format.workflows.sampling.axis import Axis, Positions
 from icechunk_format.workflows.sampling.earth import doubt_lengths, moved_points, outside_of_degrees
 from icechunk_format.workflows.sampling.gather import Gather, chunk_numbers

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.workflows.horizontal.circles import circle_of
+from icechunk_format.workflows.horizontal.axes import circle_of
 
 # Evenly spaced labels may deviate by this many rounding errors of their data type.
 _ROUNDINGS: Final = 4
@@ -133,10 +133,10 @@ def cell_axis(
         begin, end = values[0] - half, values[-1] + half
         is_regular = off <= rounding
         if circle is not None and circle.is_closed:
-            turn = np.copysign(circle.period, half)
-            seam = (values[0] + values[-1] - turn) / 2
+            around = np.copysign(circle.period, half)
+            seam = (values[0] + values[-1] - around) / 2
             is_regular &= abs(seam - begin) <= rounding
-            begin, end = seam, seam + turn
+            begin, end = seam, seam + around
         elif not is_regular:
             begin, end = values[0] - steps[0] / 2, values[-1] + steps[-1] / 2
         edges = np.linspace(begin, end, len(values) + 1)

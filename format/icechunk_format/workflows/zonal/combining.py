@@ -8,6 +8,8 @@ keys of the zone, the labels of the other dimensions, and the statistics.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -26,8 +28,8 @@ _MOST_ROWS: Final = 1 << 16
 class _Zone:
     """Accumulates the parts ``(variables, parts, *split)`` and quantiles of a zone in a split."""
 
-    def __init__(self, context: ZonalContext, zone: bytes, split: int, key: pa.RecordBatch) -> None:
-        self.zone, self.split, self.key = zone, split, key
+    def __init__(self, context: ZonalContext, split: int, key: pa.RecordBatch) -> None:
+        self.split, self.key = split, key
         self._parts = context.parts
         self._shares = tuple(context.shares.values())
         count = len(context.variables)
@@ -72,33 +74,27 @@ class Combining:
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of the result from rows of parts, sorted by zone, split and part."""
-        current: _Zone | None = None
         done: list[_Zone] = []
         filled = 0
-        for batch in batches:
-            columns = (batch.column(n).to_pylist() for n in range(_KEYS))
-            for number, (zone, split, part, region, parts, samples) in enumerate(
-                zip(*columns, strict=True)
-            ):
-                if current is None or (zone, split) != (current.zone, current.split):
-                    if current is not None:
-                        current.close_part()
-                        done.append(current)
-                        filled += current.found[0, 0].size
-                    if filled >= _MOST_ROWS:
-                        yield from self._finished(done)
-                        done, filled = [], 0
+        for (_, split), rows in groupby(_rows(batches), key=itemgetter(0, 1)):
+            zone: _Zone | None = None
+            for _, _, part, region, parts, samples, batch, number in rows:
+                if zone is None:
                     key = batch.slice(number, 1).select(range(_KEYS, batch.num_columns))
-                    current = _Zone(self._context, zone, split, key)
+                    zone = _Zone(self._context, split, key)
                 ends = np.frombuffer(region, dtype=np.int64).reshape(-1, 2).tolist()
                 box = tuple((first, last) for first, last in ends)
                 if samples is None:
-                    current.add(box, parts)
+                    zone.add(box, parts)
                 else:
-                    current.add_samples(part, box, samples)
-        if current is not None:
-            current.close_part()
-            done.append(current)
+                    zone.add_samples(part, box, samples)
+            assert zone is not None
+            zone.close_part()
+            done.append(zone)
+            filled += zone.found[0, 0].size
+            if filled >= _MOST_ROWS:
+                yield from self._finished(done)
+                done, filled = [], 0
         yield from self._finished(done)
 
     def _finished(self, done: Sequence[_Zone]) -> Iterator[pa.RecordBatch]:
@@ -149,3 +145,11 @@ class Combining:
                 for dim, s, numbers in zip(context.others, chosen, index, strict=True)
             ]
         return self._labels[split]
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each row of parts before its keys, then its batch and row number."""
+    for batch in batches:
+        columns = (batch.column(number).to_pylist() for number in range(_KEYS))
+        for number, values in enumerate(zip(*columns, strict=True)):
+            yield *values, batch, number

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ from icechunk_format.workflows.zonal.geometries import shapely
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.zonal.axes import CellAxis
-
-Coverage = Literal["fraction", "center", "touched"]
+    from icechunk_format.workflows.zonal.plan import Coverage
 
 # Maximum cells of the bounding boxes of polygons in one window.
 _MOST_CELLS: Final = 1 << 21

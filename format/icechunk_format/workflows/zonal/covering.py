@@ -27,11 +27,13 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.zonal.cover import Cover, cover_cells
 from icechunk_format.workflows.zonal.geometries import (
+    Problems,
     Projector,
     across_antimeridian,
+    in_every_period,
     invalid,
-    on_every_turn,
     read_geometries,
+    shapely,
     unusable,
 )
 
@@ -62,18 +64,13 @@ class Covering:
         self._partition = partition
         self._seen: Counter[bytes] = Counter()
         self._move = None if context.projection is None else Projector(*context.projection)
-        self._selected: list[NDArray[np.bool_] | None] = []
-        for dim in context.horizontal:
-            chosen = context.selection(dim)
-            mask = None if chosen.is_whole else np.zeros(chosen.size, dtype=bool)
-            if mask is not None:
-                mask[chosen.positions()] = True
-            self._selected.append(mask)
+        self._rows, self._columns = (
+            np.isin(np.arange(chosen.size), chosen.positions())
+            for chosen in map(context.selection, context.horizontal)
+        )
         # If a column of cells repeats another, the selected column counts.
-        self._first_column = 0
-        columns = self._selected[1]
-        if columns is not None and context.x.size < len(columns) and not columns[0]:
-            self._first_column = context.x.size
+        is_repeated = context.x.size < len(self._columns)
+        self._first_column = context.x.size if is_repeated and not self._columns[0] else 0
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield rows of cover for a batch with columns of keys, followed by geometries."""
@@ -84,18 +81,16 @@ class Covering:
         geometries = self._usable(geometry, keys)
         is_covered = np.zeros(len(geometries), dtype=bool)
         context = self._context
-        moved, numbers = on_every_turn(geometries, context.x.low, context.x.high, context.period)
+        moved, numbers = in_every_period(geometries, context.x.low, context.x.high, context.period)
         for cover in cover_cells(moved, context.y, context.x, context.request.coverage):
             owners, *found = self._by_column(cover)
             owners = numbers[owners]
             is_covered[owners] = True
             yield from self._for_splits(owners, found, zones, keys)
-        for is_given, task in ((True, OUTSIDE), (False, NO_GEOMETRY)):
-            given = np.array([g is not None for g in geometries.tolist()], dtype=bool)
-            rest = np.flatnonzero(~is_covered & (given == is_given))
-            none = pa.array([b""] * len(rest), pa.binary())
-            tasks = np.full(len(rest), task, dtype=np.int64)
-            yield from self._for_splits(rest, [tasks, none, none], zones, keys)
+        rest = np.flatnonzero(~is_covered)
+        columns = np.where(shapely().is_missing(geometries[rest]), NO_GEOMETRY, OUTSIDE)
+        none = pa.array([b""] * len(rest), pa.binary())
+        yield from self._for_splits(rest, [columns, none, none], zones, keys)
 
     def _identities(self, geometry: pa.Array) -> pa.Array:
         found = []
@@ -130,38 +125,27 @@ class Covering:
                 geometries, _ = across_antimeridian(geometries, "split")
         return geometries
 
-    def _drop(
-        self, geometries: NDArray[Any], problems: list[str | None], keys: Sequence[pa.Array]
-    ) -> None:
+    def _drop(self, geometries: NDArray[Any], problems: Problems, keys: Sequence[pa.Array]) -> None:
         """Raise for geometries with a problem, or replace them by None."""
-        for number, problem in enumerate(problems):
-            if problem is None:
-                continue
-            if self._context.request.on_invalid == "error":
-                shown = ", ".join(
-                    f"{name}={key[number].as_py()!r}"
-                    for name, key in zip(self._names[:_MOST_SHOWN], keys, strict=False)
-                )
-                raise InvalidInputError(
-                    f"the geometry of zone {shown or number} {problem}; or give on_invalid='null'"
-                    " for NULL as its statistics",
-                    zone=shown,
-                )
-            geometries[number] = None
+        if problems and self._context.request.on_invalid == "error":
+            number, problem = min(problems.items())
+            shown = ", ".join(
+                f"{name}={key[number].as_py()!r}"
+                for name, key in zip(self._names[:_MOST_SHOWN], keys, strict=False)
+            )
+            raise InvalidInputError(
+                f"the geometry of zone {shown or number} {problem}; or give on_invalid='null' for"
+                " NULL as its statistics",
+                zone=shown,
+            )
+        geometries[list(problems)] = None
 
     def _by_column(self, cover: Cover) -> tuple[NDArray[np.int64], NDArray[np.int64], Any, Any]:
         """Return owner, column, cells and fractions of rows: one row per zone and column."""
-        rows, columns = cover.rows, cover.columns
-        zones, fractions = cover.zones, cover.fractions
-        if self._first_column:
-            columns = np.where(columns == 0, self._first_column, columns)
-        for mask, positions in zip(self._selected, (rows, columns), strict=True):
-            if mask is not None:
-                fractions = np.where(mask[positions], fractions, 0.0)
-        if (fractions == 0).any():
-            some = fractions > 0
-            rows, columns, zones = rows[some], columns[some], zones[some]
-            fractions = fractions[some]
+        columns = np.where(cover.columns == 0, self._first_column, cover.columns)
+        some = self._rows[cover.rows] & self._columns[columns] & (cover.fractions > 0)
+        rows, columns, zones = cover.rows[some], columns[some], cover.zones[some]
+        fractions = cover.fractions[some]
         y_axis, x_axis = self._context.columns
         y_chunk, x_chunk = y_axis.chunk_of(rows), x_axis.chunk_of(columns)
         left = x_axis.start_of(x_chunk)

@@ -6,11 +6,14 @@ Only `cover` imports this module, when it is needed: exactextract is an optional
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import starmap
 
 import numpy as np
-from exactextract import Feature, FeatureSource, Operation, RasterSource, Writer
+from exactextract import Operation
+from exactextract.feature import JSONFeature, JSONFeatureSource
 from exactextract.processor import FeatureSequentialProcessor
+from exactextract.raster import NumPyRasterSource
+from exactextract.writer import JSONWriter
 from numpy.typing import NDArray
 
 _NUMBER = "zone"
@@ -29,94 +32,38 @@ def coverage_fractions(
         Arrays of the same length: index of the polygon, index of the cell in C order from the
         largest y downwards, and the covered fraction.
     """
-    raster, results = _Cells(extent), _Results()
+    xmin, ymin, xmax, ymax = extent
+    # A view of one zero: only the cells' positions are needed.
+    values = np.broadcast_to(np.uint8(0), (int(ymax - ymin), int(xmax - xmin)))
+    raster, results = NumPyRasterSource(values, *extent), JSONWriter()
     operations = [Operation(name, name, raster) for name in ("cell_id", "coverage")]
     # The processor does not keep references to its arguments, so variables keep them alive.
     source = _Polygons(polygons)
     processor = FeatureSequentialProcessor(source, results, operations, include_cols=[_NUMBER])
     processor.process()
-    cells = [result["cell_id"] for result in results.found]
-    numbers = np.array([result[_NUMBER] for result in results.found], dtype=np.int64)
-    none: list[NDArray[Any]] = [np.empty(0)]
+    found = [feature["properties"] for feature in results.features()]
+    cells = [of_one["cell_id"] for of_one in found]
+    numbers = np.array([of_one[_NUMBER] for of_one in found], dtype=np.int64)
+    none = np.empty(0)
     return (
         np.repeat(numbers, [len(of_one) for of_one in cells]),
-        np.concatenate([*none, *cells]).astype(np.int64),
-        np.concatenate([*none, *(result["coverage"] for result in results.found)]),
+        np.concatenate([none, *cells]).astype(np.int64),
+        np.concatenate([none, *(of_one["coverage"] for of_one in found)]),
     )
 
 
-class _Polygon(Feature):  # type: ignore[misc]
-    """A polygon with its index, or a result."""
+class _Polygon(JSONFeature):  # type: ignore[misc]
+    """A feature with a geometry in WKB, which is faster than GeoJSON."""
 
-    def __init__(self, wkb: bytes | None = None, number: int | None = None) -> None:
+    def __init__(self, number: int, wkb: bytes) -> None:
         super().__init__()
-        self.wkb = wkb
-        self.values: dict[str, Any] = {} if number is None else {_NUMBER: number}
+        self.set(_NUMBER, number)
+        self._wkb = wkb
 
-    def set(self, name: str, value: Any) -> None:
-        self.values[name] = value
-
-    def get(self, name: str) -> Any:
-        return self.values[name]
-
-    def geometry(self) -> bytes | None:
-        return self.wkb
-
-    def set_geometry(self, wkb: bytes | None) -> None:
-        self.wkb = wkb
-
-    def set_geometry_format(self) -> str:
-        return "wkb"
-
-    def fields(self) -> list[str]:
-        return list(self.values)
+    def geometry(self) -> bytes:
+        return self._wkb
 
 
-class _Polygons(FeatureSource):  # type: ignore[misc]
-    def __init__(self, polygons: Sequence[bytes]) -> None:
-        super().__init__()
-        self._polygons = polygons
-
-    def count(self) -> int:
-        return len(self._polygons)
-
+class _Polygons(JSONFeatureSource):  # type: ignore[misc]
     def __iter__(self) -> Iterator[_Polygon]:
-        for number, wkb in enumerate(self._polygons):
-            yield _Polygon(wkb, number)
-
-    def srs_wkt(self) -> None:
-        return None
-
-
-class _Cells(RasterSource):  # type: ignore[misc]
-    """A grid without values."""
-
-    def __init__(self, extent: tuple[float, float, float, float]) -> None:
-        super().__init__()
-        self._extent = extent
-
-    def res(self) -> tuple[float, float]:
-        return (1.0, 1.0)
-
-    def extent(self) -> tuple[float, float, float, float]:
-        return self._extent
-
-    def srs_wkt(self) -> None:
-        return None
-
-    def nodata_value(self) -> None:
-        return None
-
-    def read_window(self, x0: int, y0: int, nx: int, ny: int) -> NDArray[np.uint8]:
-        return np.zeros((ny, nx), dtype=np.uint8)
-
-
-class _Results(Writer):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[dict[str, Any]] = []
-
-    def write(self, feature: Any) -> None:
-        result = _Polygon()
-        feature.copy_to(result)
-        self.found.append(result.values)
+        return starmap(_Polygon, enumerate(self.src))

@@ -2,8 +2,7 @@
 
 Rules of this file
 ------------------
-1. An unusable geometry becomes None, with the reason as a string. The caller decides if that is an
-   error.
+1. An unusable geometry has a problem, a string. The caller decides if that is an error.
 2. Edges are straight lines in the CRS of the zones. Zones in another CRS than the grid are
    densified before they are transformed, since a straight edge becomes a curve.
 3. On a sphere an edge of more than 180 degrees is ambiguous, and the caller chooses its meaning. An
@@ -14,7 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,11 @@ from numpy.typing import NDArray
 
 from icechunk_format.workflows.horizontal.reference_systems import geo_package
 
-Antimeridian = Literal["error", "split", "keep"]
+if TYPE_CHECKING:
+    from icechunk_format.workflows.zonal.plan import Antimeridian
+
+Problems = dict[int, str]
+"""The problems of geometries, by index."""
 
 _POLYGON: Final = 3
 _MULTI_POLYGON: Final = 6
@@ -36,42 +39,41 @@ def shapely() -> ModuleType:
     return geo_package("shapely", "icechunk_spark.zonal")
 
 
-def read_geometries(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
+def read_geometries(column: pa.Array) -> tuple[NDArray[Any], Problems]:
     """Read polygons from WKB or WKT.
 
     Returns
     -------
     tuple
-        Two-dimensional polygons and multi-polygons, or None; and for each row its problem, or None.
-        A NULL is not a problem.
+        Two-dimensional polygons and multi-polygons, or None; and the problems. A NULL is not a
+        problem.
     """
     lib = shapely()
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    is_string = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     values = np.array(column.to_pylist(), dtype=object)
-    read = lib.from_wkt if is_text else lib.from_wkb
+    read = lib.from_wkt if is_string else lib.from_wkb
     geometries = np.asarray(read(values, on_invalid="ignore"), dtype=object)
-    problems: list[str | None] = [None] * len(values)
-    kinds = lib.get_type_id(geometries)
-    polygonal = (kinds == _POLYGON) | (kinds == _MULTI_POLYGON)
+    problems: Problems = {}
+    polygonal = np.isin(lib.get_type_id(geometries), (_POLYGON, _MULTI_POLYGON))
     for number in np.flatnonzero(~polygonal).tolist():
         geometry = geometries[number]
         if geometry is not None:
             problems[number] = f"is a {geometry.geom_type}, and zones are polygons: leave it out"
         elif values[number] is not None:
-            problems[number] = f"is not {'WKT' if is_text else 'WKB'}: repair or leave it out"
+            problems[number] = f"is not {'WKT' if is_string else 'WKB'}: repair or leave it out"
         geometries[number] = None
     return lib.force_2d(geometries), problems
 
 
-def invalid(geometries: NDArray[Any]) -> list[str | None]:
-    """Return the reason why each geometry is invalid, or None."""
+def invalid(geometries: NDArray[Any]) -> Problems:
+    """Return the reason why each invalid geometry is invalid."""
     lib = shapely()
-    problems: list[str | None] = [None] * len(geometries)
-    given = np.array([geometry is not None for geometry in geometries.tolist()], dtype=bool)
-    for number in np.flatnonzero(given & ~lib.is_valid(geometries)).tolist():
-        reason = lib.is_valid_reason(geometries[number])
-        problems[number] = f"is invalid: {reason}; repair it, as with shapely's make_valid"
-    return problems
+    found = np.flatnonzero(~lib.is_missing(geometries) & ~lib.is_valid(geometries))
+    reasons = lib.is_valid_reason(geometries[found])
+    return {
+        number: f"is invalid: {reason}; repair it, as with shapely's make_valid"
+        for number, reason in zip(found.tolist(), reasons, strict=True)
+    }
 
 
 class Projector:
@@ -102,48 +104,47 @@ class Projector:
         lib = shapely()
 
         def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
-            placed = self._transformer.transform(points[:, 0], points[:, 1])
-            return np.asarray(np.stack(placed, axis=1) / self._scale)
+            moved_to = self._transformer.transform(points[:, 0], points[:, 1])
+            return np.asarray(np.stack(moved_to, axis=1) / self._scale)
 
         moved: NDArray[Any] = lib.transform(lib.segmentize(geometries, self._longest), move)
         return moved
 
 
-def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> list[str | None]:
-    """Return the problem of each geometry's coordinates, or None."""
+def unusable(geometries: NDArray[Any], *, is_geographic: bool) -> Problems:
+    """Return the problems of geometries' coordinates."""
     bounds = shapely().bounds(geometries)
-    problems: list[str | None] = [None] * len(geometries)
     given = ~np.isnan(bounds).all(axis=1)
-    for number in np.flatnonzero(given & ~np.isfinite(bounds).all(axis=1)).tolist():
-        problems[number] = (
-            "has vertices that cannot be transformed to the CRS of the grid: remove them"
-        )
+    problems: Problems = dict.fromkeys(
+        np.flatnonzero(given & ~np.isfinite(bounds).all(axis=1)).tolist(),
+        "has vertices that cannot be transformed to the CRS of the grid: remove them",
+    )
     if is_geographic:
         low, high = bounds[:, 1], bounds[:, 3]
         with np.errstate(invalid="ignore"):
             beyond = given & ((low < -90.5) | (high > 90.5) | (np.abs(bounds[:, 0]) > 720))
         for number in np.flatnonzero(beyond).tolist():
             shown = ", ".join(f"{value:.6g}" for value in bounds[number].tolist())
-            problems[number] = problems[number] or (
+            problems.setdefault(
+                number,
                 f"has the bounds ({shown}) in x, y, which are not longitudes and latitudes like"
-                " those of the grid: set crs= to the CRS of the zones"
+                " those of the grid: set crs= to the CRS of the zones",
             )
     return problems
 
 
 def across_antimeridian(
     geometries: NDArray[Any], how: Antimeridian
-) -> tuple[NDArray[Any], list[str | None]]:
+) -> tuple[NDArray[Any], Problems]:
     """Apply `how` to geometries with edges of more than 180 degrees, except 360 degrees.
 
     Returns
     -------
     tuple
-        The geometries, with longitudes that may exceed 180 degrees; and the problem of each, or
-        None.
+        The geometries, with longitudes that may exceed 180 degrees; and the problems.
     """
     lib = shapely()
-    problems: list[str | None] = [None] * len(geometries)
+    problems: Problems = {}
     if how == "keep":
         return geometries, problems
     points, owners = lib.get_coordinates(geometries, return_index=True)
@@ -160,8 +161,7 @@ def across_antimeridian(
         else:
             problems[number] = (
                 "has an edge over more than 180 degrees of longitude: give antimeridian='split' if"
-                " such edges cross the antimeridian, or antimeridian='keep' if they"
-                " do not"
+                " such edges cross the antimeridian, or antimeridian='keep' if they do not"
             )
     return result, problems
 
@@ -176,10 +176,10 @@ def _unwrapped(geometry: Any) -> Any:
             points = lib.get_coordinates(ring)
             steps = np.diff(points[:, 0])
             far = (np.abs(steps) > 180) & (np.abs(np.abs(steps) - 360) > 1e-9)
-            turns = np.concatenate([[0.0], np.cumsum(np.where(far, np.round(steps / 360), 0.0))])
+            periods = np.concatenate([[0.0], np.cumsum(np.where(far, np.round(steps / 360), 0.0))])
             is_changed |= bool(far.any())
-            points[:, 0] -= 360 * turns
-            if turns[-1]:
+            points[:, 0] -= 360 * periods
+            if periods[-1]:
                 # The ring encloses a pole: close it along the pole.
                 pole = np.copysign(90.0, points[:, 1].mean())
                 ends = [[points[-1, 0], pole], [points[0, 0], pole]]
@@ -195,7 +195,7 @@ def _unwrapped(geometry: Any) -> Any:
     return lib.multipolygons(parts) if is_changed else None
 
 
-def on_every_turn(
+def in_every_period(
     geometries: NDArray[Any], low: float, high: float, period: float | None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the geometries that overlap a range of x after a shift by multiples of the period.
@@ -218,10 +218,10 @@ def on_every_turn(
     counts = np.maximum(last - first + 1, 0)
     starts = np.cumsum(counts) - counts
     numbers = np.repeat(here, counts)
-    turn = np.arange(len(numbers)) - np.repeat(starts - first, counts)
+    shift = np.arange(len(numbers)) - np.repeat(starts - first, counts)
     moved = geometries[numbers]
     points, owners = lib.get_coordinates(moved, return_index=True)
-    points[:, 0] += turn[owners] * period
+    points[:, 0] += shift[owners] * period
     moved = lib.set_coordinates(moved, points)
     for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
         moved[start] = lib.union_all(moved[start : start + count])

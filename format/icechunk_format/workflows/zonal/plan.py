@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +27,17 @@ from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.dataset.reading.scan import ScanContext
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.select import Selecting
 from icechunk_format.dataset.table.table import Column
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.workflows.horizontal.axes import HorizontalGrid, horizontal_grid
-from icechunk_format.workflows.horizontal.circles import detected_circle
+from icechunk_format.names import choose
+from icechunk_format.workflows.horizontal.axes import (
+    HorizontalGrid,
+    detected_circle,
+    horizontal_grid,
+    string_attribute,
+)
 from icechunk_format.workflows.horizontal.reference_systems import (
     WGS_84,
     axis_scale,
@@ -46,10 +50,11 @@ from icechunk_format.workflows.zonal.statistics import check_statistics, parts_o
 
 if TYPE_CHECKING:
     from icechunk_format.dataset import Dataset
-    from icechunk_format.workflows.zonal.cover import Coverage
-    from icechunk_format.workflows.zonal.geometries import Antimeridian
+    from icechunk_format.options.read import ReadRequest
 
+Coverage = Literal["fraction", "center", "touched"]
 OnInvalid = Literal["error", "null"]
+Antimeridian = Literal["error", "split", "keep"]
 
 #: The weights by spherical area of cells, which are not a variable.
 AREA: Final = "area"
@@ -63,7 +68,10 @@ _MOST_LABELS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZonalRequest:
-    """The arguments of ``icechunk_spark.zonal``, and the approximate number of parallel tasks."""
+    """The arguments of ``icechunk_spark.zonal``, and the approximate number of parallel tasks.
+
+    Raises InvalidInputError if an argument is not one of the allowed values.
+    """
 
     statistics: tuple[str, ...]
     coverage: Coverage = "fraction"
@@ -72,6 +80,12 @@ class ZonalRequest:
     on_invalid: OnInvalid = "error"
     antimeridian: Antimeridian = "error"
     cores: int = 1
+
+    def __post_init__(self) -> None:
+        check_statistics(self.statistics)
+        choose("coverage", self.coverage, get_args(Coverage))
+        choose("on_invalid", self.on_invalid, get_args(OnInvalid))
+        choose("antimeridian", self.antimeridian, get_args(Antimeridian))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,7 +171,7 @@ class ZonalContext:
 
     def split_ranges(self, split: int) -> list[tuple[int, int]]:
         """Return the range ``(start, stop)`` of a split along each other dimension."""
-        at = np.unravel_index(split, self.split_counts) if self.splits else ()
+        at = np.unravel_index(split, self.split_counts)
         return [ranges[int(number)] for ranges, number in zip(self.splits, at, strict=True)]
 
     def split_selections(self, split: int) -> list[DimSelection]:
@@ -188,20 +202,13 @@ def value_type(column: Column) -> pa.DataType:
 
 
 def plan_zonal(
-    dataset: Dataset,
-    request: ZonalRequest,
-    *,
-    variables: Sequence[str] | None = None,
-    decode_cf: bool = True,
-    timestamp_type: Any = "ntz",
-    read_ahead_bytes: int,
-    **selecting: Unpack[Selecting],
+    dataset: Dataset, request: ZonalRequest, read: ReadRequest, *, time_zone: str | None = None
 ) -> ZonalContext:
     """Plan zonal statistics; selections and conditions must be on dimensions."""
-    check_statistics(request.statistics)
-    table = dataset.table(
-        "cells", variables=variables, decode_cf=decode_cf, timestamp_type=timestamp_type
-    )
+    # Not for executors, which import this module for its context.
+    from icechunk_format.dataset.requested import planning, requested_table, selecting
+
+    table = requested_table(read, dataset)
     summed = [c for c in table.columns if c.role != "dimension"]
     for column in summed:
         _check_numbers(column)
@@ -215,12 +222,12 @@ def plan_zonal(
                 " grid: name the variables of the grid with variables=",
                 variable=column.name,
             )
-    scan = dataset.plan(table, read_ahead_bytes=read_ahead_bytes, **selecting).context
+    scan = dataset.plan(table, **selecting(read, time_zone), **planning(read)).context
     if scan.residual is not None:
         raise InvalidInputError(
-            f"where={selecting.get('where')!r} has the condition {scan.residual.sql}, which does"
-            " not select along one dimension: zonal takes conditions on dimensions only; mask"
-            " cells with weights=",
+            f"where={read.where!r} has the condition {scan.residual.sql}, which does not select"
+            " along one dimension: zonal takes conditions on dimensions only; mask cells with"
+            " weights=",
             option="where",
         )
     y, x, period = _cells(dataset, grid)
@@ -282,31 +289,31 @@ def _grid_of(variable: Variable, dataset: Dataset) -> HorizontalGrid:
 
 
 def _cells(dataset: Dataset, grid: HorizontalGrid) -> tuple[CellAxis, CellAxis, float | None]:
-    found, period = [], None
-    for coordinate in (grid.y, grid.x):
-        if coordinate.shape[0] > _MOST_LABELS:
-            raise UnsupportedError(
-                f"coordinate {coordinate.name!r} has {coordinate.shape[0]:,} labels; zonal takes"
-                f" {_MOST_LABELS:,} at most",
-                coordinate=coordinate.name,
-            )
-        labels = _decoded(dataset, coordinate)
-        if coordinate is grid.x:
-            circle = detected_circle(coordinate, labels)
-            period = None if circle is None else circle.period
-        bounds = coordinate.attributes.get("bounds")
-        held = dataset.variables.get(bounds) if isinstance(bounds, str) else None
-        is_held = held is not None and held.shape == (len(labels), 2)
-        found.append(
-            cell_axis(
-                coordinate.name,
-                labels,
-                bounds=_decoded(dataset, held) if held is not None and is_held else None,
-                period=period if coordinate is grid.x else None,
-                ends_at_poles=coordinate is grid.y and grid.kind != "projected",
-            )
+    y, x = (_labels(dataset, coordinate) for coordinate in (grid.y, grid.x))
+    circle = detected_circle(grid.x, x)
+    period = None if circle is None else circle.period
+    ends_at_poles = grid.kind != "projected"
+    return (
+        cell_axis(grid.y.name, y, bounds=_bounds(dataset, grid.y), ends_at_poles=ends_at_poles),
+        cell_axis(grid.x.name, x, bounds=_bounds(dataset, grid.x), period=period),
+        period,
+    )
+
+
+def _labels(dataset: Dataset, coordinate: Variable) -> NDArray[Any]:
+    if coordinate.shape[0] > _MOST_LABELS:
+        raise UnsupportedError(
+            f"coordinate {coordinate.name!r} has {coordinate.shape[0]:,} labels; zonal takes"
+            f" {_MOST_LABELS:,} at most",
+            coordinate=coordinate.name,
         )
-    return found[0], found[1], period
+    return _decoded(dataset, coordinate)
+
+
+def _bounds(dataset: Dataset, coordinate: Variable) -> NDArray[Any] | None:
+    bounds = dataset.variables.get(string_attribute(coordinate, "bounds"))
+    is_usable = bounds is not None and bounds.shape == (*coordinate.shape, 2)
+    return _decoded(dataset, bounds) if bounds is not None and is_usable else None
 
 
 def _decoded(dataset: Dataset, variable: Variable) -> NDArray[Any]:
@@ -369,13 +376,10 @@ def _cut_splits(
     context: ZonalContext, axes: Sequence[ChunkAxis]
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Cut the other dimensions at chunk edges, starting with the first dimension."""
-    numbers = []
-    for dim, axis in zip(context.others, axes, strict=True):
-        chosen = context.selection(dim)
-        if chosen.indices is None:
-            numbers.append(np.arange(*axis.chunk_range(chosen.start, chosen.stop), dtype=np.int64))
-        else:
-            numbers.append(np.unique(axis.chunk_of(chosen.indices)))
+    numbers = [
+        np.unique(axis.chunk_of(context.selection(dim).positions()))
+        for dim, axis in zip(context.others, axes, strict=True)
+    ]
     steps = math.prod(context.selection(dim).count for dim in context.others)
     cells = context.y.size * context.x.size * steps
     of_a_task = min(

@@ -69,14 +69,11 @@ def parts_within(
     counts = [-(-size // step) for size, step in zip(shape, steps, strict=True)]
     numbers = (range(a // step, -(-b // step)) for (a, b), step in zip(region, steps, strict=True))
     for at in product(*numbers):
-        number = 0
-        for n, count in zip(at, counts, strict=True):
-            number = number * count + n
         box = (
             (max(a, n * step), min(b, (n + 1) * step))
             for n, (a, b), step in zip(at, region, steps, strict=True)
         )
-        yield number, tuple(box)
+        yield int(np.ravel_multi_index(at, counts)), tuple(box)
 
 
 #: Bytes of the head of a sample: the column, and the number of the row of cover.
@@ -90,7 +87,7 @@ class Samples:
         self._zone = zone
         # The head of a sample identifies its cells in all blocks.
         self._weights: dict[bytes, NDArray[np.float64]] = {}
-        self._pieces: list[tuple[bytes, Box, NDArray[np.float64]]] = []
+        self._blocks: list[tuple[bytes, Box, NDArray[np.float64]]] = []
         self._held = 0
 
     def add(self, box: Box, variables: int, samples: bytes) -> None:
@@ -108,22 +105,22 @@ class Samples:
                 option="statistics",
             )
         self._weights[head] = numbers[:cells]
-        self._pieces.append((head, box, numbers[cells:].reshape(*shape, cells)))
+        self._blocks.append((head, box, numbers[cells:].reshape(*shape, cells)))
 
     def quantiles(self, shares: Sequence[float], into: NDArray[np.float64]) -> None:
         """Write quantiles to an array ``(variables, shares, *split)``; NaN without a value."""
         weights = np.concatenate(list(self._weights.values()))
         ends = np.cumsum([len(some) for some in self._weights.values()])
         stops = dict(zip(self._weights, ends.tolist(), strict=True))
-        boxes = np.array([box for _, box, _ in self._pieces], dtype=np.int64)
-        boxes = boxes.reshape(len(self._pieces), into.ndim - 2, 2)
+        boxes = np.array([box for _, box, _ in self._blocks], dtype=np.int64)
+        boxes = boxes.reshape(len(self._blocks), into.ndim - 2, 2)
         firsts, lasts = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
         values = np.full((len(into), *(lasts - firsts), len(weights)), np.nan)
         # Blocks of different columns may have different steps.
-        while self._pieces:
-            head, box, piece = self._pieces.pop()
+        while self._blocks:
+            head, box, block = self._blocks.pop()
             at = (slice(a - o, b - o) for (a, b), o in zip(box, firsts.tolist(), strict=True))
-            values[(slice(None), *at, slice(stops[head] - piece.shape[-1], stops[head]))] = piece
+            values[(slice(None), *at, slice(stops[head] - block.shape[-1], stops[head]))] = block
         found = weighted_quantiles(values.reshape(-1, len(weights)), weights, shares)
         found = found.reshape(*values.shape[:-1], len(shares))
         at = (slice(*ends) for ends in zip(firsts.tolist(), lasts.tolist(), strict=True))

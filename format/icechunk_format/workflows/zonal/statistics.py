@@ -42,9 +42,8 @@ _BEST: Final = {"min": np.fmin, "max": np.fmax}
 _MOST_VALUES: Final = 1 << 20
 
 
-def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
-    """Check the names of statistics; raise InvalidInputError for unknown or repeated names."""
-    names = tuple(statistics)
+def check_statistics(names: Sequence[str]) -> None:
+    """Raise InvalidInputError for unknown or repeated names of statistics."""
     known = f"{', '.join(STATISTICS)}, median, or quantile(q=0.9) with q from 0 to 1"
     for name in names:
         if name not in PARTS and quantile_of(name) is None:
@@ -57,7 +56,6 @@ def check_statistics(statistics: Sequence[str]) -> tuple[str, ...]:
             f"statistics={list(names)}: name at least one and each once, among {known}",
             option="statistics",
         )
-    return names
 
 
 def parts_of(statistics: Sequence[str]) -> tuple[str, ...]:

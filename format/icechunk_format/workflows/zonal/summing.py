@@ -13,9 +13,11 @@ Rules of this file
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -91,28 +93,24 @@ class Summing:
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of parts for rows of cover, sorted by task."""
         waiting: list[pa.RecordBatch] = []
-        filled = 0
+        total, group = 0, 0
         for batch in batches:
             sizes = [pc.binary_length(batch.column(name)) for name in ("cells", "fractions")]
-            ends = np.cumsum(sizes[0].to_numpy() + sizes[1].to_numpy())
+            totals = total + np.cumsum(sizes[0].to_numpy() + sizes[1].to_numpy())
+            groups = totals // _MOST_COVER_BYTES
             start = 0
-            while start < len(ends):
-                before = int(ends[start - 1]) if start else 0
-                room = before + _MOST_COVER_BYTES - filled
-                stop = int(np.searchsorted(ends, room, side="right"))
-                stop = stop if waiting else max(stop, start + 1)
-                if stop > start:
-                    waiting.append(batch.slice(start, stop - start))
-                    filled += int(ends[stop - 1]) - before
-                    start = stop
-                if start < len(ends):
-                    yield from self._of_rows(pa.Table.from_batches(waiting))
-                    waiting, filled = [], 0
+            for stop in np.flatnonzero(np.diff(groups, prepend=group)).tolist():
+                yield from self._of_rows([*waiting, batch.slice(start, stop - start)])
+                waiting, start = [], stop
+            waiting.append(batch.slice(start))
+            total, group = totals[-1], groups[-1]
         if waiting:
-            yield from self._of_rows(pa.Table.from_batches(waiting))
+            yield from self._of_rows(waiting)
 
-    def _of_rows(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        rows = rows.combine_chunks()
+    def _of_rows(self, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(batches).combine_chunks()
+        if not len(rows):
+            return
         numbers = rows.column("task").to_numpy()
         starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
         ends = np.append(starts[1:], len(numbers))
@@ -247,11 +245,11 @@ class Summing:
             int(axis.chunk_of(np.array([block[dim].start], dtype=np.int64))[0])
             for axis, dim in zip(context.columns, context.horizontal, strict=True)
         ]
-        split = 0
-        for dim, ranges in zip(context.others, context.splits, strict=True):
-            firsts = [start for start, _ in ranges]
-            number = int(np.searchsorted(firsts, block[dim].start, side="right")) - 1
-            split = split * len(ranges) + number
+        splits = [
+            bisect.bisect_right(ranges, block[dim].start, key=itemgetter(0)) - 1
+            for dim, ranges in zip(context.others, context.splits, strict=True)
+        ]
+        split = int(np.ravel_multi_index(splits, context.split_counts))
         return at[0] * context.columns[1].count + at[1], split
 
     def _add(self, task: _Task, block: Block, values: dict[str, Any]) -> Iterator[pa.RecordBatch]:
