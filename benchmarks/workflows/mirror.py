@@ -243,10 +243,13 @@ def many_files(spark: SparkSession, folder: Path, count: int) -> Row:
 
     import icechunk_spark
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.selection import Selection
-    from icechunk_format.workflows.mirroring.versions import find_files
+    from icechunk_format.workflows.mirroring import (
+        DeltaTarget,
+        MirrorRequest,
+        Selection,
+        bring_up_to_date,
+        find_files,
+    )
     from icechunk_format.workflows.running import in_process
 
     path = str(folder / "grid")

@@ -113,8 +113,8 @@ class PlannedBatches:
             # The rows are used several times, and may be expensive to compute.
             batch.persist()
             try:
-                place = f"branch '{request.branch}' of {location_of(request)}"
-                with described(f"stream into {place}: computing batch {number}"):
+                target = f"branch '{request.branch}' of {location_of(request)}"
+                with described(f"stream into {target}: computing batch {number}"):
                     if batch.isEmpty():
                         return
                 write_once(request, lambda: run_planned_write(batch, request))

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from icechunk_format import SnapshotId
     from icechunk_format.repository import RepositoryReader
-    from icechunk_format.workflows.changes.offsets import Offset
+    from icechunk_format.workflows.changes.steps import Offset
     from icechunk_spark.reading.plan import OpenedTable
 
 
@@ -89,7 +89,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _beginning(self) -> Offset:
         # Heavy (the planner), and not for executors.
-        from icechunk_format.workflows.changes.offsets import BEGINNING, offset_of
+        from icechunk_format.workflows.changes.steps import BEGINNING, next_offset, offset_of
 
         wanted = (self._options.starting_from or "earliest").strip()
         if wanted.lower() == "earliest":
@@ -99,21 +99,22 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted.lower() == "latest":
             return offset_of(repository, tip)
         offset = offset_of(repository, self._named(repository, wanted))
-        self._after(repository, offset, tip)
+        next_offset(repository, offset, tip, self._options)  # raises for another history
         return offset
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         """Return the end of the next batch; ``start`` if there is no newer snapshot."""
-        from icechunk_format.workflows.changes.offsets import Offset
+        from icechunk_format.workflows.changes.steps import Offset, next_offset
 
         with errors_on_one_line():
             offset = Offset.parse(start or self._planned or self.initialOffset())
             repository = self._repository()
             tip = self._goal or self._tip(repository)
             unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
-            return self._after(repository, offset, tip, limited=not unlimited).as_json()
+            end = next_offset(repository, offset, tip, self._options, is_limited=not unlimited)
+            return end.as_json()
 
     def getDefaultReadLimit(self) -> Any:
         """Return the limit of the options as a limit of Spark."""
@@ -124,7 +125,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest snapshot of the branch, for the progress that Spark reports."""
-        from icechunk_format.workflows.changes.offsets import offset_of
+        from icechunk_format.workflows.changes.steps import offset_of
 
         repository = self._repository()
         return offset_of(repository, self._tip(repository)).as_json()
@@ -133,21 +134,6 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Make the currently newest snapshot the last one of the query."""
         with errors_on_one_line():
             self._goal = self._tip(self._repository())
-
-    def _after(
-        self, repository: RepositoryReader, start: Offset, tip: SnapshotId, *, limited: bool = False
-    ) -> Offset:
-        from icechunk_format.workflows.changes.offsets import next_offset
-
-        options = self._options
-        return next_offset(
-            repository,
-            start,
-            tip,
-            max_snapshots=options.max_snapshots_per_trigger if limited else None,
-            max_chunks=options.max_chunks_per_trigger if limited else None,
-            any_history=options.on_history_change == "restart",
-        )
 
     def _repository(self) -> RepositoryReader:
         from icechunk_format.options.location import location_of
@@ -190,10 +176,8 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks that read the changes between two offsets."""
-        from icechunk_format.workflows.changes import plan_changes, steps_to
-        from icechunk_format.workflows.changes.offsets import Offset
-        from icechunk_format.workflows.changes.since import change_request
-        from icechunk_format.workflows.changes.steps import Step
+        from icechunk_format.workflows.changes import plan_changes_since
+        from icechunk_format.workflows.changes.steps import Offset
         from icechunk_spark.schema import column_names
 
         self._planned = end
@@ -201,19 +185,20 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.snapshot == last.snapshot or last.snapshot is None:
             return []
         with errors_on_one_line():
-            repository = self._repository()
             opened = self._open(first.snapshot, last.snapshot)
             if opened is None:
                 return []
-            names = column_names(self._schema, opened.table.columns)
-            newer = repository.snapshot_info(last.snapshot)
-            restarts = self._options.on_history_change == "restart"
-            if restarts and first.snapshot is not None and not self._exists(first.snapshot):
-                steps = [Step(older=None, newer=newer)]
-            else:
-                steps = steps_to(repository, newer, first.snapshot, any_history=restarts)
-            request = change_request(self._options, repository, opened.table, opened.time_zone)
-            plan = plan_changes(request, steps, opened.table.select(names).columns)
+            since = "" if first.snapshot is None else str(first.snapshot)
+            if since and self._options.on_history_change == "restart" and not self._exists(since):
+                since = ""
+            plan = plan_changes_since(
+                self._options,
+                str(last.snapshot),
+                opened.table,
+                column_names(self._schema, opened.table.columns),
+                since,
+                opened.time_zone,
+            )
         return [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
@@ -262,7 +247,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return True
 
-    def _exists(self, snapshot: SnapshotId) -> bool:
+    def _exists(self, snapshot: str) -> bool:
         try:
             self._repository().snapshot(snapshot)
         except NotFoundError:

@@ -115,6 +115,6 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         return UnplannedWriter(self._request, self._schema, folder=folder)
 
 
-def _as_key(text: str) -> str:
+def _as_key(string: str) -> str:
     """Return a string as a part of an object key."""
-    return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in text)
+    return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in string)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.parse import collect_options, parse_read_options
-
-if TYPE_CHECKING:
-    from icechunk_format.workflows.mirroring import MirrorResult
+from icechunk_format.workflows.mirroring import (
+    DeltaTarget,
+    MirrorRequest,
+    MirrorResult,
+    Selection,
+    bring_up_to_date,
+)
+from icechunk_format.workflows.mirroring.record import REMEMBERED
+from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
+from icechunk_spark.jobs.session import cores_of
+from icechunk_spark.jobs.task_rows import on_executors
+from icechunk_spark.jobs.totals import totalled, with_totals
 
 # Starting a task takes a third of the time of a small file, so a task writes several files, but few
 # enough that a repeated task is cheap.
@@ -105,23 +114,13 @@ def mirror(
     ...     spark, "s3://bucket/weather", "s3://lake/weather", variables=["t2m"]
     ... )
     """
-    # The first call imports Arrow and the dataset layer, since `icechunk_spark` imports this
-    # module.
-    from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.selection import REMEMBERED, Selection
-    from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
-    from icechunk_spark.jobs.session import cores_of
-    from icechunk_spark.jobs.task_rows import on_executors
-    from icechunk_spark.jobs.totals import totalled, with_totals
-
-    texts = given_options(path, options)
-    parsed = parse_read_options(texts, "mirror")
+    strings = given_options(path, options)
+    parsed = parse_read_options(strings, "mirror")
     if parsed.layout != "cells":
         raise InvalidInputError(
             f"layout={parsed.layout} cannot be copied: a copy consists of cells", option="layout"
         )
-    given = collect_options(texts, "mirror")
+    given = collect_options(strings, "mirror")
     with errors_on_one_line():
         request = MirrorRequest(
             read=parsed,

@@ -14,18 +14,20 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.options.keywords import option_strings
+from icechunk_format.options.location import storage_of
 from icechunk_format.options.parse import collect_options
+from icechunk_format.workflows.mirroring import DeltaTarget, Freshness, find_files
+from icechunk_format.workflows.mirroring import freshness as of_copy
+from icechunk_format.workflows.mirroring.versions import MirroredFiles
+from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of
-
-if TYPE_CHECKING:
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.versions import Freshness, MirroredFiles
+from icechunk_spark.schema import field_metadata, quoted
 
 #: Key of the copied snapshot's id in the metadata of a field.
 SNAPSHOT_KEY: Final = "icechunk_snapshot"
@@ -88,12 +90,6 @@ def mirrored(
     >>> import icechunk_spark
     >>> icechunk_spark.mirrored(spark, "s3://lake/weather", tag="v1")  # doctest: +SKIP
     """
-    from icechunk_format.options.location import storage_of
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.versions import find_files
-    from icechunk_spark.jobs.errors import errors_on_one_line
-    from icechunk_spark.schema import quoted
-
     if "asOf" in options:
         warnings.warn("asOf= is deprecated: use as_of=", DeprecationWarning, stacklevel=2)
     named = {"tag": tag, "snapshot": snapshot, "asOf": as_of}
@@ -153,11 +149,6 @@ def freshness(
     >>> import icechunk_spark
     >>> icechunk_spark.freshness("s3://lake/weather").is_fresh  # doctest: +SKIP
     """
-    from icechunk_format.options.location import storage_of
-    from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-    from icechunk_format.workflows.mirroring.versions import freshness as of_copy
-    from icechunk_spark.jobs.errors import errors_on_one_line
-
     storage = storage_of(collect_options(option_strings(options), "mirrored"))
     with errors_on_one_line():
         return of_copy(DeltaTarget.of(target, target_options), storage=storage)
@@ -182,8 +173,6 @@ def _listing_in_few_tasks(spark: SparkSession) -> Iterator[None]:
 
 def _schema(found: MirroredFiles) -> StructType:
     """Return the columns of a table version, with the metadata of fields."""
-    from icechunk_spark.schema import field_metadata
-
     # Delta serializes schemas as Spark does.
     stored: StructType = StructType.fromJson(json.loads(found.schema_json))
     return StructType(

@@ -212,7 +212,7 @@ def open_table(
     dataset = requested_dataset(options, snapshot)
     table = requested_table(options, dataset)
     if options.change_columns:
-        from icechunk_format.workflows.changes.request import with_change_columns
+        from icechunk_format.workflows.changes import with_change_columns
 
         table = with_change_columns(table)
     if time_zone is None and options.timestamp_type == "ntz":

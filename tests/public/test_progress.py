@@ -22,9 +22,12 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import counted, phase
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
-from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring import (
+    DeltaTarget,
+    MirrorRequest,
+    Selection,
+    bring_up_to_date,
+)
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing import Archive, virtualize_files
 

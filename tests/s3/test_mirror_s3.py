@@ -13,10 +13,14 @@ from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import copy
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.selection import Selection
-from icechunk_format.workflows.mirroring.versions import find_files, freshness
+from icechunk_format.workflows.mirroring import (
+    DeltaTarget,
+    MirrorRequest,
+    Selection,
+    bring_up_to_date,
+    find_files,
+    freshness,
+)
 from icechunk_format.workflows.running import in_process
 
 

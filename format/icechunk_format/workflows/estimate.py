@@ -146,8 +146,7 @@ def _of_changes(
     exact: bool,
     time_zone: str | None,
 ) -> Estimate:
-    from icechunk_format.workflows.changes import plan_changes_since, resolve_since
-    from icechunk_format.workflows.changes.costs import change_cost
+    from icechunk_format.workflows.changes import change_cost, plan_changes_since, resolve_since
 
     if not exact:
         raise InvalidInputError(

@@ -12,9 +12,12 @@ from deltalake import DeltaTable
 from helpers.builder import reference_repository
 
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring import (
+    DeltaTarget,
+    MirrorRequest,
+    Selection,
+    bring_up_to_date,
+)
 from icechunk_format.workflows.running import in_process
 
 DIMS = ["time", "lat", "lon"]

@@ -14,9 +14,12 @@ from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
-from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring import (
+    DeltaTarget,
+    MirrorRequest,
+    Selection,
+    bring_up_to_date,
+)
 from icechunk_format.workflows.running import in_process
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.changes.plan import plan_changes
-from icechunk_format.workflows.changes.request import CHANGE_COLUMNS, ChangeRequest
-from icechunk_format.workflows.changes.run import run_changes
-from icechunk_format.workflows.changes.steps import steps_to
+from icechunk_format.workflows.changes import run_changes, steps_to
+from icechunk_format.workflows.changes.plan import CHANGE_COLUMNS, ChangeRequest, plan_changes
 
 KEYS = {"chunks": ("array", "chunk"), "refs": ("array", "chunk")}
 

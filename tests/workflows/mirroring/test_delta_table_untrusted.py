@@ -10,8 +10,7 @@ from icechunk_format.errors import (
     FormatError,
     InvalidInputError,
 )
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.versions import find_files, freshness
+from icechunk_format.workflows.mirroring import DeltaTarget, find_files, freshness
 
 
 def test_a_damaged_record_is_refused(grid):

@@ -20,8 +20,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.versions import find_files, freshness
+from icechunk_format.workflows.mirroring import DeltaTarget, find_files, freshness
 
 # Two chunks of four: files of two chunks.
 ROWS = 16

@@ -8,8 +8,8 @@ from deltalake import DeltaTable
 from icechunk_format.errors import (
     StorageError,
 )
+from icechunk_format.workflows.mirroring import DeltaTarget
 from icechunk_format.workflows.mirroring import mirror as mirror_module
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
 from icechunk_format.workflows.running import in_process
 
 # Two chunks of four: files of two chunks.

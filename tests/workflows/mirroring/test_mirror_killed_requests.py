@@ -14,8 +14,7 @@ from helpers.mirroring.grid import Grid, rows_of
 from helpers.servers.http import Fault, misbehaving_server
 
 from icechunk_format.errors import IcechunkError
-from icechunk_format.workflows.mirroring import bring_up_to_date
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
+from icechunk_format.workflows.mirroring import DeltaTarget, bring_up_to_date
 from icechunk_format.workflows.running import in_process
 
 OPTIONS = {

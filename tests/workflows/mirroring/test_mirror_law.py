@@ -13,9 +13,12 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.requested import requested_scan, requested_table
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.workflows.mirroring import MirrorRequest, bring_up_to_date
-from icechunk_format.workflows.mirroring.delta_table import DeltaTarget
-from icechunk_format.workflows.mirroring.selection import Selection
+from icechunk_format.workflows.mirroring import (
+    DeltaTarget,
+    MirrorRequest,
+    Selection,
+    bring_up_to_date,
+)
 from icechunk_format.workflows.running import in_process
 
 KEY = [("x", "ascending"), ("y", "ascending")]

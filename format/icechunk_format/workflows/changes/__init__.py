@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.changes.plan import ChangePlan, plan_changes
-    from icechunk_format.workflows.changes.run import run_changes
+    from icechunk_format.workflows.changes.plan import ChangePlan, with_change_columns
+    from icechunk_format.workflows.changes.run import change_cost, run_changes
     from icechunk_format.workflows.changes.since import plan_changes_since, resolve_since
     from icechunk_format.workflows.changes.steps import steps_to, touched_nodes
 
 __all__ = [
     "ChangePlan",
-    "plan_changes",
+    "change_cost",
     "plan_changes_since",
     "resolve_since",
     "run_changes",
     "steps_to",
     "touched_nodes",
+    "with_change_columns",
 ]
 
 __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
-        ".plan": ["ChangePlan", "plan_changes"],
-        ".run": ["run_changes"],
+        ".plan": ["ChangePlan", "with_change_columns"],
+        ".run": ["change_cost", "run_changes"],
         ".since": ["plan_changes_since", "resolve_since"],
         ".steps": ["steps_to", "touched_nodes"],
     },

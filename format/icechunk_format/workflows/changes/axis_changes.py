@@ -83,13 +83,17 @@ def selection_of(runs: NDArray[np.int64], size: int) -> DimSelection:
 
 def slabs(runs: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Boxes:
     """Return boxes of one run along one dimension and the whole length of the others."""
-    whole = np.array([(0, size) for size in sizes], dtype=np.int64).reshape(-1, 2)
     found = [np.empty((0, len(sizes), 2), dtype=np.int64)]
     for axis, along in enumerate(runs):
-        boxes = np.repeat(whole[None], len(along), axis=0)
+        boxes = np.repeat(whole_box(sizes), len(along), axis=0)
         boxes[:, axis] = along
         found.append(boxes)
     return np.concatenate(found)
+
+
+def whole_box(sizes: Sequence[int]) -> Boxes:
+    """Return the box of a whole array, as one of many."""
+    return np.array([(0, size) for size in sizes], dtype=np.int64).reshape(1, -1, 2)
 
 
 def _runs(selection: DimSelection) -> NDArray[np.int64]:

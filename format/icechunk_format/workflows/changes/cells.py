@@ -13,7 +13,9 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,15 +24,19 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.select import Selection
 from icechunk_format.dataset.table.table import Column, Table
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
+from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.workflows.changes.axis_changes import AxisChanges, by_label, by_position, slabs
 from icechunk_format.workflows.changes.changed_boxes import (
     changed_boxes,
     in_table,
     why_another_array,
 )
-from icechunk_format.workflows.changes.steps import TouchedNodes
+from icechunk_format.workflows.changes.steps import TouchedNodes, touched_nodes
+
+if TYPE_CHECKING:
+    from icechunk_format.repository import RepositoryReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +149,52 @@ def _decodes_alike(one: Column, other: Column) -> bool:
         for item in fields(first)
         if item.name not in ("attributes", "encoding")
     )
+
+
+def cell_changes(
+    repository: RepositoryReader,
+    logs: Sequence[SnapshotId],
+    older: SnapshotTable,
+    newer: SnapshotTable,
+) -> Boxes | str:
+    """Return boxes of the cells that differ between two snapshots, or a reason why all may differ.
+
+    Boxes may overlap, and extend beyond the table.
+    """
+    reason = _why_all_differ(older, newer)
+    if reason is not None:
+        return reason
+    variables = newer.variables()
+    copied = [column.path for column in newer.columns().values() if column.path is not None]
+    try:
+        touched = touched_nodes(repository, logs, {variables[path].node.id for path in copied})
+    except NotFoundError as error:
+        return error.message
+    for path in copied:
+        if variables[path].shape and touched.smallest.get(variables[path].node.id) == ():
+            return f"{path} was changed in a snapshot that expired"
+    axes = axis_changes(older, newer, touched)
+    boxes = (
+        slabs([axis.fresh for axis in axes], newer.table.sizes),
+        slabs([axis.moved for axis in axes], older.table.sizes),
+        changed_cells(newer, older, touched),
+    )
+    return np.concatenate(boxes)
+
+
+def _why_all_differ(older: SnapshotTable, newer: SnapshotTable) -> str | None:
+    if older.table.dims != newer.table.dims:
+        was, now = (", ".join(side.table.dims) for side in (older, newer))
+        return f"the dimensions were ({was}) and are ({now})"
+    if older.table.names != newer.table.names:
+        was, now = (", ".join(side.table.names) for side in (older, newer))
+        return f"the columns were {was} and are {now}"
+    if older.columns().keys() != newer.columns().keys() or _condition(older) != _condition(newer):
+        return "the condition on values has another meaning"
+    reasons = (why_values_differ(column, newer, older) for column in newer.columns().values())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _condition(side: SnapshotTable) -> str | None:
+    residual = side.chosen.residual
+    return None if residual is None else residual.sql

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, merge_adjacent
-from icechunk_format.workflows.changes.axis_changes import slabs
+from icechunk_format.workflows.changes.axis_changes import slabs, whole_box
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.changes.steps import TouchedNodes
@@ -33,7 +33,7 @@ def changed_boxes(variable: Variable, other: Variable | None, touched: TouchedNo
     sizes = variable.shape
     floor = _floor(variable, other, touched)
     if floor is None:
-        return slabs([], sizes) if 0 in sizes else _whole(sizes)
+        return slabs([], sizes) if 0 in sizes else whole_box(sizes)
     beyond = [
         np.array([(low, size)] if low < size else [], dtype=np.int64).reshape(-1, 2)
         for low, size in zip(floor, sizes, strict=True)
@@ -73,8 +73,7 @@ def in_chunks(boxes: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
     """Convert boxes of elements to boxes of the chunks that overlap them."""
     found = np.empty_like(boxes)
     for number, axis in enumerate(axes):
-        found[:, number, 0] = axis.chunk_of(boxes[:, number, 0])
-        found[:, number, 1] = axis.chunk_of(boxes[:, number, 1] - 1) + 1
+        found[:, number] = chunk_ranges(axis, boxes[:, number])
     return found
 
 
@@ -86,10 +85,6 @@ def clipped_chunks(axes: Sequence[ChunkAxis], older: Sequence[ChunkAxis]) -> Box
         is_cut = now.count and was.size > now.size and was.bounds(last) != now.bounds(last)
         runs.append(np.array([(last, last + 1)] if is_cut else [], dtype=np.int64).reshape(-1, 2))
     return slabs(runs, [axis.count for axis in axes])
-
-
-def _whole(sizes: Sequence[int]) -> Boxes:
-    return np.array([(0, size) for size in sizes], dtype=np.int64).reshape(1, -1, 2)
 
 
 def _floor(

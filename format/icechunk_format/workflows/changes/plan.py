@@ -37,21 +37,67 @@ import pyarrow as pa
 from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
 from icechunk_format.dataset.requested import dataset_at, planning, requested_table, selecting
 from icechunk_format.dataset.selection.select import Selection
-from icechunk_format.dataset.table.table import Column
+from icechunk_format.dataset.table.table import Column, Table, check_names
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.workflows.changes.axis_changes import by_position, selection_of, slabs
+from icechunk_format.workflows.changes.axis_changes import (
+    by_position,
+    selection_of,
+    slabs,
+    whole_box,
+)
 from icechunk_format.workflows.changes.cells import SnapshotTable, axis_changes, changed_cells
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, clipped_chunks, in_chunks
-from icechunk_format.workflows.changes.request import CHANGE_NAMES, ChangeRequest
 from icechunk_format.workflows.changes.run import Change, ChangeScan, ChangeTask
 from icechunk_format.workflows.changes.steps import Step, TouchedNodes, touched_nodes
 
+#: Columns that describe the change of a row.
+CHANGE_COLUMNS: Final = tuple(
+    Column(name=name, arrow_type=kind, role="layout", source=name)
+    for name, kind in (
+        ("_change", pa.string()),
+        ("_snapshot_id", pa.string()),
+        ("_committed_at", pa.timestamp("us", tz="UTC")),
+    )
+)
+CHANGE_NAMES: Final = frozenset(column.source for column in CHANGE_COLUMNS)
 _KEYS_OF_CHUNKS: Final = ("array", "chunk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRequest:
+    """The table and the selection to read from each snapshot.
+
+    Parameters
+    ----------
+    read
+        The options, with the group and the variables of the table.
+    time_zone
+        Zone of times in the option ``where``; None is UTC.
+    """
+
+    repository: RepositoryReader
+    read: ReadRequest
+    time_zone: str | None = None
+
+    @property
+    def only_stored(self) -> bool:
+        """True if the table has no rows for missing chunks."""
+        read = self.read
+        return read.layout == "refs" or read.missing_chunks == "skip" or not read.decoded
+
+
+def with_change_columns(table: Table) -> Table:
+    """Append `CHANGE_COLUMNS` to a table."""
+    columns = (*table.columns, *CHANGE_COLUMNS)
+    check_names(columns)
+    return replace(table, columns=columns)
 
 
 @shown_by("records.record")
@@ -208,7 +254,7 @@ class _Planner:
     ) -> Iterator[ChangeTask]:
         touched = self._touched(step, (older, newer))
         were, are = older.variables(), newer.variables()
-        shared = {path: _no_boxes(were[path]) for path in older.table.arrays}
+        shared = _nowhere(older)
         gone = {path: _all_chunks(self._axes(were[path])) for path in older.table.arrays}
         written: dict[str, Boxes] = {}
         for path in newer.table.arrays:
@@ -257,21 +303,18 @@ class _Planner:
         table = side.table
         keys: tuple[Column, ...] = ()
         names = [column.name for column in self._own]
-        if change == "deleted":
-            if self._request.read.layout != "cells":
-                names = list(_KEYS_OF_CHUNKS)
-            elif check is None:
-                names = [column.name for column in table.columns if column.role == "dimension"]
-            else:
-                keys = tuple(column for column in table.columns if column.role == "dimension")
-                positions = tuple(
+        if change == "deleted" and table.layout != "cells":
+            names = list(_KEYS_OF_CHUNKS)
+        elif change == "deleted":
+            dims = tuple(column for column in table.columns if column.role == "dimension")
+            names = [column.name for column in dims]
+            if check is not None:
+                keys = dims
+                positions = (
                     replace(column, arrow_type=pa.int64(), path=None, decoder=None)
-                    for column in keys
+                    for column in dims
                 )
-                table, names = (
-                    replace(table, columns=positions),
-                    [column.name for column in positions],
-                )
+                table = replace(table, columns=tuple(positions))
         names = names or [table.columns[0].name]
         options = planning(self._request.read)
         plan = side.dataset.plan(table, chosen, columns=names, only=only, **options)
@@ -296,16 +339,12 @@ class _Planner:
             yield ChangeTask(scan=serialized, task=task)
 
 
-def _no_boxes(variable: Variable) -> Boxes:
-    return np.empty((0, len(variable.shape), 2), dtype=np.int64)
-
-
 def _nowhere(side: SnapshotTable) -> dict[str, Boxes]:
     if side.table.layout == "cells":
-        return {"": np.empty((0, len(side.table.dims), 2), dtype=np.int64)}
+        return {"": slabs([], side.table.sizes)}
     variables = side.variables()
-    return {path: _no_boxes(variables[path]) for path in side.table.arrays}
+    return {path: slabs([], variables[path].shape) for path in side.table.arrays}
 
 
 def _all_chunks(axes: Sequence[ChunkAxis]) -> Boxes:
-    return np.array([(0, axis.count) for axis in axes], dtype=np.int64).reshape(1, -1, 2)
+    return whole_box([axis.count for axis in axes])

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.array_reader import ArrayReader
+from icechunk_format.dataset.reading.costs import CostCounter, ReadCost, task_cost
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.table.table import Column
@@ -105,6 +106,19 @@ def _as_changes(scan: ChangeScan, batch: pa.RecordBatch) -> pa.RecordBatch:
             columns.append(pa.nulls(batch.num_rows, kind))
     schema = pa.schema([pa.field(name, kind) for name, _, kind in scan.columns])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def change_cost(_: None, task: ChangeTask) -> ReadCost:
+    """Return the cost of one task of a feed.
+
+    Tasks that compare two snapshots are run to count their rows, without reading chunks. Raises the
+    errors of running the task.
+    """
+    scan, counter = loaded_scan(task.scan), CostCounter()
+    cost = task_cost(scan.context, task.task, counter)
+    if scan.check is not None:
+        cost.rows = sum(batch.num_rows for batch in run_changes(None, task, counter.looked_up))
+    return cost
 
 
 class _Missing:

@@ -12,8 +12,7 @@ from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.workflows.changes.plan import ChangePlan, plan_changes
-from icechunk_format.workflows.changes.request import ChangeRequest
+from icechunk_format.workflows.changes.plan import ChangePlan, ChangeRequest, plan_changes
 from icechunk_format.workflows.changes.steps import steps_to
 
 
@@ -58,20 +57,12 @@ def plan_changes_since(
         by_snapshot=options.changes_by == "snapshot",
         any_history=options.on_history_change == "restart",
     )
-    columns = table.select(names).columns
-    return plan_changes(change_request(options, repository, table, time_zone), steps, columns)
-
-
-def change_request(
-    options: ReadRequest, repository: RepositoryReader, table: Table, time_zone: str | None
-) -> ChangeRequest:
-    """Return the request of a change feed for the group and variables of `table`."""
-    assert options.layout != "summary"
     read = replace(options, group=_group_of(table, options), coords=())
     if options.layout == "cells":
         variables, coords = (_sources(table.columns, role) for role in ("variable", "coordinate"))
         read = replace(read, variables=variables, coords=coords)
-    return ChangeRequest(repository=repository, read=read, time_zone=time_zone)
+    request = ChangeRequest(repository=repository, read=read, time_zone=time_zone)
+    return plan_changes(request, steps, table.select(names).columns)
 
 
 def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:

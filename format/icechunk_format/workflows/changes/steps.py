@@ -1,5 +1,10 @@
 """Finds the commits between two snapshots, and joins their transaction logs.
 
+A stream reads the commits of a branch in batches. Its offset is readable JSON: ``{"snapshot": "…",
+"position": 12}``. The stream has yielded all rows up to and including this snapshot; the position
+is its number in the history, from 1. Before the first batch of a stream from the beginning, the
+snapshot is null and the position 0.
+
 Rules of this file
 ------------------
 1. A step leads from an older snapshot to a newer one. It has all transaction logs in between, also
@@ -7,6 +12,8 @@ Rules of this file
 2. If neither snapshot is an ancestor of the other (a branch was reset, a commit amended), they
    differ at most by the changes on both sides since their last common ancestor.
 3. Chunk coordinates are columns, deduplicated before they become too many.
+4. No state of a stream is kept between calls: everything is in an offset and the repository.
+   Without new snapshots the same offset is returned, since Spark compares offsets as strings.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +34,7 @@ from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.spec.transaction_log import TransactionLog
 
 if TYPE_CHECKING:
+    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import RepositoryReader
 
 _MOST_COORDS_HELD: Final = 1 << 21
@@ -213,3 +221,104 @@ def _smallest_shapes(
                 alike = len(known) == len(shape) and known != ()
                 smallest[node_id] = tuple(map(min, known, shape)) if alike else ()
     return smallest
+
+
+# -- offsets of streams ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """The last snapshot whose rows a stream has yielded."""
+
+    snapshot: SnapshotId | None
+    position: int
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> Self:
+        """Parse an offset from a checkpoint of Spark."""
+        snapshot, position = json.get("snapshot"), json.get("position")
+        if not isinstance(position, int) or not isinstance(snapshot, str | None):
+            raise InvalidInputError(
+                f"the checkpoint holds the offset {dict(json)!r}, which is not icechunk's:"
+                " give the stream a separate checkpointLocation",
+                offset=dict(json),
+            )
+        parsed = None if snapshot is None else SnapshotId.parse(snapshot)
+        return cls(snapshot=parsed, position=position)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the offset as JSON for a checkpoint."""
+        snapshot = None if self.snapshot is None else str(self.snapshot)
+        return {"snapshot": snapshot, "position": self.position}
+
+
+BEGINNING = Offset(snapshot=None, position=0)
+
+
+def offset_of(repository: RepositoryReader, snapshot_id: SnapshotId) -> Offset:
+    """Return the offset of a snapshot from its history, many files in spec version 1."""
+    count = sum(1 for _ in repository.ancestry(snapshot=snapshot_id))
+    return Offset(snapshot=snapshot_id, position=count)
+
+
+def next_offset(
+    repository: RepositoryReader,
+    start: Offset,
+    tip: SnapshotId,
+    options: ReadRequest,
+    *,
+    is_limited: bool = False,
+) -> Offset:
+    """Return the end of the batch after ``start``: at least one snapshot, within limits if set.
+
+    With ``onHistoryChange=restart``, ``start`` may be missing in the history of ``tip``; the batch
+    then ends at ``tip``.
+    """
+    if start.snapshot == tip:
+        return start
+    ancestry = repository.ancestry(snapshot=tip)
+    if start.snapshot is None:
+        newer: list[SnapshotInfo] | None = list(ancestry)
+    else:
+        newer = snapshots_after(start.snapshot, ancestry)
+    if newer is None:
+        if options.on_history_change == "restart":
+            return offset_of(repository, tip)
+        raise InvalidInputError(
+            f"snapshot {start.snapshot}, the last one that the stream has read, is no longer in the"
+            f" history of {tip}, in {repository.location}: {_why(repository, start.snapshot)}."
+            " Set onHistoryChange=restart to continue with the differences of the two snapshots",
+            snapshot_id=str(start.snapshot),
+        )
+    taken = newer[::-1]
+    if is_limited:
+        taken = taken[: options.max_snapshots_per_trigger]
+        taken = taken[: _within(repository, taken, options.max_chunks_per_trigger)]
+    return Offset(snapshot=taken[-1].id, position=start.position + len(taken))
+
+
+def _why(repository: RepositoryReader, snapshot_id: SnapshotId | None) -> str:
+    try:
+        repository.resolve(snapshot=snapshot_id)
+    except NotFoundError:
+        return "it has expired, or its branch was deleted"
+    return "the branch was reset, or the commit was amended"
+
+
+def _within(
+    repository: RepositoryReader, infos: Sequence[SnapshotInfo], max_chunks: int | None
+) -> int:
+    """Return the number of snapshots within a limit of changed chunks; at least one."""
+    if max_chunks is None:
+        return len(infos)
+    total = 0
+    for number, info in enumerate(infos):
+        for log_id in logs_of([info]):
+            try:
+                log = load_transaction_log(repository.storage, log_id)
+            except NotFoundError:  # first snapshots of version 1; planning raises for others
+                continue
+            total += sum(map(len, log.updated_chunks.values()))
+        if total > max_chunks:
+            return max(1, number)
+    return len(infos)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Final
 
@@ -117,12 +118,7 @@ class Groups:
         """Count the selected cells of each box."""
         rows = np.ones(len(boxes), dtype=np.int64)
         for number, selection in enumerate(self.selections):
-            low, high = boxes[:, number, 0], boxes[:, number, 1]
-            if selection.indices is None:
-                low, high = (np.clip(e, selection.start, selection.stop) for e in (low, high))
-            else:
-                low, high = (np.searchsorted(selection.indices, e) for e in (low, high))
-            rows *= np.maximum(high - low, 0)
+            rows *= _count(selection, boxes[:, number])
         return rows
 
     def fit(self, boxes: Boxes) -> NDArray[np.bool_]:
@@ -154,31 +150,18 @@ class Groups:
                 f"rowsPerPartition would cut the copy into more than {_MAX_FILES:,} files; raise"
                 " it, leave it out, or select less"
             )
-        wanted = np.ones(shape, dtype=np.int64)
-        edges = []
-        for number, (axis, step) in enumerate(zip(self.axes, self.steps, strict=True)):
-            firsts = np.minimum(np.arange(shape[number] + 1, dtype=np.int64) * step, axis.count)
-            bounds = axis.start_of(firsts)
-            edges.append(bounds)
-            along = np.zeros((shape[number], ndim, 2), dtype=np.int64)
-            along[:, :, 1] = 1
-            along[:, number, 0], along[:, number, 1] = bounds[:-1], bounds[1:]
-            alone = Groups(
-                axes=self.axes[number : number + 1],
-                steps=self.steps[number : number + 1],
-                selections=self.selections[number : number + 1],
-            )
-            counts = alone.rows(along[:, number : number + 1])
-            wanted *= counts.reshape([-1 if n == number else 1 for n in range(ndim)])
+        sides = []
+        for axis, step in zip(self.axes, self.steps, strict=True):
+            firsts = np.arange(0, axis.count + step, step, dtype=np.int64)
+            edges = axis.start_of(np.minimum(firsts, axis.count))
+            sides.append(np.stack([edges[:-1], edges[1:]], axis=1))
+        wanted = reduce(np.multiply.outer, map(_count, self.selections, sides))
         held, files = np.zeros((2, *shape), dtype=np.int64)
         owners = tuple(self._group(n, kept[:, n, 0]) for n in range(ndim))
         np.add.at(held, owners, self.rows(kept))
         np.add.at(files, owners, 1)
         open_groups = np.argwhere(held < wanted)
-        boxes = np.zeros((len(open_groups), ndim, 2), dtype=np.int64)
-        for number in range(ndim):
-            boxes[:, number, 0] = edges[number][open_groups[:, number]]
-            boxes[:, number, 1] = edges[number][open_groups[:, number] + 1]
+        boxes = np.stack([side[open_groups[:, n]] for n, side in enumerate(sides)], axis=1)
         partly = files[tuple(open_groups.T)] > 0
         parts = [boxes[~partly]]
         if partly.any():
@@ -196,6 +179,12 @@ class Groups:
 
     def _group(self, number: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(self.axes[number].chunk_of(elements) // self.steps[number])
+
+
+def _count(selection: DimSelection, ranges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the selected positions in each range ``(start, stop)`` of a dimension."""
+    first, last = selection.rank(ranges.T)
+    return np.asarray(np.maximum(last - first, 0))
 
 
 def touched(boxes: Boxes, changed: Boxes) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import warnings
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ from functools import partial
 import numpy as np
 
 from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
+from icechunk_format.dataset.reading.scan import ScanPlan
 from icechunk_format.dataset.requested import dataset_at, requested_scan, requested_table
 from icechunk_format.dataset.selection.select import Selection as Selected
 from icechunk_format.display import shown_by
@@ -42,6 +44,7 @@ from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
+from icechunk_format.workflows.changes.cells import SnapshotTable, cell_changes
 from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (
     Groups,
@@ -50,7 +53,6 @@ from icechunk_format.workflows.mirroring.boxes import (
     touched,
     value_bytes,
 )
-from icechunk_format.workflows.mirroring.changes import Source, cell_changes
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, TableState, read_state
 from icechunk_format.workflows.mirroring.parquet import (
     FileContext,
@@ -58,9 +60,13 @@ from icechunk_format.workflows.mirroring.parquet import (
     FileTask,
     write_file,
 )
-from icechunk_format.workflows.mirroring.record import MirrorRecord
-from icechunk_format.workflows.mirroring.selection import Selection
-from icechunk_format.workflows.mirroring.transaction import commit, delta_schema, discard
+from icechunk_format.workflows.mirroring.record import MirrorRecord, Selection
+from icechunk_format.workflows.mirroring.transaction import (
+    MirrorPlan,
+    commit,
+    delta_schema,
+    discard,
+)
 from icechunk_format.workflows.running import Run
 
 
@@ -92,17 +98,10 @@ class MirrorRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorPlan:
-    """One version of the table to write."""
+class Source(SnapshotTable):
+    """The table of a snapshot, and the scan that copies it."""
 
-    context: FileContext
-    tasks: list[FileTask]
-    state: TableState | None
-    record: MirrorRecord
-    removed: list[tuple[str, int]] | None
-    """Names and sizes of files to remove; None removes all, and the schema may change."""
-    full_copy: str | None
-    """The reason why all cells are written; None if only changed cells are written."""
+    plan: ScanPlan
 
 
 @shown_by("records.record")
@@ -116,8 +115,10 @@ class MirrorResult:
         The version of the Delta table with the newest snapshot.
     snapshot_id
         The newest snapshot in the table.
-    files_added, files_removed
-        Number of files that this run added to the table, and removed from it.
+    files_added
+        Number of files that this run added to the table.
+    files_removed
+        Number of files that this run removed from the table.
     rows
         Number of rows that this run wrote; of a dry run, before a condition on values.
     bytes
@@ -193,7 +194,8 @@ def bring_up_to_date(
         snapshots, new = _next(request, repository, selection, snapshots, tip)
         plan = plan_mirror(request, repository, state, selection, snapshots, full_copy, new)
         if request.dry_run:
-            return planned_result(plan)
+            version = 0 if state is None else state.table.version() + 1
+            return replace(_result(plan, version, plan.tasks), dry_run=True)
         receipts = run(partial(write_file, plan.context), plan.tasks)
         result = finish_mirror(plan, counted(receipts, progress, "Writing files", len(plan.tasks)))
         if result is None:
@@ -296,44 +298,35 @@ def plan_mirror(
 ) -> MirrorPlan:
     """Plan the version for `snapshots`, the last of which has the table `new`."""
     snapshot_id = new.dataset.snapshot.id
-    known = None if state is None else state.newest.record
-    schema = delta_schema(new.plan.arrow_schema)
-    changed: Boxes | str | None = full_copy
-    if known is not None and full_copy is None:
-        try:
-            old = _open(request, repository, SnapshotId.parse(known.snapshot_id), selection)
-        except NotFoundError as error:
-            changed = f"the older snapshot is incomplete: {error.message}"
-        else:
-            changed = cell_changes(repository, logs_of(snapshots), old, new)
-    if not isinstance(changed, np.ndarray):
-        full_copy = changed
     table, by_path = new.table, new.variables()
     variables = tuple(by_path[path] for path in table.arrays)
+    known = None if state is None else state.newest.record
+    schema = delta_schema(new.plan.arrow_schema)
     lead = next((v for v in variables if known is not None and v.path == known.lead), None)
     boxes = None if state is None else boxes_in_names(state.names, len(table.dims))
-    if full_copy is None and (boxes is None or lead is None):
-        full_copy = "the table has files that no run wrote"
-    if full_copy is not None:
+    changed: Boxes | str = full_copy or ""
+    if known is not None and full_copy is None:
+        changed = _changed(request, repository, known, selection, snapshots, new)
+        if not isinstance(changed, str) and (boxes is None or lead is None):
+            changed = "the table has files that no run wrote"
+    if isinstance(changed, str):
         lead = leading_variable(variables, new.dataset.snapshot.manifest_files)
     axes = tuple(cut_axes(table, variables, lead))
-    if full_copy is None and known is not None:
-        steps = known.steps
-    else:
+    kept = np.empty((0, len(axes), 2), dtype=np.int64)
+    removed: list[tuple[str, int]] | None = None
+    if isinstance(changed, str):
         row_bytes = sum(value_bytes(column.arrow_type) for column in table.columns)
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
-    groups = Groups(axes=axes, steps=steps, selections=tuple(new.selections()))
-    removed: list[tuple[str, int]] | None = None
-    kept = np.empty((0, len(axes), 2), dtype=np.int64)
-    if full_copy is None and boxes is not None and state is not None:
-        assert isinstance(changed, np.ndarray)
+        groups = Groups(axes=axes, steps=steps, selections=tuple(new.selections()))
+    else:
+        assert known is not None
+        assert state is not None
+        assert boxes is not None
+        groups = Groups(axes=axes, steps=known.steps, selections=tuple(new.selections()))
         stays = groups.fit(boxes) & ~touched(boxes, changed)
         kept = boxes[stays]
-        removed = [
-            (name, size)
-            for name, size, stay in zip(state.names, state.sizes, stays.tolist(), strict=True)
-            if not stay
-        ]
+        files = zip(state.names, state.sizes, strict=True)
+        removed = list(itertools.compress(files, ~stays))
     found = groups.missing(kept)
     if new.plan.context.skip_missing:
         stored = [np.array(part[1:], np.int64) for task in new.plan.tasks for part in task.parts]
@@ -361,53 +354,56 @@ def plan_mirror(
             options=dict(selection.given),
             dims=table.dims,
             lead=None if lead is None else lead.path,
-            steps=steps,
+            steps=groups.steps,
             columns={column.name: dict(column.metadata) for column in table.columns},
         ),
         removed=removed,
-        full_copy=full_copy,
+        full_copy=changed if isinstance(changed, str) else None,
     )
 
 
-def planned_result(plan: MirrorPlan) -> MirrorResult:
-    """Return the result of a dry run."""
-    state = plan.state
+def _changed(
+    request: MirrorRequest,
+    repository: RepositoryReader,
+    known: MirrorRecord,
+    selection: Selection,
+    snapshots: Sequence[SnapshotInfo],
+    new: Source,
+) -> Boxes | str:
+    """Return boxes of the cells that changed since a copy, or a reason why all may have."""
+    try:
+        old = _open(request, repository, SnapshotId.parse(known.snapshot_id), selection)
+    except NotFoundError as error:
+        return f"the older snapshot is incomplete: {error.message}"
+    return cell_changes(repository, logs_of(snapshots), old, new)
+
+
+def _result(
+    plan: MirrorPlan, version: int, files: Sequence[FileTask | FileReceipt]
+) -> MirrorResult:
+    """Return the result of writing these files as a version of the table."""
+    old_files = () if plan.state is None else plan.state.names
     return MirrorResult(
-        version=0 if state is None else state.table.version() + 1,
+        version=version,
         snapshot_id=plan.record.snapshot_id,
-        files_added=len(plan.tasks),
-        files_removed=len(_removed(plan)),
-        rows=sum(task.rows for task in plan.tasks),
+        files_added=len(files),
+        files_removed=len(old_files if plan.removed is None else plan.removed),
+        rows=sum(file.rows for file in files),
         full_copy=plan.full_copy,
-        dry_run=True,
     )
-
-
-def _removed(plan: MirrorPlan) -> Sequence[object]:
-    if plan.removed is not None:
-        return plan.removed
-    return () if plan.state is None else plan.state.names
 
 
 def finish_mirror(plan: MirrorPlan, receipts: Iterable[FileReceipt]) -> MirrorResult | None:
     """Commit the files of a plan; return None if another run committed first."""
     added, target = list(receipts), plan.context.target
-    version = commit(plan.context, plan.state, plan.record, added, plan.removed)
+    version = commit(plan, added)
     if version is None:
         found = read_state(target)
         if found is None or found.newest.record.run != plan.record.run:
             discard(target, [receipt.path for receipt in added])
             return None
         version = found.newest.version
-    return MirrorResult(
-        version=version,
-        snapshot_id=plan.record.snapshot_id,
-        files_added=len(added),
-        files_removed=len(_removed(plan)),
-        rows=sum(receipt.rows for receipt in added),
-        bytes=sum(receipt.size for receipt in added),
-        full_copy=plan.full_copy,
-    )
+    return replace(_result(plan, version, added), bytes=sum(receipt.size for receipt in added))
 
 
 def _open(

@@ -5,23 +5,38 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, TableState, deltalake
+from icechunk_format.workflows.mirroring.parquet import FileContext, FileReceipt, FileTask
 from icechunk_format.workflows.mirroring.record import APP_ID, RECORD_KEY, MirrorRecord
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-    from icechunk_format.workflows.mirroring.parquet import FileContext, FileReceipt
 
 # Characters that Delta does not allow in column names without column mapping.
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _MOST_DISCARDED: Final = 1_000  # after a lost race
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPlan:
+    """One version of the table to write."""
+
+    context: FileContext
+    tasks: list[FileTask]
+    state: TableState | None
+    record: MirrorRecord
+    removed: list[tuple[str, int]] | None
+    """Names and sizes of files to remove; None removes all, and the schema may change."""
+    full_copy: str | None
+    """The reason why all cells are written; None if only changed cells are written."""
 
 
 def delta_schema(columns: pa.Schema) -> pa.Schema:
@@ -42,25 +57,17 @@ def delta_schema(columns: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(item.name, item.type) for item in columns])
 
 
-def commit(
-    context: FileContext,
-    state: TableState | None,
-    record: MirrorRecord,
-    added: Sequence[FileReceipt],
-    removed: Sequence[tuple[str, int]] | None,
-) -> int | None:
+def commit(plan: MirrorPlan, added: Sequence[FileReceipt]) -> int | None:
     """Commit a version of the table; return its number, or None if another run committed first.
-
-    `removed` holds names and sizes; None removes all files, and the schema may change.
 
     Raises
     ------
     StorageError
         The storage failed. The version may have been committed; the next run reads it.
     """
-    package, target = deltalake(), context.target
+    package, target, record = deltalake(), plan.context.target, plan.record
     now = int(time.time() * 1000)
-    adds: list[AddAction | RemoveAction] = [
+    actions: list[AddAction | RemoveAction] = [
         package.transaction.AddAction(
             path=receipt.path,
             size=receipt.size,
@@ -71,50 +78,49 @@ def commit(
         )
         for receipt in added
     ]
+    actions += [
+        package.transaction.RemoveAction(
+            path=name,
+            data_change=True,
+            deletion_timestamp=now,
+            size=size,
+            partition_values={},
+        )
+        for name, size in plan.removed or ()
+    ]
     properties = package.CommitProperties(
         custom_metadata={RECORD_KEY: record.to_json()},
         app_transactions=[package.Transaction(APP_ID, record.number)],
         # No retries: a version in between may be of another run, so the run is planned again.
         max_commit_retries=0,
     )
-    schema = package.Schema.from_arrow(context.schema)
+    schema = package.Schema.from_arrow(plan.context.schema)
     try:
         with target.errors("committing to"):
-            if state is None:
-                return _create(target, schema, adds, record, properties)
-            if removed is None:
-                _allow_times(state.table, context.schema)
-                mode = "overwrite"
-            else:
-                mode = "append"
-                adds += [
-                    package.transaction.RemoveAction(
-                        path=name,
-                        data_change=True,
-                        deletion_timestamp=now,
-                        size=size,
-                        partition_values={},
-                    )
-                    for name, size in removed
-                ]
-            state.table.create_write_transaction(
-                adds, mode=mode, schema=schema, commit_properties=properties
+            if plan.state is None:
+                return _create(plan, schema, actions, properties)
+            table = plan.state.table
+            if plan.removed is None:
+                _allow_times(table, plan.context.schema)
+            table.create_write_transaction(
+                actions,
+                mode="overwrite" if plan.removed is None else "append",
+                schema=schema,
+                commit_properties=properties,
             )
     except package.exceptions.CommitFailedError:
         return None
     # The open table object stays at the previous version.
-    return int(state.table.version()) + 1
+    return int(table.version()) + 1
 
 
-def _create(
-    target: DeltaTarget, schema: Any, adds: Sequence[Any], record: MirrorRecord, properties: Any
-) -> int | None:
-    package = deltalake()
+def _create(plan: MirrorPlan, schema: Any, actions: Sequence[Any], properties: Any) -> int | None:
+    package, target, record = deltalake(), plan.context.target, plan.record
     try:
         package.transaction.create_table_with_add_actions(
             target.url,
             schema,
-            list(adds),
+            list(actions),
             mode="error",
             description=f"Copy of {record.repository}, branch {record.branch}",
             # The log names the snapshot of each version, so log entries must not expire before

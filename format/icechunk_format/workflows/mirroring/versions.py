@@ -44,12 +44,16 @@ class Freshness:
     ----------
     version
         The version of the Delta table with the newest copied snapshot.
-    snapshot_id, committed_at
-        The newest copied snapshot and its commit time.
+    snapshot_id
+        The newest copied snapshot.
+    committed_at
+        The commit time of this snapshot.
     branch
         The branch that the table follows.
-    branch_snapshot_id, branch_committed_at
-        The newest snapshot of this branch and its commit time.
+    branch_snapshot_id
+        The newest snapshot of this branch.
+    branch_committed_at
+        The commit time of the branch's snapshot.
     snapshots_behind
         Number of snapshots after the copied snapshot; None if the copied snapshot is not in the
         history of the branch, because the branch was reset or the snapshot expired.
@@ -155,23 +159,18 @@ def find_files(
     if len(given) > 1:
         raise InvalidInputError(f"{' and '.join(given)} exclude one another: give one of them")
     table = target.existing()
-    first: Mirrored | None = None
-    known: list[str] = []
     wanted = snapshot
+    if tag is not None:
+        source = RepositoryReader.open(_source(newest_copy(target).record, storage))
+        wanted = str(source.resolve(tag=tag))
+    known: list[str] = []
     for found in records(target, table):
-        if first is None:
-            first = found
-            if tag is not None:
-                source = RepositoryReader.open(_source(found.record, storage))
-                wanted = str(source.resolve(tag=tag))
-        known.append(found.record.snapshot_id)
-        if as_of is not None:
-            is_found = found.record.committed <= as_of
-        else:
-            is_found = wanted is None or found.record.snapshot_id == wanted
-        if is_found:
+        snapshot_id = found.record.snapshot_id
+        is_old_enough = as_of is None or found.record.committed <= as_of
+        if is_old_enough and wanted in (None, snapshot_id):
             return _files(target, found, newest_version=int(table.version()))
-    if first is None:
+        known.append(snapshot_id)
+    if not known:
         raise target.no_copy()
     near = nearest(str(wanted), known)
     what = f"tag {tag!r}, snapshot {wanted}," if tag else f"snapshot {wanted}"
