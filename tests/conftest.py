@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from helpers.examples import by_day
 from helpers.spark import loaded_classes
 from helpers.spark.session import running_spark
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile(
     "any-machine",
     deadline=None,
+    max_examples=by_day(100),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any-machine")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "14"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "7"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 PROGRAM = Path(__file__).with_name("fuzzing.py")
 

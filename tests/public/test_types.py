@@ -24,7 +24,8 @@ PYRIGHT = {
 @pytest.mark.parametrize(
     "command",
     [
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir=cache"],
+        # The cache keeps the types of NumPy and pandas, which take most of the time.
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={sys.prefix}/mypy-cache"],
         [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable],
     ],
     ids=["mypy", "pyright"],

@@ -43,7 +43,7 @@ from icechunk_format.storage import location as location_module
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.memory import MemorySpace, MemoryStorage
 
-SECONDS = float(os.environ.get("TORTURE_SECONDS", "12"))
+SECONDS = float(os.environ.get("TORTURE_SECONDS", "6"))
 FIRST_SEED = int(os.environ.get("TORTURE_SEED", "1000"))
 LEAST_SEEDS = 5
 

@@ -1,6 +1,7 @@
 """The cost of a task is what the store sees when the task runs."""
 
 import pytest
+from helpers.examples import by_day
 from helpers.grids.drawn_arrays import DEFAULT_BOUNDS, bounded, cases, isel_text, small_bounds
 from helpers.grids.synthetic_datasets import write_dataset
 from hypothesis import given, settings
@@ -37,7 +38,7 @@ def counted(context, task):
     return rows, len(seen), sum(seen), len(chunks), sum(chunks)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=by_day(50))
 @given(
     cases(),
     st.sampled_from(["cells", "chunks", "summary", "refs"]),

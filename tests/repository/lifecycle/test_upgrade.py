@@ -94,6 +94,7 @@ def test_an_upgraded_repository_is_left_alone(version_1):
     assert contents(version_1.storage) == before
 
 
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("first_dead_request", KILLED_FROM_ON)
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.REQUEST_LOST, Fault.RESPONSE_LOST])
 def test_an_upgrade_killed_anywhere_is_finished_by_another_run(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.examples import by_day
 from helpers.files.repo_infos import ROOT_ID, TIP_ID, small_repository
 from helpers.raised import raises
 from hypothesis import given, settings
@@ -104,7 +105,7 @@ def repositories(draw: st.DrawFn) -> RepoInfo:
 
 
 @given(repositories())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=by_day(60), deadline=None)
 def test_what_was_written_is_read(repository: RepoInfo) -> None:
     data = repo_info.encode(repository)
     found = repo_info.decode(data)

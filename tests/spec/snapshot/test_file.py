@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import by_day
 from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID, files_of, refs_of, small_snapshot
 from helpers.raised import raises
 from hypothesis import given, settings
@@ -95,7 +96,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 @given(snapshots())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=by_day(60), deadline=None)
 def test_what_was_written_is_read(original: Snapshot) -> None:
     data = snapshot.encode(original, level=1)
     found = snapshot.decode(data, object_key="snapshots/X")

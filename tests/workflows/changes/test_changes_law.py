@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from helpers.builder import new_place
+from helpers.examples import by_day
 from helpers.grids.changing_grid import ChangingGrid
 from helpers.reference.sessions import ReferenceDriver, open_reference
 from helpers.sessions.model import Model, OurDriver, RandomChanges
@@ -145,7 +146,7 @@ ALL_LAYOUTS = [
 ]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=by_day(8), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(ALL_LAYOUTS), st.sampled_from([1, 2]), st.booleans())
 def test_random_histories_of_ours(seed, kind, spec_version, by_snapshot):
     repository, versions = history(None, seed, 4, spec_version)
@@ -161,7 +162,7 @@ def test_random_histories_of_both_libraries(tmp_path, spec_version):
         assert_law(repository, versions, layout, options, plan_options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=by_day(15), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.builder import reference_repository
+from helpers.examples import by_day
 from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -364,7 +365,7 @@ def test_two_jobs_at_once_and_a_repeated_job(source, tmp_path):
     assert again.commit.snapshot_id == done.commit.snapshot_id
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=by_day(8), deadline=None)
 @given(st.data())
 def test_following_equals_computing_anew(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("law")

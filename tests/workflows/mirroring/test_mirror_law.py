@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 
 import pyarrow as pa
+from helpers.examples import by_day
 from helpers.grids.changing_grid import ChangingGrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ def rows_of(grid: ChangingGrid, snapshot_id: str, selection: Selection) -> pa.Ta
     return pa.Table.from_batches(batches, schema=plan.arrow_schema)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=by_day(8), deadline=None)
 @given(
     st.integers(0, 2**32), st.sampled_from(CHOICES), st.booleans(), st.sampled_from([1, 4, 12, 60])
 )

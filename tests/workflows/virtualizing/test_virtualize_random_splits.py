@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.archives.running import by_reference, virtualize
+from helpers.examples import by_day
 from helpers.raised import raises
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ def edges(lengths):
 
 @given(cut_datasets())
 @example(([2, 2], [1, 1], [3, 1, 2, 0], {2}, "float32", False, 2))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=by_day(12), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_split_dataset_becomes_whole_again(drawn):
     times, levels, order, broken, kind, falls, calls = drawn
     data = whole(times, levels, kind, falls)

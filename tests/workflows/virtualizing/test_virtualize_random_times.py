@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.archives.running import by_reference, virtualize
+from helpers.examples import by_day
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from xarray.coding.times import decode_cf_datetime
@@ -165,7 +166,7 @@ def decoded_limits(data):
 
 
 @given(archives())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=by_day(12), deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_archives_are_what_xarray_opens(drawn):
     count, calendars = len(drawn["codings"]), {c.calendar for c in drawn["codings"]}
     is_mixed = len(calendars) > 1 and not calendars <= set(GREGORIAN)

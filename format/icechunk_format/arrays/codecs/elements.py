@@ -124,7 +124,7 @@ class VariableLength:
     def encode(self, array: Array) -> Buffer:
         wanted = str if self._is_string else bytes
         flat = array.reshape(-1)
-        if not all(isinstance(element, wanted) for element in flat):
+        if not all(issubclass(kind, wanted) for kind in set(map(type, flat))):
             raise TypeError(f"every element must be {wanted.__name__}")
         return as_buffer(self._codec.encode(flat))
 

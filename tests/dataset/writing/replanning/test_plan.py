@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from helpers.builder import new_place
+from helpers.examples import by_day
 from helpers.grids.rival_writes import (
     assert_as_one_after_another,
     assert_equal_contents,
@@ -391,7 +392,7 @@ def jobs(draw):
     return first, tables, chunks
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=by_day(12), deadline=None)
 @given(jobs(), st.randoms(use_true_random=False))
 def test_random_writes_of_different_cells_are_as_one_after_another(drawn, random):
     first, tables, chunks = drawn
