@@ -87,7 +87,7 @@ def errors_on_one_line(*, is_planner: bool = False) -> Iterator[None]:
         yield
     except errors.IcechunkError as error:
         is_bare = is_planner or TaskContext.get() is not None
-        lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+        lines = _lines(error.message)
         if len(lines) < 2 and not is_bare:
             raise
         joined = copy.copy(error)
@@ -107,17 +107,17 @@ def raised_in_tasks(target: str) -> Iterator[None]:
     try:
         yield
     except _REPORTS as failure:
-        text = str(failure)
-        error = _error_in(text)
-        if error is not None:
-            _log.debug("a job failed", exc_info=failure)
-            raise error from None
-        died = _death_in(text, target)
-        if died is None and not isinstance(failure, PySparkException):
-            died = _aborted(text, target)
-        if died is None:
+        _raise_error_of_task(failure)
+        reason = _reason(failure)
+        if reason is None:
             raise
-        raise died from failure
+        raise errors.StorageError(
+            f"{reason} while {target} was written: nothing was committed, and the branch did not"
+            " change. See the executors' logs; if memory was short, raise"
+            " spark.executor.memoryOverhead or choose smaller chunks. The same write can be run"
+            " again",
+            target=target,
+        ) from failure
 
 
 @contextlib.contextmanager
@@ -131,14 +131,10 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
         with described(what):
             yield
     except _REPORTS as failure:
-        text = str(failure)
-        error = _error_in(text)
-        if error is not None:
-            _log.debug("a job failed", exc_info=failure)
-            raise error from None
-        if "Traceback (most recent call last)" in text:
+        _raise_error_of_task(failure)
+        if "Traceback (most recent call last)" in str(failure):
             raise  # an error of another library, with its traceback
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = _lines(str(failure))
         reason = next((line for line in lines if "Exception: " in line), lines[0])
         raise errors.StorageError(
             f"Spark gave up {what} ({_shortened(reason)}). {outcome}; see the logs of"
@@ -147,42 +143,33 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
         ) from failure
 
 
-def _death_in(text: str, target: str) -> errors.StorageError | None:
-    """Return an error that names the dead process, or None if no process died."""
+def _raise_error_of_task(failure: Exception) -> None:
+    """Raise the error of `icechunk_format.errors` in Spark's report, if it contains one."""
+    found = _RAISED.findall(str(failure))
+    if found and found[-1][0] in _BY_NAME:
+        name, message = found[-1]
+        _log.debug("a job failed", exc_info=failure)
+        raise _BY_NAME[name].from_parts(message.strip(), {}) from None
+
+
+def _reason(failure: Exception) -> str | None:
+    """Return which process died, or why the JVM aborted a job; None for other reports."""
+    text = str(failure)
     for pattern, what in _DEATHS:
         found = pattern.search(text)
         if found is not None:
-            return _unfinished(what.format(_shortened(found[0])), target)
-    return None
-
-
-def _aborted(text: str, target: str) -> errors.StorageError:
-    """Return the error for a JVM report for which PySpark has no class."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = next((line for line in lines if ": " in line and not line.startswith("at ")), text)
+            return what.format(_shortened(found[0]))
+    if isinstance(failure, PySparkException):
+        return None
+    lines = (line for line in _lines(text) if ": " in line and not line.startswith("at "))
     # A Py4J report without a message begins with a colon.
-    return _unfinished(f"Spark aborted the job ({_shortened(reason.lstrip(': '))})", target)
+    return f"Spark aborted the job ({_shortened(next(lines, text).lstrip(': '))})"
 
 
-def _unfinished(what: str, target: str) -> errors.StorageError:
-    return errors.StorageError(
-        f"{what} while {target} was written: nothing was committed, and the branch did not change."
-        " See the executors' logs; if memory was short, raise"
-        " spark.executor.memoryOverhead or choose smaller chunks. The same write can be run again",
-        target=target,
-    )
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."
-
-
-def _error_in(text: str) -> errors.IcechunkError | None:
-    """Return the error of `icechunk_format.errors` in Spark's report, or None."""
-    found = _RAISED.findall(text)
-    if not found:
-        return None
-    name, message = found[-1]
-    cls = _BY_NAME.get(name)
-    return None if cls is None else cls.from_parts(message.strip(), {})

@@ -73,26 +73,25 @@ def noted(receipts: Iterable[bytes]) -> list[Any]:
 
 def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
     """Return a step that yields the pickled receipts of another step, and its counts at the end."""
-
-    def run(batches: Batches) -> Batches:
-        with errors_on_one_line():
-            before = measured()
-            for receipt in step(batches):
-                yield _sent(receipt)
-            yield _sent(replace(measured() - before, tasks=1))
-
-    return run
+    return _with_counts(lambda batches: map(_sent, step(batches)), _sent)
 
 
 def counted(step: Step, schema: pa.Schema, column: str) -> Step:
     """Return a step that also yields its counts, in a last row of part `COUNTS`."""
 
+    def row_of(counts: Measures) -> pa.RecordBatch:
+        row = {"part": COUNTS, column: pickle.dumps(counts)}
+        return pa.RecordBatch.from_pylist([row], schema=schema)
+
+    return _with_counts(step, row_of)
+
+
+def _with_counts(step: Step, last: Callable[[Measures], pa.RecordBatch]) -> Step:
     def run(batches: Batches) -> Batches:
         with errors_on_one_line():
             before = measured()
             yield from step(batches)
-            receipt = pickle.dumps(replace(measured() - before, tasks=1))
-            yield pa.RecordBatch.from_pylist([{"part": COUNTS, column: receipt}], schema=schema)
+            yield last(replace(measured() - before, tasks=1))
 
     return run
 

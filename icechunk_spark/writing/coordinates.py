@@ -44,11 +44,12 @@ def collect_coordinates(
     aggregates: list[Column] = [F.count(F.lit(1)).alias("rows")]
     for number, name in enumerate(dims):
         column = label_column(frame, name)
-        kind = frame.schema[name].dataType
+        is_float = isinstance(frame.schema[name].dataType, FloatType | DoubleType)
+        is_nan = F.isnan(column) if is_float else F.lit(False)
         aggregates += [
-            F.collect_set(_without_nan(column, kind)).alias(f"set_{number}"),
+            F.collect_set(F.when(~is_nan, column)).alias(f"set_{number}"),
             F.count_if(column.isNull()).alias(f"nulls_{number}"),
-            F.count_if(_is_nan(column, kind)).alias(f"nans_{number}"),
+            F.count_if(is_nan).alias(f"nans_{number}"),
         ]
     # Not `toArrow`: in classic sessions it reports failed tasks as bare errors of the JVM gateway.
     [found] = collected(
@@ -57,22 +58,10 @@ def collect_coordinates(
     labels: dict[str, pa.Array] = {}
     for number, name in enumerate(dims):
         kind = schema.field(name).type
-        pieces = [found.column(f"set_{number}").flatten().cast(kind)]
+        parts = [found.column(f"set_{number}").flatten().cast(kind)]
         if found.column(f"nulls_{number}")[0].as_py():
-            pieces.append(pa.nulls(1, kind))
+            parts.append(pa.nulls(1, kind))
         if found.column(f"nans_{number}")[0].as_py():
-            pieces.append(pa.array([float("nan")], kind))
-        labels[name] = pa.concat_arrays(pieces)
+            parts.append(pa.array([float("nan")], kind))
+        labels[name] = pa.concat_arrays(parts)
     return labels, found.column("rows")[0].as_py()
-
-
-def _without_nan(column: Column, kind: DataType) -> Column:
-    return F.when(~F.isnan(column), column) if _is_float(kind) else column
-
-
-def _is_nan(column: Column, kind: DataType) -> Column:
-    return F.isnan(column) if _is_float(kind) else F.lit(False)
-
-
-def _is_float(kind: DataType) -> bool:
-    return isinstance(kind, FloatType | DoubleType)

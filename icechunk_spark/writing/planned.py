@@ -24,7 +24,6 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -36,6 +35,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
+from icechunk_format.dataset.writing.cells.regions import clear_region
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_batches
@@ -43,7 +43,6 @@ from icechunk_format.dataset.writing.commit import finish_write, planned_result
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
-from icechunk_format.dataset.writing.regions.clear import clear_region
 from icechunk_format.dataset.writing.replanning.plan import check_order
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.errors import InvalidInputError
@@ -90,16 +89,11 @@ def run_planned_write(
     """Write a DataFrame, in one commit; ``dry_run`` stops before the tasks that store chunks."""
     schema = write_schema(frame.schema)
     _refuse_our_names(schema.names)
-    prepared = prepare_write(
-        location_of(request),
-        schema,
-        request,
-        access_of(request),
-    )
+    prepared = prepare_write(location_of(request), schema, request, access_of(request))
     if isinstance(prepared, WriteResult):
         return prepared
     cleared: dict[str, Any] = {}
-    with totalled() as totals, raised_in_tasks(prepared.place):
+    with totalled() as totals, raised_in_tasks(prepared.label):
         if dry_run:
             return _planned_write(frame, schema, prepared, request)
         if request.layout == "cells":
@@ -151,7 +145,7 @@ def _write_cells(
     plan, _ = _plan_cells(frame, schema, prepared, request)
     receipts: list[TaskReceipt] = []
     for part in plan.parts:
-        rows = _placed_rows(frame, plan, part)
+        rows = _numbered_rows(frame, plan, part)
         assert part.numbers is not None, "cells are numbered"
         unit = F.expr(f"{CELL} div {part.numbers.cells_per_unit}")
         rows = _distributed(rows, unit, part.units, [CELL], request.distribution)
@@ -160,7 +154,7 @@ def _write_cells(
     return plan, receipts
 
 
-def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
+def _numbered_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFrame:
     """Return the rows of a part: the number of the cell instead of labels, then the variables.
 
     Columns are renamed, since `mapInArrow` does not support every name; tasks use their positions.
@@ -172,9 +166,9 @@ def _placed_rows(frame: DataFrame, plan: WritePlan, part: WritePart) -> DataFram
         rows = rows.distinct()
     cells: Column = F.lit(0).cast("bigint")
     for axis, name in enumerate(part.dims):
-        places = _places(frame, plan.dimension_tables[name], name, axis, part.number)
+        terms = _terms(frame, plan.dimension_tables[name], name, axis, part.number)
         # A left join keeps labels that the first pass did not find, so that the task refuses them.
-        rows = rows.join(places, _is_at(axis), "left")
+        rows = rows.join(terms, _is_at(axis), "left")
         cells += F.col(f"_term_{axis}")
     return rows.select(
         cells.alias(CELL),
@@ -192,7 +186,7 @@ def _is_at(axis: int) -> Column:
     return (F.xxhash64(at) == F.col(f"_hash_{axis}")) & (at >= label) & (at <= label)
 
 
-def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
+def _terms(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) -> DataFrame:
     """Return the table from a dimension's labels to their terms, broadcast unless it is large."""
     columns = {
         f"_label_{axis}": table.column("value"),
@@ -203,9 +197,9 @@ def _places(frame: DataFrame, table: pa.Table, name: str, axis: int, part: int) 
     schema = StructType(
         [StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     )
-    places = frame.sparkSession.createDataFrame(pa.table(columns), schema=schema)
-    places = places.withColumn(f"_hash_{axis}", F.xxhash64(f"_label_{axis}"))
-    return F.broadcast(places) if table.num_rows <= _BROADCAST_LABELS else places
+    terms = frame.sparkSession.createDataFrame(pa.table(columns), schema=schema)
+    terms = terms.withColumn(f"_hash_{axis}", F.xxhash64(f"_label_{axis}"))
+    return F.broadcast(terms) if table.num_rows <= _BROADCAST_LABELS else terms
 
 
 def _write_layout(
@@ -216,7 +210,7 @@ def _write_layout(
     (part,) = plan.parts
     held = plan.array_table
     assert held is not None, "a plan of chunks or references has a table of arrays"
-    places = frame.sparkSession.createDataFrame(
+    arrays = frame.sparkSession.createDataFrame(
         held.rename_columns([f"_{name}" for name in held.column_names])
     )
     columns = [quoted(name).alias(f"_v_{number}") for number, name in enumerate(frame.columns)]
@@ -227,7 +221,7 @@ def _write_layout(
     zero = F.lit(0).cast("bigint")
     rows = (
         frame.select(*columns)
-        .join(F.broadcast(places), array == F.col("_array"), "left")
+        .join(F.broadcast(arrays), array == F.col("_array"), "left")
         .select(
             F.coalesce(F.col("_base") + _dot(units, "_unit_strides"), zero).alias(UNIT),
             F.coalesce(_dot(blocks, "_block_strides"), zero).alias(BLOCK),
@@ -275,16 +269,10 @@ def _step(
     if part is not None and request.distribution == "hash":
         tasks = max(1, min(part.units, MAX_TASKS))
         doing += f" in {tasks} task{'' if tasks == 1 else 's'}"
-    return described(f"{_VERBS[request.mode]} {prepared.place}: {doing}")
+    return described(f"{_VERBS[request.mode]} {prepared.label}: {doing}")
 
 
 def _refuse_our_names(names: list[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InvalidInputError(
-            f"the DataFrame has more than one column '{twice[0]}': rename or drop one of them",
-            column=twice[0],
-        )
     for name in names:
         if name in (CELL, UNIT, BLOCK):
             raise InvalidInputError(

@@ -37,13 +37,15 @@ from icechunk_format.errors import ConflictError, InvalidInputError, Unsupported
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.repository import Repository
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import open_storage
 from icechunk_spark.jobs.session import QUERY_ID
 from icechunk_spark.jobs.session_options import catalog_refused
 from icechunk_spark.schema import BASE_KEY, column_metadata, fitted, write_schema
 
-# Approximate size of a staged file.
+# Largest size of a staged file.
 _FILE_BYTES: Final = 16 * 2**20
+_FILE_BATCHES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +84,14 @@ class UnplannedWriter(DataSourceArrowWriter):
         _refuse_catalog_table()
         storage = open_storage(location_of(self._request))
         keys: list[str] = []
-        total = rows = held = 0
-        waiting: list[pa.RecordBatch] = []
-        for batch in iterator:
-            rows_here = fitted(batch, self._schema)
-            total += rows_here.nbytes
-            rows += rows_here.num_rows
+        total = rows = 0
+        fitting = (fitted(batch, self._schema) for batch in iterator)
+        sized = ((batch, batch.nbytes) for batch in fitting)
+        for batches in sized_batches(sized, _FILE_BATCHES, _FILE_BYTES):
+            total += sum(batch.nbytes for batch in batches)
+            rows += sum(batch.num_rows for batch in batches)
             self._check_size(total)
-            waiting.append(rows_here)
-            held += rows_here.nbytes
-            if held >= _FILE_BYTES:
-                keys.append(self._stage(storage, waiting))
-                waiting, held = [], 0
-        if waiting:
-            keys.append(self._stage(storage, waiting))
+            keys.append(self._stage(storage, batches))
         return StagedRows(tuple(keys), total, rows)
 
     def check_base(self, tip: str | None = None) -> None:

@@ -13,7 +13,7 @@ from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.writing.options import ENCODING_KEYS
+from icechunk_format.dataset.writing.columns.checks import ENCODING_KEYS
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS, values
 from icechunk_format.options.declare import TABLE_NAMES

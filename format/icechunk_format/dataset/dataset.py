@@ -35,7 +35,7 @@ from icechunk_format.dataset.table.dimension_sets import (
     named_variables,
 )
 from icechunk_format.dataset.table.table import LAYOUTS, Column, Layout, Table, described_order
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.table.variable import Variable, arrays_in
 from icechunk_format.display import shown_by
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
@@ -126,8 +126,7 @@ class Dataset:
             if node is None
             else dict(parse_group_metadata(node.user_data, node_path=path).attributes)
         )
-        arrays = [Variable(n) for n in snapshot.children(path) if n.array is not None]
-        self.variables: dict[str, Variable] = {variable.name: variable for variable in arrays}
+        self.variables: dict[str, Variable] = arrays_in(snapshot, path)
 
     @property
     def snapshot_id(self) -> SnapshotId:

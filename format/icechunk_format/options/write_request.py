@@ -52,12 +52,18 @@ def checked_commit(options: WriteOptions) -> WriteOptions:
     ``txn_version`` is missing.
     """
     choose("on_conflict", options.on_conflict, ("rebase", "fail"))
-    if (options.txn_app_id is None) != (options.txn_version is None):
-        missing = "txn_app_id" if options.txn_app_id is None else "txn_version"
-        raise InvalidInputError(
-            f"txn_app_id and txn_version belong together: set {missing} as well", option=missing
-        )
+    _check_txn(options, "txn_app_id", "txn_version")
     return options
+
+
+def _check_txn(options: WriteOptions, app_id: str, version: str) -> None:
+    """Raise InvalidInputError if one of two options, given by their names, is missing."""
+    if (options.txn_app_id is None) != (options.txn_version is None):
+        missing = app_id if options.txn_app_id is None else version
+        raise InvalidInputError(
+            f"options {app_id!r} and {version!r} belong together: set {missing!r} as well",
+            option=missing,
+        )
 
 
 def parse_write_options(
@@ -97,12 +103,8 @@ def parse_write_options(
             "layout=summary is for reading: rows are written as layout 'cells', 'chunks' or 'refs'",
             option="layout",
         )
-    if call != "writeStream" and (request.txn_app_id is None) != (request.txn_version is None):
-        missing = "txnAppId" if request.txn_app_id is None else "txnVersion"
-        raise InvalidInputError(
-            f"options 'txnAppId' and 'txnVersion' belong together: give '{missing}' as well",
-            option=missing,
-        )
+    if call != "writeStream":
+        _check_txn(request, "txnAppId", "txnVersion")
     # Virtual references need their containers, although no chunk is fetched.
     is_refs = request.layout == "refs"
     checked = [name for name in given if not (is_refs and name.startswith("virtual."))]

@@ -13,7 +13,7 @@ from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
 from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.writing.regions import blank
+from icechunk_format.dataset.writing.cells import regions
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import RunAxis
 from icechunk_format.options.read import ReadRequest
@@ -189,8 +189,8 @@ def test_all_labels_of_the_named_dimension(place):
 @pytest.mark.parametrize("seed", range(40))
 def test_regions_of_random_grids(place, seed, monkeypatch):
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(blank, "_BOX_BYTES", int(rng.integers(1, 500)))
-    monkeypatch.setattr(blank, "_TASK_BYTES", int(rng.integers(1, 1000)))
+    monkeypatch.setattr(regions, "_BOX_BYTES", int(rng.integers(1, 500)))
+    monkeypatch.setattr(regions, "_TASK_BYTES", int(rng.integers(1, 1000)))
     shape = tuple(int(n) for n in rng.integers(2, 10, 3))
     chunks = tuple(int(rng.integers(1, n + 1)) for n in shape)
     fill = [np.nan, 0.0][seed % 2]

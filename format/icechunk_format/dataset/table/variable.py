@@ -22,7 +22,8 @@ from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.spec import node_path
-from icechunk_format.spec.snapshot.file import NodeSnapshot
+from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 Dimension = tuple[str, int]
 """A dimension: its name and its size."""
@@ -85,6 +86,20 @@ class Variable:
     def has_repeated_dimension(self) -> bool:
         """True if two axes have one dimension name; such an array cannot be a table."""
         return len(set(self.dims)) < len(self.dims)
+
+
+def arrays_in(snapshot: Snapshot, group: str) -> dict[str, Variable]:
+    """Return the arrays directly in a group by name, in the order of their paths."""
+    found = [Variable(node) for node in snapshot.children(group) if node.array is not None]
+    return {variable.name: variable for variable in found}
+
+
+def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> Variable | None:
+    """Return the array at a path; None if the path has no array, or one with another id."""
+    node = snapshot.node(path)
+    if node is None or node.array is None or node_id not in (None, node.id):
+        return None
+    return Variable(node)
 
 
 def coordinate_names(

@@ -36,21 +36,14 @@ _MOST_BLOCKS_PER_UNIT: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellNumbers:
-    """Numbering of the cells of a part.
-
-    Parameters
-    ----------
-    axes
-        By dimension: the extents of the blocks.
-    touched
-        By dimension: the block indices along the axis that have rows, ascending.
-    blocks_per_unit
-        By dimension: the number of touched blocks in a unit.
-    """
+    """Numbering of the cells of a part."""
 
     axes: tuple[ChunkAxis, ...]
+    """By dimension: the extents of the blocks."""
     touched: tuple[range | NDArray[np.int64], ...]
+    """By dimension: the block indices along the axis that have rows, ascending."""
     blocks_per_unit: tuple[int, ...]
+    """By dimension: the number of touched blocks in a unit."""
 
     def __post_init__(self) -> None:
         if self.units * self.cells_per_unit > _LARGEST:

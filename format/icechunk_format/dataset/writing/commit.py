@@ -15,20 +15,27 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset.writing.chunks.containers import add_containers
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.commit_arrays import (
+    committed,
+    create_array,
+    find_destination,
+    made_destination,
+    make_groups,
+    manifests_of,
+    update_array,
+    with_containers,
+)
+from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt
 from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.prepare import branch_missing
 from icechunk_format.dataset.writing.replanning.adopt import PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import of_session, refused
 from icechunk_format.dataset.writing.replanning.plan import (
@@ -37,26 +44,21 @@ from icechunk_format.dataset.writing.replanning.plan import (
     insert_labels,
     plan_again,
 )
-from icechunk_format.dataset.writing.result import WriteResult, find_committed, txn_metadata
-from icechunk_format.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
+from icechunk_format.dataset.writing.replanning.rivals import Rivals
+from icechunk_format.dataset.writing.result import (
+    WriteResult,
+    find_committed,
+    txn_metadata,
 )
+from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.names import shortened
-from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
-from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.spec.node_path import ROOT
-from icechunk_format.storage.location import Location
 
 _MOST_NAMES: Final = 4
 _NO_ROWS: Final = "there are no rows to write"
@@ -66,11 +68,11 @@ _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 def finish_write(
     plan: WritePlan,
     receipts: Iterable[TaskReceipt],
-    cleared: Mapping[str, NDArray[np.int64]] | None = None,
+    cleared: Mapping[str, NDArray[np.uint32]] | None = None,
 ) -> WriteResult:
     """Commit the chunks of a plan's tasks, given the receipt of each task.
 
-    ``cleared`` are chunks to delete, ``int64 (n, ndim)`` by path of the array.
+    ``cleared`` are chunks to delete, ``uint32 (n, ndim)`` by path of the array.
 
     Raises
     ------
@@ -82,7 +84,7 @@ def finish_write(
         Other writers changed the arrays, or wrote the same cells and ``resolve`` is not set;
         nothing was committed.
     CommitOutcomeUnknownError
-        The commit may or may not have landed.
+        The commit may or may not have succeeded.
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
@@ -97,7 +99,7 @@ def finish_write(
     session = seen.writable_session(options.branch, base=base)
     # Not read through ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
-    deleted = {path: coords.astype(np.uint32) for path, coords in (cleared or {}).items()}
+    deleted = dict(cleared or {})
     planned = PlannedCommit(plan=plan, base=first, manifests=manifests, deleted=deleted)
     return _committed(session, repository, planned, rows, receipts)
 
@@ -129,43 +131,6 @@ def _selected_chunks(plan: WritePlan, array: ArrayTarget) -> int:
     )
 
 
-def find_destination(
-    destination: Destination, options: WriteOptions
-) -> tuple[Repository | None, WriteResult | None]:
-    """Return the repository, or None, and the result if the write is already committed."""
-    search = Repository.find if destination.base is None else Repository.open
-    repository = search(destination.location)
-    done = None if repository is None else find_committed(repository.as_read(), options)
-    return repository, done
-
-
-def made_destination(
-    repository: Repository | None, destination: Destination, options: WriteOptions
-) -> tuple[Repository, SnapshotId]:
-    """Create the repository and the branch if they do not exist; return repository and base."""
-    if repository is None or destination.base is None:
-        repository = _new_repository(destination.location, options)
-    base = destination.base or _first_snapshot(repository)
-    if branch_missing(repository.as_read(), options):
-        _create_branch(repository, options.branch, base)
-        repository = Repository.open(destination.location)
-    return repository, base
-
-
-def with_containers(
-    repository: Repository, destination: Destination, receipts: Iterable[TaskReceipt]
-) -> Repository:
-    """Add the containers that receipts need; return the repository for the session."""
-    prefixes = {prefix for receipt in receipts for prefix in receipt.prefixes}
-    if not prefixes:
-        return repository.as_read()
-    access = destination.chunk_source.access
-    add_containers(
-        repository, prefixes, authorized=access.authorized, virtual_options=access.options
-    )
-    return repository
-
-
 def _committed(
     session: WriteSession,
     repository: Repository,
@@ -195,7 +160,8 @@ def _committed(
             if done is not None:
                 return done
             theirs += found.theirs
-            again = plan_again(first, PlanIsOld(found.tip, theirs))
+            rivals = Rivals(base=first.base, tip=found.tip, commits=tuple(theirs))
+            again = plan_again(first, rivals)
             if isinstance(again, WriteResult):
                 return again
             planned = insert_labels(again) if again.plan.disordered else again
@@ -204,7 +170,8 @@ def _committed(
             raise of_session(plan, error) from error
         else:
             commit = replace(commit, rebased=commit.rebased + times_again)
-            return _result(planned, rows, commit, receipts, message)
+            done = committed(commit, planned.manifests, receipts)
+            return replace(done, message=message, rows=rows)
     raise refused(plan, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
 
 
@@ -220,44 +187,14 @@ def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
     session.count_files(planned.written)
 
 
-def _result(
-    planned: PlannedCommit,
-    rows: int,
-    commit: CommitResult,
-    receipts: Sequence[TaskReceipt],
-    message: str,
-) -> WriteResult:
-    found = planned.manifests.values()
-    return WriteResult(
-        branch=commit.branch,
-        snapshot_id=commit.snapshot_id,
-        message=message,
-        rows=rows,
-        chunks=sum(r.num_chunk_refs for manifests in found for r in manifests),
-        manifests=sum(len(manifests) for manifests in found),
-        commit=with_tasks(commit, receipts),
-    )
-
-
 def _collected(
-    plan: WritePlan, receipts: Iterable[TaskReceipt]
+    plan: WritePlan, receipts: Sequence[TaskReceipt]
 ) -> tuple[int, dict[str, list[ManifestReceipt]]]:
     """Return the number of rows, and the manifests by the path of their array."""
-    rows_of_part = dict.fromkeys((part.number for part in plan.parts), 0)
-    manifests: dict[str, list[ManifestReceipt]] = {}
-    paths = {array.path for array in plan.arrays.values()}
+    manifests = manifests_of(receipts, plan.arrays.values())
+    rows_of_part: Counter[int] = Counter()
     for receipt in receipts:
-        if receipt.part not in rows_of_part or not paths.issuperset(receipt.manifests):
-            raise InvalidInputError(
-                f"a receipt of part {receipt.part} with the arrays {', '.join(receipt.manifests)} "
-                "does not belong to this write; pass the receipts of its own plan"
-            )
         rows_of_part[receipt.part] += receipt.rows
-        for path, stored in receipt.manifests.items():
-            manifests.setdefault(path, []).extend(stored)
-    # The session checks this again, but only after a new repository is created.
-    for found in manifests.values():
-        ChunkChanges(len(found[0].extents)).add_receipts(found)
     for part in plan.parts:
         count = rows_of_part[part.number]
         # In parts with distinct rows, their number is unknown before the tasks run.
@@ -269,88 +206,23 @@ def _collected(
                 expected=plan.row_count,
                 found=count,
             )
-    return rows_of_part.get(0, 0), manifests
-
-
-def _new_repository(location: Location, options: WriteOptions) -> Repository:
-    """Create the repository, or open it if another writer has created it meanwhile."""
-    wanted = options.spec_version
-    try:
-        return Repository.create(location, spec_version=wanted, check_clean_root=False)
-    except AlreadyExistsError as error:
-        repository = Repository.open(location)
-        if repository.spec_version == wanted:
-            return repository
-        raise AlreadyExistsError(
-            f"another writer created a repository of spec version {repository.spec_version} at "
-            f"{location} during this write with specVersion={wanted}; nothing was committed, and "
-            "the same write can be run again",
-            **error.facts,
-        ) from None
-
-
-def with_tasks(commit: CommitResult, receipts: Iterable[TaskReceipt]) -> CommitResult:
-    """Add the files of tasks to the counts of a commit."""
-    written = Written(dict(commit.files_written), dict(commit.bytes_written))
-    for receipt in receipts:
-        written.add("chunks", receipt.files, receipt.nbytes)
-        for found in receipt.manifests.values():
-            written.add("manifests", len(found), sum(one.size_bytes for one in found))
-    return replace(commit, files_written=written.files, bytes_written=written.bytes)
-
-
-def _first_snapshot(repository: Repository) -> SnapshotId:
-    """Return the oldest snapshot of ``main``, which has no arrays."""
-    *_, oldest = repository.ancestry(branch="main")
-    return oldest.id
-
-
-def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
-    # Another writer may create it first; the commit is rebased on its commits.
-    with suppress(AlreadyExistsError):
-        try:
-            repository.create_branch(name, base)
-        except NotFoundError:
-            # The base has expired: the write is planned again on the tip of ``main``.
-            repository.create_branch(name, repository.resolve(branch="main"))
+    return rows_of_part[0], manifests
 
 
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
-    for path in plan.missing_groups:
-        attributes = plan.group_attributes if path == plan.group else None
-        group = build_group_metadata(attributes=attributes, node_path=path)
-        session.create_group(path, group.to_bytes())
-    if plan.group not in plan.missing_groups and not plan.kept:
-        _describe_group(session, plan)
+    attributes, node = plan.group_attributes, session.node(plan.group)
+    if attributes and node is not None:
+        # A group that has arrays or attributes keeps its attributes.
+        group = parse_group_metadata(node.user_data, node_path=plan.group)
+        attributes = {} if plan.kept or group.attributes else attributes
+    if attributes or plan.missing_groups:
+        make_groups(session, {plan.group: attributes or None})
     for variable in plan.replaced.values():
         session.delete(variable.path)
     for array in plan.created:
-        session.create_array(
-            array.path,
-            array.metadata.to_bytes(),
-            shape=array.metadata.shape,
-            num_chunks=array.metadata.grid.num_chunks,
-            dimension_names=array.metadata.dimension_names,
-            node_id=array.node_id,
-        )
+        create_array(session, array.path, array.metadata, array.node_id)
     for path, metadata in plan.resized:
-        session.update_metadata(
-            path,
-            metadata.to_bytes(),
-            shape=metadata.shape,
-            num_chunks=metadata.grid.num_chunks,
-        )
-
-
-def _describe_group(session: WriteSession, plan: WritePlan) -> None:
-    """Copy the group attributes of the rows to a group that has no arrays and no attributes."""
-    path, attributes = plan.group, plan.group_attributes
-    node = session.node(path)
-    if node is None or not attributes:
-        return
-    group = parse_group_metadata(node.user_data, node_path=path)
-    if not group.attributes:
-        session.update_metadata(path, group.with_attributes(attributes).to_bytes())
+        update_array(session, path, metadata)
 
 
 def _message(plan: WritePlan, rows: int) -> str:

@@ -1,4 +1,12 @@
-"""Maps the values of dimension columns to indices, and checks them."""
+"""Maps the values of dimension columns to indices, and checks them.
+
+Rules of this file
+------------------
+1. The condition of ``replaceWhere`` consists of conditions on single dimensions, joined by AND, so
+   it selects positions along each.
+2. Every label of the rows must satisfy the condition; otherwise nothing is written.
+3. Tasks replace the region in chunks with rows; ``cells.regions`` makes its other cells missing.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.selection.positions import DimSelection
+from icechunk_format.dataset.selection.where.condition import Residual
 from icechunk_format.dataset.table.table import direction
 from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.writing.columns.checks import bad_encoding
 from icechunk_format.dataset.writing.columns.labels import (
     IndexedLabels,
     given_indices,
@@ -19,6 +30,7 @@ from icechunk_format.dataset.writing.columns.labels import (
     index_labels,
 )
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.display.plain_text import counted
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -30,22 +42,10 @@ _MOST_LABELS_IN_CONTEXT: Final = 100_000
 class DimensionIndices:
     """Indices of the distinct values of each dimension column.
 
-    Parameters
-    ----------
-    stay
-        By dimension: the number of labels that keep their indices (all, if the dimension is
-        absent). Later labels are sorted together with new ones if possible.
-
-    Attributes
-    ----------
-    values
-        By dimension: the distinct values as one array.
-    indexed
-        By dimension: the indices of these values.
-    old_labels
-        By dimension: the stored labels before ``old_size``, in their order after the write.
-    disordered
-        Dimensions whose sorted labels become unsorted by this write.
+    ``values`` and ``indexed`` are these values and their indices, by dimension. ``disordered`` are
+    the dimensions whose sorted labels become unsorted by this write. ``stay`` is, by dimension, the
+    number of labels that keep their indices (all, if the dimension is absent); later labels are
+    sorted together with new ones if possible.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class DimensionIndices:
         self._prepared = prepared
         self._stay = stay or {}
         self.values = {dim: _one_array(coordinates[dim]) for dim in prepared.dims}
-        self.old_labels: dict[str, NDArray[Any]] = {}
         self.disordered: list[str] = []
         self.indexed = {dim: self._index(dim) for dim in prepared.dims}
 
@@ -77,9 +76,8 @@ class DimensionIndices:
                 is_descending=_checked_order(wish, old, dim=dim) == "descending",
             )
             if dim in self._stay:
-                indexed, old = in_order(indexed, old, self._stay[dim])
-            self.old_labels[dim] = old
-            if wish != "unsorted" and is_disordered(old, indexed):
+                indexed = in_order(indexed, self._stay[dim])
+            if wish != "unsorted" and is_disordered(indexed):
                 self.disordered.append(dim)
             return indexed
         order, is_descending = self._order_of(dim, target)
@@ -114,10 +112,7 @@ class DimensionIndices:
         if wish == "unsorted":
             wish = None
         if wish not in (None, "ascending", "descending") and not isinstance(wish, list):
-            raise InvalidInputError(
-                f"encoding of {dim!r}: order={wish!r} must be ascending or descending",
-                variable=dim,
-            )
+            raise bad_encoding(dim, "order", wish, "must be ascending or descending")
         if isinstance(wish, list):
             dtype = target.data_type.numpy
             if dtype.kind in "Mm":
@@ -162,14 +157,65 @@ class DimensionIndices:
         budget = _MOST_LABELS_IN_CONTEXT
         for dim in dims:
             indexed, target = self.indexed[dim], self._prepared.targets.get(dim)
-            labels = indexed.new_labels
-            if labels is None or target is None or indexed.size > budget:
+            if indexed.labels is None or target is None or indexed.size > budget:
                 continue
             budget -= indexed.size
-            if dim in self.old_labels:
-                labels = np.concatenate([self.old_labels[dim], labels])
-            found[dim] = target.encoder.decoder.decode(labels)
+            found[dim] = target.encoder.decoder.decode(indexed.labels)
         return found
+
+    def replaced_region(self, time_zone: str) -> dict[str, DimSelection] | None:
+        """Return the old positions that ``replaceWhere`` selects, by restricted dimension.
+
+        Returns None without the option. Raises InvalidInputError if the condition is not on
+        dimensions only, or a row does not satisfy it.
+        """
+        where = self._prepared.options.replace_where
+        if where is None:
+            return None
+        kinds = {dim: values.type for dim, values in self.values.items()}
+        for dim, condition in self._conditions(where, kinds, time_zone).items():
+            values = self.values[dim]
+            inside = condition.evaluate({dim: values}, len(values)).to_numpy(zero_copy_only=False)
+            if not inside.all():
+                first = values[int(np.argmin(inside))].as_py()
+                raise InvalidInputError(
+                    f"replaceWhere={where!r} leaves out {counted(int((~inside).sum()), 'label')} of"
+                    f" {dim!r} with rows, such as {dim}={first}; filter the rows with df.where, or"
+                    " widen the condition",
+                    option="replaceWhere",
+                    dim=dim,
+                    label=str(first),
+                )
+        stored = {dim: self._decoded_old_labels(dim) for dim in self._prepared.dims}
+        kinds = {dim: labels.type for dim, labels in stored.items()}
+        region: dict[str, DimSelection] = {}
+        for dim, condition in self._conditions(where, kinds, time_zone).items():
+            kept = condition.evaluate({dim: stored[dim]}, len(stored[dim]))
+            region[dim] = DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))
+        return region
+
+    def _conditions(
+        self, where: str, kinds: Mapping[str, pa.DataType], time_zone: str
+    ) -> dict[str, Residual]:
+        # Imported here since sqlglot is slow to import and most writes have no condition.
+        from icechunk_format.dataset.selection.where.split import plan_where
+
+        columns = {name: column.arrow_type for name, column in self._prepared.columns.items()}
+        planned = plan_where(where, {**columns, **kinds}, kinds.keys(), time_zone)
+        if planned.residual is not None or planned.never or not planned.dimension_conditions:
+            raise InvalidInputError(
+                f"replaceWhere={where!r} does not select positions along dimensions; write"
+                f" conditions on {', '.join(kinds)}, each on one of them, joined by AND",
+                option="replaceWhere",
+                where=where,
+            )
+        return planned.dimension_conditions
+
+    def _decoded_old_labels(self, dim: str) -> pa.Array:
+        target, indexed = self._prepared.targets.get(dim), self.indexed[dim]
+        if target is None or indexed.labels is None:
+            return pa.array(np.arange(indexed.old_size))
+        return target.encoder.decoder.decode(indexed.labels[: indexed.old_size])
 
 
 def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | None:
@@ -188,13 +234,23 @@ def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | No
     return wish
 
 
-def is_disordered(old: NDArray[Any], indexed: IndexedLabels) -> bool:
+def is_disordered(indexed: IndexedLabels) -> bool:
     """Return True if appended labels make sorted numbers or times unsorted."""
-    new = indexed.new_labels
-    if new is None or not len(new) or old.dtype.kind not in "iufMm" or not direction(old):
+    labels, old_size = indexed.labels, indexed.old_size
+    if labels is None or indexed.size == old_size or labels.dtype.kind not in "iufMm":
         return False
-    return not direction(np.concatenate([old, new]))
+    return bool(direction(labels[:old_size])) and not direction(labels)
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def region_of_array(
+    variable: Variable, region: Mapping[str, DimSelection]
+) -> tuple[DimSelection, ...] | None:
+    """Return the positions along each axis; None if the array lacks a restricted dimension."""
+    if not set(region) <= set(variable.dims):
+        return None
+    sizes = zip(variable.dims, variable.shape, strict=True)
+    return tuple(region.get(dim, DimSelection.whole(size)) for dim, size in sizes)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.dataset.writing.cell_numbers import CELL
+from icechunk_format.dataset.writing.cells.regions import clear_region
 from icechunk_format.dataset.writing.cells.task import write_batches
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
 from icechunk_format.dataset.writing.chunks.task import write_layout_table
@@ -16,7 +17,6 @@ from icechunk_format.dataset.writing.commit import finish_write
 from icechunk_format.dataset.writing.part import TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
-from icechunk_format.dataset.writing.regions.clear import clear_region
 from icechunk_format.dataset.writing.replanning.plan import check_order
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.options.write import WriteOptions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import ROOT, NodePath
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 
@@ -53,14 +53,14 @@ class Destination:
         """Open the storage of the repository in this process."""
         return open_storage(self.location)
 
-    def reader(self, snapshot: Snapshot, node: NodeSnapshot) -> ArrayReader:
-        """Return a reader of the stored values of an array of a snapshot."""
-        return SnapshotArrays(self.chunk_source, snapshot).reader_of(Variable(node))
-
     def open_base(self) -> SnapshotArrays:
-        """Open the arrays of the base in this process."""
-        assert self.base is not None, "the base has arrays"
+        """Open the arrays of ``base``, which must exist, in this process."""
+        assert self.base is not None
         return SnapshotSource(self.chunk_source, self.base).open()
+
+    def reader(self, snapshot: Snapshot, variable: Variable) -> ArrayReader:
+        """Return a reader of the stored values of an array of a snapshot."""
+        return SnapshotArrays(self.chunk_source, snapshot).reader_of(variable)
 
     @property
     def inline_threshold(self) -> int:
@@ -93,7 +93,7 @@ class ArrayTarget:
         return cls(
             name=metadata.node_path.rpartition("/")[2],
             path=metadata.node_path,
-            node_id=NodeId(secrets.token_bytes(NodeId.SIZE)),
+            node_id=new_node_id(),
             dims=tuple(dim or f"dim_{axis}" for axis, dim in enumerate(names)),
             metadata=metadata,
             encoder=encoder,
@@ -179,11 +179,14 @@ class TaskReceipt:
         return sum(receipt.num_chunk_refs for found in self.manifests.values() for receipt in found)
 
 
-def joined_chunks(
-    found: Iterable[Mapping[str, NDArray[np.int64]]],
-) -> dict[str, NDArray[np.int64]]:
+def new_node_id() -> NodeId:
+    """Generate the id of a new array."""
+    return NodeId(secrets.token_bytes(NodeId.SIZE))
+
+
+def joined_chunks(found: Iterable[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """Join coordinates of chunks, given by path of the array."""
-    joined: dict[str, list[NDArray[np.int64]]] = {}
+    joined: dict[str, list[NDArray[Any]]] = {}
     for chunks in found:
         for path, coords in chunks.items():
             joined.setdefault(path, []).append(coords)

@@ -7,18 +7,25 @@ Steps
    arrays of the group without a column grow as well, so that the group remains one dataset.
 3. Group variables that share blocks of chunks into parts, and number their cells.
 
+A *block* is the smallest box of cells that consists of whole chunks of every variable; a task holds
+one block at a time. A *unit* is a box of blocks. One task writes a unit, with one manifest for each
+array, so the manifests of a write cover disjoint boxes (``cell_numbers``).
+
 Rules of this file
 ------------------
 1. The plan can be pickled. It holds distinct labels, never rows or chunks.
 2. Planning creates nothing. If the repository does not exist, tasks store objects at its location,
    and the commit creates it.
+3. Variables share blocks if the common block is not much larger than their chunks. Other variables
+   form a separate part of the write, with a separate shuffle.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -27,19 +34,20 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.cell_numbers import CELL, number_cells
-from icechunk_format.dataset.writing.cells.grid import common_axes, group_arrays
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
-from icechunk_format.dataset.writing.dimensions import DimensionIndices
+from icechunk_format.dataset.writing.dimensions import DimensionIndices, region_of_array
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.prepare import ExistingArray, PreparedWrite
-from icechunk_format.dataset.writing.replaced import region_of_array, replaced_region
 from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
 
 # The overhead of a task and a manifest dominates smaller units.
 _LEAST_ROWS_PER_UNIT: Final = 250_000
 _UNITS_PER_CORE: Final = 2
+# A common block has at most this many times the cells of a chunk.
+_MOST_GROWTH: Final = 4
 
 
 @shown_by("records.record")
@@ -131,7 +139,7 @@ class _Planner:
         self._dimensions = DimensionIndices(prepared, coordinates, stay)
         self._indexed = self._dimensions.indexed
         self._dimensions.check_density(row_count)
-        self._region = replaced_region(prepared, self._dimensions, time_zone)
+        self._region = self._dimensions.replaced_region(time_zone)
 
     def _is_complete(self, dims: tuple[str, ...]) -> bool:
         """Return True if rows cover every cell of a new array with these dimensions."""
@@ -145,28 +153,17 @@ class _Planner:
     def plan(self) -> WritePlan:
         """Return the plan."""
         prepared = self._prepared
-        arrays: dict[str, ArrayTarget] = {}
-        labels: list[ChunkValues] = []
-        for name, target in prepared.targets.items():
-            array = self._array(name, target)
-            if name not in prepared.dims:
-                arrays[name] = array
-                continue
-            found = self._labels(array)
-            if found is not None:
-                labels.append(found)
-            if isinstance(target, NewArray):
-                arrays[name] = array
-        is_variable = {name: a for name, a in arrays.items() if name not in prepared.dims}
-        parts = self._parts(is_variable)
+        arrays = {name: self._array(name, target) for name, target in prepared.targets.items()}
+        parts = self._parts([array for name, array in arrays.items() if name not in prepared.dims])
+        labels = (self._labels(array) for name, array in arrays.items() if name in prepared.dims)
         return WritePlan(
             **prepared.stage(),
-            parts=tuple(parts),
+            parts=parts,
             dimension_tables=self._tables(parts),
             row_count=self._rows,
             created=tuple(a for a in arrays.values() if a.old_shape is None),
             resized=self._resized(),
-            labels=tuple(labels),
+            labels=tuple(found for found in labels if found is not None),
             moved={d: p.moved for d, p in self._indexed.items() if p.moved is not None},
             disordered=tuple(self._dimensions.disordered),
         )
@@ -217,18 +214,14 @@ class _Planner:
         )
 
     def _labels(self, array: ArrayTarget) -> ChunkValues | None:
-        """Return the chunks of labels from the first changed one on; None if none changes."""
+        """Return the labels from the chunk of the first changed one on; None if none changes."""
         indexed = self._indexed[array.name]
-        assert indexed.new_labels is not None
-        if not len(indexed.new_labels):
+        if indexed.labels is None or indexed.size == indexed.old_size:
             return None
-        first, values = 0, indexed.new_labels
-        if array.old_shape is not None:
-            first = indexed.old_size
-            if indexed.moved is not None:
-                first = int(np.argmax(indexed.moved != np.arange(first)))
-            values = np.concatenate([self._dimensions.old_labels[array.name], values])
-        return ChunkValues.changed(array.metadata, values, first)
+        first = indexed.old_size
+        if indexed.moved is not None:
+            first = int(np.argmax(indexed.moved != np.arange(first)))
+        return ChunkValues.changed(array.metadata, indexed.labels, first)
 
     def _resized(self) -> tuple[tuple[str, ArrayMetadata], ...]:
         grown = {dim: p for dim, p in self._indexed.items() if p.size > p.old_size}
@@ -247,22 +240,24 @@ class _Planner:
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _parts(self, arrays: Mapping[str, ArrayTarget]) -> list[WritePart]:
-        by_dims: dict[frozenset[str], dict[str, tuple[tuple[str, ...], ArrayMetadata]]] = {}
-        for name, array in arrays.items():
-            by_dims.setdefault(frozenset(array.dims), {})[name] = (array.dims, array.metadata)
-        found: list[WritePart] = []
-        for members in by_dims.values():
-            for names in group_arrays(members):
-                found.append(self._part(len(found), [arrays[name] for name in names]))
-        return found
+    def _parts(self, arrays: Sequence[ArrayTarget]) -> tuple[WritePart, ...]:
+        """Return parts of arrays that have the same dimensions and share blocks."""
+        groups: list[list[ArrayTarget]] = []
+        for array in arrays:
+            for group in groups:
+                if set(group[0].dims) == set(array.dims) and _share_blocks([*group, array]):
+                    group.append(array)
+                    break
+            else:
+                groups.append([array])
+        return tuple(self._part(number, group) for number, group in enumerate(groups))
 
     def _part(self, number: int, arrays: list[ArrayTarget]) -> WritePart:
         prepared = self._prepared
         dims = tuple(dim for dim in prepared.dims if dim in arrays[0].dims)
         is_distinct = len(dims) < len(prepared.dims)
         numbers = number_cells(
-            common_axes(dims, [(array.dims, array.metadata) for array in arrays]),
+            _common_axes(dims, arrays),
             [self._indexed[dim].indices for dim in dims],
             row_count=None if is_distinct else self._rows,
             rows_per_unit=self._rows_per_unit,
@@ -281,7 +276,7 @@ class _Planner:
             labels=self._dimensions.labels_for_messages(dims),
         )
 
-    def _tables(self, parts: list[WritePart]) -> dict[str, pa.Table]:
+    def _tables(self, parts: Sequence[WritePart]) -> dict[str, pa.Table]:
         tables: dict[str, pa.Table] = {}
         for dim, indexed in self._indexed.items():
             columns: dict[str, Any] = {
@@ -294,3 +289,29 @@ class _Planner:
                     columns[f"cell_{part.number}"] = part.numbers.terms(axis, indexed.indices)
             tables[dim] = pa.table(columns)
         return tables
+
+
+def _share_blocks(arrays: Sequence[ArrayTarget]) -> bool:
+    """Return True if the common block is not much larger than the largest chunk."""
+    largest = max(_most_cells(array.metadata.grid.axes) for array in arrays)
+    return _most_cells(_common_axes(arrays[0].dims, arrays)) <= _MOST_GROWTH * largest
+
+
+def _most_cells(axes: Sequence[ChunkAxis]) -> int:
+    return math.prod(axis.largest for axis in axes)
+
+
+def _common_axes(dims: Sequence[str], arrays: Sequence[ArrayTarget]) -> tuple[ChunkAxis, ...]:
+    """Return the axes of the blocks that hold whole chunks of all arrays."""
+    return tuple(
+        reduce(_joined, [array.metadata.grid.axes[array.dims.index(dim)] for array in arrays])
+        for dim in dims
+    )
+
+
+def _joined(one: ChunkAxis, other: ChunkAxis) -> ChunkAxis:
+    if one.edges is None and other.edges is None:
+        # Limit a block to the size of the array.
+        step = min(math.lcm(one.step, other.step), max(one.step, other.step, one.size))
+        return RegularAxis(one.size, max(1, step))
+    return RunAxis.of_edges(np.intersect1d(listed_edges(one), listed_edges(other)))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from icechunk_format.dataset.cf.decode import inherit_time_attributes
 from icechunk_format.dataset.cf.encode import VariableEncoder, variable_encoder
 from icechunk_format.dataset.table.dimension_sets import find_group
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.table.variable import Variable, array_at, arrays_in
 from icechunk_format.dataset.writing.columns.checks import (
     check_case,
     check_existing,
@@ -29,6 +29,7 @@ from icechunk_format.dataset.writing.columns.checks import (
     check_layout_columns,
     check_named,
     check_new_location,
+    check_options,
 )
 from icechunk_format.dataset.writing.columns.new_arrays import NewArray
 from icechunk_format.dataset.writing.columns.source import (
@@ -37,7 +38,6 @@ from icechunk_format.dataset.writing.columns.source import (
     named_as,
     source_columns,
 )
-from icechunk_format.dataset.writing.options import check_options
 from icechunk_format.dataset.writing.part import Destination, path_in
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import (
@@ -70,11 +70,6 @@ class ExistingArray:
         """The dimensions of the array."""
         return self.variable.dims
 
-    @property
-    def path(self) -> str:
-        """Path of the array."""
-        return self.variable.path
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
@@ -97,18 +92,13 @@ class PreparedWrite:
     """Groups to create, outermost first."""
 
     @property
-    def variables(self) -> tuple[str, ...]:
-        """The columns that are not dimensions."""
-        return tuple(name for name in self.columns if name not in self.dims)
-
-    @property
     def group_attributes(self) -> Mapping[str, Any]:
         """The attributes of the group that the rows were read from."""
         found = (column.group_attributes for column in self.columns.values())
         return next(filter(None, found), {})
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """The branch and the repository, for messages."""
         return f"branch {self.options.branch!r} of {self.destination.location}"
 
@@ -158,14 +148,9 @@ def prepare_write(
     found = open_destination(location, options, access)
     if isinstance(found, WriteResult):
         return found
-    destination, snapshot = found
-    root = destination.location
-    group = NodePath("/" + (options.group or "").strip("/"))
-    if snapshot is not None:
-        group = _group(snapshot, options, root, schema.names)
     if options.layout != "cells":
         check_layout_columns(schema, options.layout)
-    prepared = _prepared(destination, options, group, snapshot, source_columns(schema))
+    prepared = _prepared(*found, options, source_columns(schema))
     if isinstance(prepared, PreparedWrite):
         warn_of_rounding(t for name, t in prepared.targets.items() if name not in prepared.dims)
     return prepared
@@ -240,21 +225,18 @@ def prepare_again(
 ) -> PreparedWrite | WriteResult:
     """Repeat the preparation of a write on a later snapshot of its branch."""
     destination = replace(before.destination, base=snapshot.id)
-    group = _group(snapshot, options, destination.location, before.columns)
-    return _prepared(destination, options, group, snapshot, before.columns)
+    return _prepared(destination, snapshot, options, before.columns)
 
 
 def _prepared(
     destination: Destination,
-    options: WriteOptions,
-    group: NodePath,
     snapshot: Snapshot | None,
+    options: WriteOptions,
     columns: Mapping[str, SourceColumn],
 ) -> PreparedWrite | WriteResult:
     """Prepare a write of columns; return its result if ``mode=ignore`` skips it."""
-    children = [] if snapshot is None else snapshot.children(group)
-    found = [Variable(node) for node in children if node.array is not None]
-    arrays = {variable.name: variable for variable in found}
+    group = _group(snapshot, options, destination.location, columns)
+    arrays = {} if snapshot is None else arrays_in(snapshot, group)
     if arrays and options.mode == "ignore":
         reason = f"mode=ignore, and group {group} has arrays: {', '.join(arrays)}"
         return WriteResult.skipped(options, destination.base, reason)
@@ -289,36 +271,31 @@ def _prepared(
 
 
 def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
-    branches = repository.branches()
-    if options.branch in branches:
-        return branches[options.branch]
-    if options.create_branch:
-        return repository.resolve(branch="main")
+    is_missing = options.create_branch and options.branch not in repository.branches()
     # The error of ``resolve`` lists the branches, the most similar first.
-    return repository.resolve(branch=options.branch)
+    return repository.resolve(branch="main" if is_missing else options.branch)
 
 
 def _group(
-    snapshot: Snapshot, options: WriteOptions, location: Location, columns: Iterable[str]
+    snapshot: Snapshot | None, options: WriteOptions, location: Location, columns: Iterable[str]
 ) -> NodePath:
+    if snapshot is None:
+        return parse_node_path("/" + (options.group or "").strip("/"))
     if options.group is None:
         found = find_group(snapshot, None, label=str(location))
-        held = [Variable(node) for node in snapshot.children(found) if node.array is not None]
-        names = {name for variable in held for name in (variable.name, *dict(variable.dimensions))}
+        held = arrays_in(snapshot, found).values()
+        names = {name for variable in held for name in (variable.name, *variable.dims)}
         # Do not choose the only group with arrays if it is that of another table.
         is_other_table = options.layout == "cells" and names.isdisjoint(columns)
         return ROOT if is_other_table else found
     path = parse_node_path("/" + options.group.strip("/"))
-    above = path
-    while above != ROOT:
-        node = snapshot.node(above)
-        if node is not None and node.array is not None:
+    for above in (path, *ancestors(path)):
+        if array_at(snapshot, above) is not None:
             raise InvalidInputError(
                 f"{above} of {location} is an array, and nothing can be written below it; choose "
                 "another group",
                 group=str(path),
             )
-        above = NodePath(above.rpartition("/")[0] or "/")
     return path
 
 

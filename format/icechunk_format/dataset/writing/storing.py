@@ -1,4 +1,12 @@
-"""Cuts values into chunks, stores encoded chunks in batches, and references as manifests."""
+"""Cuts values into chunks, and stores the chunks and the manifests of a task.
+
+Rules of this file
+------------------
+1. A block of stored values begins and ends at edges of (outer) chunks, or at the end of the array.
+   No two tasks write the same chunk.
+2. A chunk of a block with only the fill value, compared bit by bit, is not stored.
+3. Memory is the block, one encoded batch, and the references of one unit.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.arrays.codecs.chain import ChunkCodecs
+from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
+from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.storage.batches import sized_batches
+from icechunk_format.storage.measures import timed
+
+if TYPE_CHECKING:
+    from icechunk_format.repository.session import WriteSession
 
 if TYPE_CHECKING:
     from icechunk_format.repository.session import WriteSession
@@ -38,14 +54,30 @@ def store_in_batches(
         yield store_chunks(storage, coords, payloads, inline_threshold=threshold)
 
 
+def chunks_in(
+    grid: ChunkGrid, start: Sequence[int], shape: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+    """Yield the coordinates, first elements and ends of the chunks of a block."""
+    stop = [low + size for low, size in zip(start, shape, strict=True)]
+    for at in itertools.product(*map(range, *grid.chunks_of_box(start, stop))):
+        yield at, *grid.box_of(at)
+
+
 def padded(metadata: ArrayMetadata, values: NDArray[Any], coords: Sequence[int]) -> NDArray[Any]:
     """Pad a chunk at the edge of the array with fill values."""
     shape = metadata.grid.full_chunk_shape(coords)
     if values.shape == shape:
         return values
     whole = metadata.fill_array(shape)
-    whole[tuple(slice(0, size) for size in values.shape)] = values
+    whole[tuple(map(slice, values.shape))] = values
     return whole
+
+
+def index_of_box(origin: Sequence[int], lower: Sequence[int], upper: Sequence[int]) -> Any:
+    """Return the index of the elements ``[lower, upper)`` in a block that begins at ``origin``."""
+    bounds = zip(origin, lower, upper, strict=True)
+    # With the ellipsis, an array without axes remains an array.
+    return (*[slice(low - at, high - at) for at, low, high in bounds], ...)
 
 
 def chunks_of(
@@ -55,11 +87,8 @@ def chunks_of(
 
     Raises InvalidInputError if the block begins or ends inside of a chunk.
     """
-    grid = metadata.grid
     stop = [low + size for low, size in zip(start, values.shape, strict=True)]
-    first, last = grid.chunks_of_box(start, stop)
-    for at in itertools.product(*map(range, first, last)):
-        lower, upper = grid.box_of(at)
+    for at, lower, upper in chunks_in(metadata.grid, start, values.shape):
         if any(a < low for a, low in zip(lower, start, strict=True)) or any(
             b > high for b, high in zip(upper, stop, strict=True)
         ):
@@ -70,11 +99,7 @@ def chunks_of(
                 variable=metadata.node_path.rpartition("/")[2],
                 chunk=at,
             )
-        # Axis by axis: an empty index of an array without axes would return a scalar.
-        chunk = values
-        for axis, (low, high, origin) in enumerate(zip(lower, upper, start, strict=True)):
-            chunk = chunk[(slice(None),) * axis + (slice(low - origin, high - origin),)]
-        yield at, chunk
+        yield at, values[index_of_box(start, lower, upper)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,34 +133,82 @@ class ChunkValues:
             session.set_chunks(metadata.node_path, rows, payloads)
 
 
-class UnitFiles:
-    """Stores the references of a task's units as manifests; holds those of one unit in memory."""
+class TaskFiles:
+    """Stores the chunks of a task, and one manifest for each array and unit, or several if large.
+
+    Examples
+    --------
+    >>> files = TaskFiles(destination)
+    >>> files.write(target, (0, 0), values)
+    >>> receipt = files.receipt()
+    """
 
     def __init__(self, destination: Destination, part: int = 0) -> None:
         self._destination = destination
         self._part = part
-        self._arrays: dict[str, ArrayTarget] = {}
-        self._refs: dict[str, list[ChunkRefs]] = {}
+        self._codecs: dict[str, ChunkCodecs] = {}
+        self._refs: dict[str, tuple[NodeId, list[ChunkRefs]]] = {}
         self._receipts: dict[str, list[ManifestReceipt]] = {}
         self._files = self._nbytes = 0
 
+    def codecs(self, array: ArrayTarget) -> ChunkCodecs:
+        """Return the codecs of an array, made once for the task."""
+        if array.path not in self._codecs:
+            self._codecs[array.path] = array.metadata.chunk_codecs()
+        return self._codecs[array.path]
+
+    def write(
+        self, array: ArrayTarget, start: Sequence[int], values: NDArray[Any]
+    ) -> list[ChunkRefs]:
+        """Store the values of the block that begins at the index `start`.
+
+        Returns the references of the chunks that were stored.
+
+        Raises
+        ------
+        InvalidInputError
+            The block ends or begins inside of a chunk or outside of the array, or the values have
+            another data type.
+        StorageError
+            Storage failed.
+        """
+        fill = array.metadata.fill_value
+        chunks = chunks_of(array.metadata, start, values)
+        return self.write_chunks(array, (one for one in chunks if not is_all_fill(one[1], fill)))
+
+    def write_chunks(
+        self, array: ArrayTarget, chunks: Iterable[tuple[Sequence[int], NDArray[Any]]]
+    ) -> list[ChunkRefs]:
+        """Encode and store chunks, clipped to the array; return their references."""
+        encode, metadata = self.codecs(array).encode, array.metadata
+        return self.write_encoded(
+            array,
+            ((at, timed("encode", encode, padded(metadata, chunk, at))) for at, chunk in chunks),
+        )
+
+    def write_encoded(
+        self, array: ArrayTarget, chunks: Iterable[tuple[Sequence[int], bytes]]
+    ) -> list[ChunkRefs]:
+        """Store encoded chunks; return their references."""
+        stored = list(store_in_batches(self._destination, array.metadata.ndim, chunks))
+        self.add(array, stored)
+        return stored
+
     def add(self, array: ArrayTarget, refs: Iterable[ChunkRefs]) -> None:
         """Add references to the current unit."""
-        self._arrays[array.path] = array
         for batch in refs:
-            self._refs.setdefault(array.path, []).append(batch)
+            self._refs.setdefault(array.path, (array.node_id, []))[1].append(batch)
             is_native = batch.kind == KIND_NATIVE
             self._files += int(is_native.sum())
             self._nbytes += int(batch.length[is_native].sum())
 
     def end_unit(self) -> None:
         """Store the references of the unit: one manifest for each array, or several if large."""
-        arrays = [self._arrays[path] for path in self._refs]
-        parts = ((array.node_id, [ChunkRefs.concat(self._refs[array.path])]) for array in arrays)
+        parts = ((node_id, [ChunkRefs.concat(refs)]) for node_id, refs in self._refs.values())
         destination = self._destination
         stored = store_manifests(destination.open_storage(), destination.manifest_format, parts)
-        for array, receipts in zip(arrays, stored, strict=True):
-            self._receipts.setdefault(array.path, []).extend(receipts)
+        for path, receipts in zip(self._refs, stored, strict=True):
+            self._receipts.setdefault(path, []).extend(receipts)
         self._refs = {}
 
     def receipt(self, rows: int = 0, prefixes: Iterable[str] = ()) -> TaskReceipt:

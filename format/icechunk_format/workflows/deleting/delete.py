@@ -25,16 +25,16 @@ from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.select import Selecting, Selection
 from icechunk_format.dataset.selection.where.condition import Residual
 from icechunk_format.dataset.table.table import Table
-from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt, joined_chunks
-from icechunk_format.dataset.writing.prepare import open_destination
-from icechunk_format.dataset.writing.regions.blank import (
+from icechunk_format.dataset.writing.cells.regions import (
     CellDeletion,
     CellReceipt,
     blank_cells,
     blanked,
     cell_tasks,
 )
+from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.part import Destination, TaskReceipt, joined_chunks
+from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
 from icechunk_format.errors import ConflictError, InvalidInputError

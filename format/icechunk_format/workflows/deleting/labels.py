@@ -28,8 +28,8 @@ from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
@@ -179,7 +179,7 @@ def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
     array = work.arrays[path]
     base = work.destination.open_base()
     variable, reader = base.variable(array.source), base.reader(array.source)
-    blocks = ArrayBlocks(work.destination)
+    blocks = TaskFiles(work.destination)
     grid, axis = array.target.metadata.grid, array.axis
     own = grid.axes[axis]
     sources = old_chunks(variable.metadata.grid.axes[axis], own, array.kept)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
-from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import joined_chunks, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult

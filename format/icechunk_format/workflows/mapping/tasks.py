@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
@@ -72,13 +72,13 @@ def map_blocks(
     work: BlockMapping, task: Sequence[tuple[int, Collection[str] | None]]
 ) -> tuple[TaskReceipt, list[Mapped]]:
     """Compute and write blocks, given as numbers with names of arrays or None, one by one."""
-    blocks = ArrayBlocks(work.destination)
+    blocks = TaskFiles(work.destination)
     done = [_map_block(work, blocks, *block) for block in task]
     return blocks.receipt(), done
 
 
 def _map_block(
-    work: BlockMapping, blocks: ArrayBlocks, number: int, names: Collection[str] | None
+    work: BlockMapping, blocks: TaskFiles, number: int, names: Collection[str] | None
 ) -> Mapped:
     """Compute one block and write its arrays; `names` limits them."""
     block = work.grid.block(number)

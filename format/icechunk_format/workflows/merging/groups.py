@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.fill_values import differs
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.table.variable import Variable, arrays_in
 from icechunk_format.dataset.writing.commit import apply_planned
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart, path_in
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.replanning.adopt import Adoption, PlannedCommit
 from icechunk_format.dataset.writing.replanning.conflicts import shown_cells
-from icechunk_format.dataset.writing.replanning.landed import Rivals, can_move
+from icechunk_format.dataset.writing.replanning.rivals import Rivals, can_move
 from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
@@ -45,7 +45,6 @@ from icechunk_format.workflows.merging.labels import (
     CannotMerge,
     DimLabels,
     MergedLabels,
-    arrays_in,
     described,
     destination_of,
     dim_labels,
@@ -159,7 +158,7 @@ def _changed_arrays(sides: Sides) -> set[NodeId]:
 def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels]) -> ChunkChanges:
     """Return the changed chunks of an array, and all from the first moved label on."""
     found = sides.chunks_changed(source.node.id)
-    reader = destination_of(sides).reader(sides.source, source.node)
+    reader = destination_of(sides).reader(sides.source, source)
     for axis, dim in enumerate(source.dims):
         moved = np.flatnonzero(dims[dim].base != np.arange(len(dims[dim].base)))
         if source.node.id in sides.ours.new_arrays or not len(moved):
@@ -225,7 +224,7 @@ class _GroupMerge(GroupMerge):
         """Return True if the source changed cells at a label that the target lacks."""
         coords = self.chunks[source.path].touched().coords()
         readers = [
-            self.destination.reader(snapshot, variable.node)
+            self.destination.reader(snapshot, variable)
             for snapshot, variable in ((self.sides.source, source), (self.sides.base, base))
         ]
         known = [self.dims[dim].base for dim in source.dims]

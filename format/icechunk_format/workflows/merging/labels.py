@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import VariableEncoder, missing_value
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.table.variable import Variable, arrays_in
+from icechunk_format.dataset.writing.columns.checks import CF_KEYS
 from icechunk_format.dataset.writing.columns.labels import in_order, index_labels
 from icechunk_format.dataset.writing.dimensions import is_disordered
-from icechunk_format.dataset.writing.options import CF_KEYS
 from icechunk_format.dataset.writing.part import Destination
-from icechunk_format.dataset.writing.replanning.landed import label_positions
+from icechunk_format.dataset.writing.replanning.rivals import label_positions
 from icechunk_format.errors import FormatError, IcechunkError
 from icechunk_format.repository.changes.conflicts import Conflict
 from icechunk_format.repository.merging.sides import Sides
 from icechunk_format.repository.merging.three_way import joined_attributes
-from icechunk_format.spec.node_path import NodePath, parent
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.spec.node_path import parent
+from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 _MOST_SHOWN: Final = 100_000
 
@@ -113,19 +113,20 @@ class DimLabels:
         labels, old = self.stored
         encoder = encoder_of(self.variable)
         found = index_labels(labels[own], encoder, old, dim=dim)
-        known = old
         if stay is not None:
-            found, known = in_order(found, old, stay)
-        assert found.new_labels is not None
-        final = np.concatenate([known, found.new_labels])
-        first = self.target if found.moved is None else int(np.argmax(known != old))
+            found = in_order(found, stay)
+        final = found.labels
+        assert final is not None
+        first = self.target
+        if found.moved is not None:
+            first = int(np.argmax(final[: self.target] != old))
         return MergedLabels(
             indices=found.indices,
             size=found.size,
             moved=found.moved,
             labels=final,
             first=first if first < found.size else None,
-            is_disordered=is_disordered(known, found),
+            is_disordered=is_disordered(found),
             shown=encoder.decoder.decode(final) if found.size <= _MOST_SHOWN else None,
         )
 
@@ -163,12 +164,11 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     labels = [
         np.empty(0)
         if variable is None
-        else destination_of(sides).reader(snapshot, variable.node).read_all()
+        else destination_of(sides).reader(snapshot, variable).read_all()
         for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
     at = [label_positions(labels[0], side) for side in labels[1:]]
-    has_all = at[0] is not None and at[1] is not None
-    if at[0] is None or (at[1] is None and not sides.is_picked):
+    if (at[0] < 0).any() or ((at[1] < 0).any() and not sides.is_picked):
         raise CannotMerge("one side has removed or changed labels of the common snapshot")
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
@@ -176,10 +176,10 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
         base=at[0],
         source=source,
         target=target,
-        moves=not has_all or any(not np.array_equal(positions, same) for positions in at),
+        moves=any(not np.array_equal(positions, same) for positions in at),
         variable=found[2] or found[1],
         stored=(labels[1], labels[2]),
-        lacking=at[0][:0] if has_all else at[0][~np.isin(labels[0], labels[2])],
+        lacking=at[0][at[1] < 0],
     )
 
 
@@ -191,12 +191,6 @@ def destination_of(sides: Sides) -> Destination:
         manifest_format=sides.format,
         chunk_source=sides.chunk_source,
     )
-
-
-def arrays_in(snapshot: Snapshot, group: NodePath) -> dict[str, Variable]:
-    """Return the arrays of a group by name."""
-    found = [Variable(node) for node in snapshot.children(group) if node.array is not None]
-    return {variable.name: variable for variable in found}
 
 
 def described(sides: Sides, conflict: Conflict) -> Conflict:
@@ -224,7 +218,7 @@ def described(sides: Sides, conflict: Conflict) -> Conflict:
 
 
 def _ends(sides: Sides, variable: Variable, first: int, last: int) -> str:
-    reader = destination_of(sides).reader(sides.target, variable.node)
+    reader = destination_of(sides).reader(sides.target, variable)
     decoder = encoder_of(variable).decoder
     values = [
         decoder.decode(reader.read_box((at,), (at + 1,)))[0].as_py()

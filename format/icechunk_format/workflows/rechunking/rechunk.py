@@ -18,7 +18,7 @@ from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult

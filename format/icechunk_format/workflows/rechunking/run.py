@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.codecs.compressors import Blosc
 from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.reading.opened import SnapshotSource
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import Destination, TaskReceipt
+from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.workflows.rechunking.groups import Box, Groups
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
 
@@ -61,7 +61,7 @@ def copy_group(work: Rechunking, task: tuple[str, int]) -> TaskReceipt:
     path, number = task
     plan = work.arrays[path]
     lower, upper = plan.groups.box(number)
-    blocks = ArrayBlocks(work.destination)
+    blocks = TaskFiles(work.destination)
     blocks.write(plan.target, lower, work.read(plan, (lower, upper)))
     return blocks.receipt()
 
@@ -101,7 +101,7 @@ def _within(box: Sequence[Sequence[int]], origin: Sequence[int]) -> tuple[slice,
 def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskReceipt:
     """Write groups of the target from their pieces, sorted by group."""
     plan = work.arrays[path]
-    blocks = ArrayBlocks(work.destination)
+    blocks = TaskFiles(work.destination)
     for (lower, _), values in _joined(plan, plan.groups, pieces):
         blocks.write(plan.target, lower, values)
     return blocks.receipt()

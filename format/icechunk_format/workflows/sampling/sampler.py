@@ -197,8 +197,7 @@ class Sampler:
     def _degrees(self, column: Column) -> NDArray[np.float64]:
         assert column.decoder is not None
         reader = self.arrays.reader(str(column.path))
-        stored = reader.read_box([0] * len(reader.shape), reader.shape)
-        decoded = column.decoder.decode(stored).cast(pa.float64())
+        decoded = column.decoder.decode(reader.read_all()).cast(pa.float64())
         degrees: NDArray[np.float64] = decoded.to_numpy(zero_copy_only=False)
         return degrees.reshape(reader.shape)
 

@@ -10,7 +10,7 @@ import numpy as np
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.arrays.commit import ArraysCommit
+from icechunk_format.dataset.writing.commit_arrays import ArraysCommit
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, path_in
 from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.errors import InvalidInputError

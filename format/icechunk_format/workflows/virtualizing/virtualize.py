@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from icechunk_format.dataset.writing.arrays.commit import commit_arrays
 from icechunk_format.dataset.writing.chunks.containers import check_prefix, outside_of, prefixes_of
-from icechunk_format.dataset.writing.options import check_options
+from icechunk_format.dataset.writing.columns.checks import check_options
+from icechunk_format.dataset.writing.commit_arrays import commit_arrays
 from icechunk_format.dataset.writing.prepare import find_base
 from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
 from icechunk_format.options.write import WriteOptions

@@ -18,7 +18,7 @@ from icechunk_format.dataset import open_dataset
 from icechunk_format.dataset.writing import in_process as write_table_module
 from icechunk_format.dataset.writing import storing
 from icechunk_format.dataset.writing.in_process import write_table
-from icechunk_format.dataset.writing.replanning import landed
+from icechunk_format.dataset.writing.replanning import rivals
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
@@ -185,7 +185,7 @@ def test_labels_between_others_are_inserted_in_order(place, first):
 
 
 def test_labels_that_would_move_many_chunks_are_refused(place, monkeypatch):
-    monkeypatch.setattr(landed, "_MOST_MOVED_CHUNKS", 4)
+    monkeypatch.setattr(rivals, "_MOST_MOVED_CHUNKS", 4)
     write_table(
         place, grid(range(0, 20, 2), [1]), WriteOptions(dims=("time", "x"), chunks={"time": 1})
     )

@@ -1,1 +1,1 @@
-"""Writes rows of the layout ``cells``; runs on executors."""
+"""Writes the cells of rows, and makes those of regions missing; run on executors."""

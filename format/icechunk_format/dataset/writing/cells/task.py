@@ -4,7 +4,7 @@ Steps
 -----
 1. Rows are sorted by the number of their cell (``cell_numbers``), so units and blocks are
    consecutive. Rows of a block fill one array for each variable; a mask marks cells with a row.
-2. At the end of a block its chunks are stored (``blocks``).
+2. At the end of a block its chunks are stored.
 3. At the end of a unit its references are stored as one manifest for each array.
 
 Rules of this file
@@ -12,23 +12,28 @@ Rules of this file
 1. Memory is one block of all variables and one batch of rows, independent of the row count.
 2. Every step works on whole columns, never on single rows.
 3. A second row for a cell is an error; it directly follows the first.
-4. Objects have random names, so a task that fails or runs twice leaves only garbage.
+4. In a chunk with rows for some cells, the other cells keep their old values; if they are new or in
+   a replaced region, they get the missing value. A chunk without rows is not stored.
+5. Padding beyond the edge of the array is the fill value, as in other Zarr writers.
+6. Objects have random names, so a task that fails or runs twice leaves only garbage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.cf.column_types import missing_value_advice
+from icechunk_format.dataset.reading.opened import SnapshotArrays
 from icechunk_format.dataset.writing.cell_numbers import CELL
-from icechunk_format.dataset.writing.cells.blocks import BlockWriter
-from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, WritePart
-from icechunk_format.dataset.writing.storing import UnitFiles
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt, WritePart
+from icechunk_format.dataset.writing.storing import TaskFiles, chunks_in, index_of_box
 from icechunk_format.errors import InvalidInputError
 
 _MOST_SHOWN: Final = 3
@@ -79,24 +84,63 @@ class _Block:
             column = batch.column(batch.schema.get_field_index(array.name))
             values[at] = array.encoder.encode(column)
 
-    @property
-    def seen(self) -> NDArray[np.bool_]:
-        """A mask of the cells that have a row."""
-        return self._clipped(self._seen)
+    def arrays(
+        self,
+    ) -> Iterator[tuple[ArrayTarget, list[int], NDArray[Any], NDArray[np.bool_]]]:
+        """Yield each array with its first index, its values, and a mask of the cells with a row.
 
-    def values(self) -> Iterator[tuple[ArrayTarget, NDArray[Any]]]:
-        """Yield each array with its values, in the array's order of dimensions."""
-        dims = self._part.dims
+        All are in the array's order of dimensions.
+        """
         for array, values in zip(self._part.arrays, self._values, strict=True):
-            order = [dims.index(dim) for dim in array.dims]
-            yield array, self._clipped(values).transpose(order)
+            order = [self._part.dims.index(dim) for dim in array.dims]
+            start = [self.start[axis] for axis in order]
+            yield array, start, self._clipped(values, order), self._clipped(self._seen, order)
 
-    def _clipped(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _clipped(self, values: NDArray[Any], order: list[int]) -> NDArray[Any]:
         block = values.reshape(self._shape)
-        # Axis by axis: an empty index of an array without axes would return a scalar.
-        for axis, (low, high) in enumerate(zip(self.start, self.stop, strict=True)):
-            block = block[(slice(None),) * axis + (slice(0, high - low),)]
-        return block
+        clipped: NDArray[Any] = block[index_of_box(self.start, self.start, self.stop)]
+        return clipped.transpose(order)
+
+
+class OldArrays:
+    """The arrays of the base, opened when the first chunk is patched."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+
+    @cached_property
+    def _arrays(self) -> SnapshotArrays:
+        return self._destination.open_base()
+
+    def read_into(
+        self,
+        values: NDArray[Any],
+        array: ArrayTarget,
+        lower: Sequence[int],
+        upper: Sequence[int],
+    ) -> None:
+        """Copy the old values of a box of an array into ``values`` of the same shape."""
+        end = _old_end(array, lower, upper)
+        if end is not None:
+            old = self._arrays.reader(array.path).read_box(lower, end)
+            values[index_of_box(lower, lower, end)] = old
+
+
+def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
+    """Return the end of a box within the old array; None if the box is outside of it."""
+    old = array.old_shape
+    if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
+        return None
+    return [min(high, size) for high, size in zip(upper, old, strict=True)]
+
+
+def _region(
+    array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]
+) -> tuple[NDArray[np.int64], ...]:
+    """Return the indices, along each axis of a box, of the cells that the write replaces."""
+    assert array.region is not None
+    bounds = zip(array.region, lower, upper, strict=True)
+    return np.ix_(*[chosen.within(low, high).positions() - low for chosen, low, high in bounds])
 
 
 class _Task:
@@ -107,9 +151,10 @@ class _Task:
         self._shape = self._numbers.shape
         self._per_block = self._numbers.cells_per_block
         self._per_unit = self._numbers.cells_per_unit
-        self._writer = BlockWriter(part)
-        self._unit_files = UnitFiles(part.destination, part.number)
+        self._old = OldArrays(part.destination)
+        self._files = TaskFiles(part.destination, part.number)
         self._last = -1
+        self._unit: int | None = None
         self._block_number: int | None = None
         self._block: _Block | None = None
         self._rows = 0
@@ -184,15 +229,14 @@ class _Task:
     def finish(self) -> TaskReceipt:
         """Store the last block and return the receipt."""
         self._end_block()
-        return self._unit_files.receipt(self._rows)
+        return self._files.receipt(self._rows)
 
     def _begin(self, number: int) -> None:
         self._end_block()
         unit = number * self._per_block // self._per_unit
-        if self._block_number is not None and (
-            unit != self._block_number * self._per_block // self._per_unit
-        ):
-            self._unit_files.end_unit()
+        if unit != self._unit:
+            self._files.end_unit()
+            self._unit = unit
         bounds = self._numbers.block_bounds(number)
         if bounds is None:
             raise InvalidInputError(
@@ -206,6 +250,70 @@ class _Task:
         block, self._block = self._block, None
         if block is None:
             return
-        for array, values in block.values():
-            refs = self._writer.store(array, values, block.seen, block.start)
-            self._unit_files.add(array, refs)
+        for array, start, values, seen in block.arrays():
+            self._files.write_chunks(array, self._chunks(array, start, values, seen))
+
+    def _chunks(
+        self,
+        array: ArrayTarget,
+        start: Sequence[int],
+        values: NDArray[Any],
+        seen: NDArray[np.bool_],
+    ) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
+        """Yield the chunks of a block that have rows."""
+        for at, lower, upper in chunks_in(array.metadata.grid, start, values.shape):
+            inside = index_of_box(start, lower, upper)
+            has_row = seen[inside]
+            rows = int(np.count_nonzero(has_row))
+            if not rows:
+                continue
+            cells = values[inside]
+            if rows < has_row.size:
+                cells = self._patched(array, cells, has_row, lower, upper)
+            yield at, cells
+
+    def _patched(
+        self,
+        array: ArrayTarget,
+        cells: NDArray[Any],
+        has_row: NDArray[np.bool_],
+        lower: Sequence[int],
+        upper: Sequence[int],
+    ) -> NDArray[Any]:
+        """Fill cells without a row with their old value or the missing value."""
+        assert array.encoder is not None
+        if array.encoder.absent is None:
+            covered = has_row.copy()
+            end = _old_end(array, lower, upper)
+            if end is not None:
+                covered[index_of_box(lower, lower, end)] = True
+            if array.region is not None:
+                at = _region(array, lower, upper)
+                covered[at] = has_row[at]
+            if not covered.all():
+                raise no_row(self._part, array, covered, lower)
+        result = array.encoder.blank(cells.shape, array.metadata.fill_value)
+        self._old.read_into(result, array, lower, upper)
+        if array.region is not None and array.encoder.absent is not None:
+            result[_region(array, lower, upper)] = array.encoder.absent
+        result[has_row] = cells[has_row]
+        return result
+
+
+def no_row(
+    part: WritePart, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
+) -> InvalidInputError:
+    """Return the error for the first cell of a chunk without a row and without an old value."""
+    gap = np.unravel_index(int(np.argmin(covered)), covered.shape)
+    cell = part.cell(
+        {dim: int(index) + low for dim, index, low in zip(array.dims, gap, lower, strict=True)}
+    )
+    assert array.encoder is not None
+    data_type = array.metadata.data_type
+    advice = missing_value_advice(array.name, data_type, array.encoder.decoder.arrow_type)
+    return InvalidInputError(
+        f"no row for the cell ({cell}) of {array.name}, and its array of {data_type.name} has no "
+        f"missing value; add the rows, or create the array with one: {advice}",
+        variable=array.name,
+        cell=cell,
+    )

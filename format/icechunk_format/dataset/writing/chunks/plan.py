@@ -22,7 +22,7 @@ from icechunk_format.arrays.fill_values import default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.columns.checks import check_case
+from icechunk_format.dataset.writing.columns.checks import bad_encoding, check_case
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
     declared_missing,
@@ -132,10 +132,7 @@ def _existing(variable: Variable, given: Mapping[str, Any]) -> ArrayMetadata:
 
 def _shape(given: Any, name: str) -> tuple[int, ...]:
     if not isinstance(given, list | tuple) or not all(type(n) is int and n >= 0 for n in given):
-        raise InvalidInputError(
-            f"encoding of {name!r}: shape={given!r} must be a list of whole numbers",
-            variable=name,
-        )
+        raise bad_encoding(name, "shape", given, "must be a list of whole numbers")
     return tuple(given)
 
 
@@ -152,10 +149,8 @@ def _described(path: str, name: str, given: Mapping[str, Any]) -> ArrayMetadata:
     shape = _shape(given["shape"], name)
     dims = given.get("dims")
     if dims is not None and (not isinstance(dims, list | tuple) or len(dims) != len(shape)):
-        raise InvalidInputError(
-            f"encoding of {name!r}: dims={dims!r} must name each of the {len(shape)} dimensions",
-            variable=name,
-        )
+        problem = f"must name each of the {len(shape)} dimensions"
+        raise bad_encoding(name, "dims", dims, problem)
     data_type = named_type(given["dtype"], name)
     axes = tuple(dims) if dims is not None else tuple(f"dim_{n}" for n in range(len(shape)))
     attributes = described_attributes(given, data_type, name)

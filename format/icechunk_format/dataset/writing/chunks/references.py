@@ -1,4 +1,4 @@
-"""Converts rows of the layout ``refs`` to columns of a manifest.
+"""Converts rows of the layouts of chunks to coordinates, and those of ``refs`` to references.
 
 Rules of this file
 ------------------
@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.writing.chunks.columns import check_coords
 from icechunk_format.dataset.writing.chunks.containers import (
     NAMED,
     authorized_prefixes,
@@ -52,22 +51,11 @@ def references(
     """Return the references of rows of one array, and URL prefixes for new containers."""
     check_coords(target, coords, target.metadata.grid.num_chunks)
     kinds = rows.column("kind").combine_chunks()
-    parts: list[ChunkRefs] = []
-    roots: set[str] = set()
-    known = 0
-    for kind in ("virtual", "inline"):
-        is_kind = pc.fill_null(pc.equal(kinds, kind), False)
-        places = np.flatnonzero(np.asarray(is_kind.to_numpy(zero_copy_only=False)))
-        if len(places):
-            known += len(places)
-            own, at = rows.take(pa.array(places)), coords[places]
-            if kind == "virtual":
-                refs, without_container = _virtual(target, at, own, source)
-                parts.append(refs)
-                roots |= without_container
-            else:
-                parts.append(_inline(target, at, own))
-    if known < rows.num_rows:
+    virtual, inline = (
+        np.flatnonzero(pc.fill_null(pc.equal(kinds, kind), False).to_numpy(zero_copy_only=False))
+        for kind in ("virtual", "inline")
+    )
+    if len(virtual) + len(inline) < rows.num_rows:
         others = sorted({str(k) for k in pc.unique(kinds).to_pylist()} - {"virtual", "inline"})
         raise InvalidInputError(
             f"a row of array {target.name!r} has the kind {others[0]!r}; only 'virtual' and "
@@ -75,7 +63,16 @@ def references(
             variable=target.name,
             kind=others[0],
         )
-    return ChunkRefs.concat(parts), roots
+    parts: list[ChunkRefs] = []
+    prefixes: set[str] = set()
+    if len(virtual):
+        taken = rows.take(pa.array(virtual))
+        refs, prefixes = _virtual(target, coords[virtual], taken, source)
+        parts.append(refs)
+    if len(inline):
+        data = _column(rows.take(pa.array(inline)), "data", target)
+        parts.append(inline_refs(coords[inline], data.to_pylist()))
+    return ChunkRefs.concat(parts), prefixes
 
 
 def _virtual(
@@ -86,7 +83,7 @@ def _virtual(
 ) -> tuple[ChunkRefs, set[str]]:
     location = _column(rows, "location", target).dictionary_encode()
     locations = _checked_locations(target, location.dictionary)
-    places = _new_prefixes(target, locations, source)
+    prefixes = _new_prefixes(target, locations, source)
     etags = rows.column("etag") if "etag" in rows.column_names else None
     modified = rows.column("last_modified") if "last_modified" in rows.column_names else None
     seconds = None
@@ -103,7 +100,7 @@ def _virtual(
         etags=etags.to_pylist() if etags is not None and has_etag else None,
         last_modified=seconds,
     )
-    return refs, places
+    return refs, prefixes
 
 
 def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
@@ -149,10 +146,6 @@ def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource)
     )
 
 
-def _inline(target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table) -> ChunkRefs:
-    return inline_refs(coords, _column(rows, "data", target).to_pylist())
-
-
 def _column(rows: pa.Table, name: str, target: ArrayTarget) -> pa.Array:
     column = rows.column(name).combine_chunks() if name in rows.column_names else None
     if column is None or column.null_count:
@@ -163,3 +156,42 @@ def _column(rows: pa.Table, name: str, target: ArrayTarget) -> pa.Array:
             column=name,
         )
     return column
+
+
+def array_names(column: pa.Array) -> pa.Array:
+    """Return the names of arrays: the last segment of each path."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    encoded = column.dictionary_encode()
+    names = [text.rpartition("/")[2] for text in encoded.dictionary.to_pylist()]
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def chunk_coords(column: pa.Array, ndim: int, name: str) -> NDArray[np.int64]:
+    """Return a column of lists as ``int64 (n, ndim)``."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    lengths = pc.list_value_length(column)
+    flat = column.flatten()
+    is_wrong = column.null_count or flat.null_count
+    if is_wrong or (len(column) and not pc.all(pc.equal(lengths, ndim)).as_py()):
+        raise InvalidInputError(
+            f"a row of array {name!r} has a chunk that is not a list of {ndim} numbers, one for "
+            "each dimension",
+            variable=name,
+        )
+    found: NDArray[np.int64] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found.reshape(len(column), ndim)
+
+
+def check_coords(target: ArrayTarget, coords: NDArray[np.int64], counts: tuple[int, ...]) -> None:
+    """Raise InvalidInputError if coordinates are outside of the chunk grid."""
+    wrong = ((coords < 0) | (coords >= np.array(counts, np.int64).reshape(1, -1))).any(axis=1)
+    if wrong.any():
+        found = coords[int(np.argmax(wrong))].tolist()
+        raise InvalidInputError(
+            f"array {target.name!r} of shape {target.metadata.shape} has {list(counts)} chunks, so "
+            f"there is no chunk {found}; give a larger shape with the option encoding",
+            variable=target.name,
+            chunk=tuple(found),
+        )

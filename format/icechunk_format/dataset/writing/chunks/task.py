@@ -21,14 +21,17 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.dataset.table.table import data_type_name
-from icechunk_format.dataset.writing.cells.blocks import OldArrays
-from icechunk_format.dataset.writing.chunks.columns import array_names, check_coords, chunk_coords
-from icechunk_format.dataset.writing.chunks.references import references
+from icechunk_format.dataset.writing.cells.task import OldArrays
+from icechunk_format.dataset.writing.chunks.references import (
+    array_names,
+    check_coords,
+    chunk_coords,
+    references,
+)
 from icechunk_format.dataset.writing.part import BLOCK, UNIT, ArrayTarget, TaskReceipt, WritePart
 from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.storing import UnitFiles, padded, store_in_batches
+from icechunk_format.dataset.writing.storing import TaskFiles, index_of_box, padded
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.measures import timed
 
 _BATCH_BYTES: Final = 32 * 2**20
@@ -125,9 +128,8 @@ class _LayoutTask:
     def __init__(self, part: WritePart) -> None:
         self._part = part
         self._old = OldArrays(part.destination)
-        self._unit_files = UnitFiles(part.destination, part.number)
+        self._files = TaskFiles(part.destination, part.number)
         self._targets = {array.name: array for array in part.arrays}
-        self._codecs: dict[str, ChunkCodecs] = {}
         self._unit: int | None = None
         self._rows = 0
         self._prefixes: set[str] = set()
@@ -135,7 +137,7 @@ class _LayoutTask:
     def add(self, unit: int, table: pa.Table) -> None:
         """Store rows of one unit."""
         if unit != self._unit:
-            self._unit_files.end_unit()
+            self._files.end_unit()
             self._unit = unit
         self._rows += table.num_rows
         names = array_names(table.column("array"))
@@ -155,20 +157,20 @@ class _LayoutTask:
                 source = self._part.destination.chunk_source
                 refs, prefixes = references(target, coords, rows, source)
                 self._prefixes |= prefixes
-                self._unit_files.add(target, [refs])
+                self._files.add(target, [refs])
             else:
-                self._unit_files.add(target, self._chunks(target, coords, rows))
+                self._files.write_encoded(target, self._chunks(target, coords, rows))
 
     def finish(self) -> TaskReceipt:
         """Store the last unit and return the receipt."""
-        return self._unit_files.receipt(self._rows, self._prefixes)
+        return self._files.receipt(self._rows, self._prefixes)
 
     # -- chunks -----------------------------------------------------------------------------
 
     def _chunks(
         self, target: ArrayTarget, coords: NDArray[np.int64], rows: pa.Table
-    ) -> Iterator[ChunkRefs]:
-        codecs = self._codecs_of(target)
+    ) -> Iterator[tuple[tuple[int, ...], bytes]]:
+        codecs = self._files.codecs(target)
         grid = target.metadata.grid
         axes = codecs.chunk_axes(grid)
         check_coords(target, coords, tuple(axis.count for axis in axes))
@@ -177,35 +179,31 @@ class _LayoutTask:
             outer[:, number] = axis.chunk_of(inner.start_of(coords[:, number]))
         _check_dtype(target, rows)
         data = rows.column("data").combine_chunks()
-        encoded = (
-            (place, self._payload(target, codecs, place, coords, members, data))
-            for place, members in _by_chunk(outer)
-        )
-        return store_in_batches(self._part.destination, grid.ndim, encoded)
+        for at, members in _by_chunk(outer):
+            yield at, self._payload(target, codecs, at, coords, members, data)
 
     def _payload(
         self,
         target: ArrayTarget,
         codecs: ChunkCodecs,
-        place: tuple[int, ...],
+        chunk: tuple[int, ...],
         coords: NDArray[np.int64],
         members: NDArray[np.int64],
         data: pa.Array,
     ) -> bytes:
-        grid = target.metadata.grid
-        sharding = codecs.sharding
+        """Return the bytes to store of an outer chunk, from the rows ``members``."""
+        grid, sharding = target.metadata.grid, codecs.sharding
+        lower, upper = grid.box_of(chunk)
         if sharding is None:
             if len(members) > 1:
-                raise _twice(target, place)
-            raw = _bytes_at(target, data, members[0], place)
+                raise _twice(target, chunk)
+            raw = _bytes_at(target, data, members[0], chunk)
             if not self._part.decoded:
-                self._check_stored(target, raw, codecs, grid.full_chunk_shape(place), place)
+                self._check_stored(target, raw, codecs, grid.full_chunk_shape(chunk), chunk)
                 return raw
-            lower, upper = grid.box_of(place)
-            values = _values(target, raw, [b - a for a, b in zip(lower, upper, strict=True)], place)
-            return timed("encode", codecs.encode, padded(target.metadata, values, place))
-        shard = target.metadata.fill_array(grid.full_chunk_shape(place))
-        lower, upper = grid.box_of(place)
+            values = _values(target, raw, [b - a for a, b in zip(lower, upper, strict=True)], chunk)
+            return timed("encode", codecs.encode, padded(target.metadata, values, chunk))
+        shard = target.metadata.fill_array(grid.full_chunk_shape(chunk))
         self._old.read_into(shard, target, lower, upper)
         inner = sharding.inner_shape
         seen: set[tuple[int, ...]] = set()
@@ -224,32 +222,24 @@ class _LayoutTask:
                 values = _values(target, raw, shape, at)
             else:
                 values = self._check_stored(target, raw, sharding.inner, inner, at)
-            box = tuple(
-                slice(a - low, a - low + n)
-                for a, low, n in zip(first, lower, values.shape, strict=True)
-            )
-            shard[box] = values
+            last = [a + n for a, n in zip(first, values.shape, strict=True)]
+            shard[index_of_box(lower, first, last)] = values
         return timed("encode", codecs.encode, shard)
 
     def _check_stored(
-        self, target: ArrayTarget, raw: bytes, codecs: Any, shape: Any, place: Any
+        self, target: ArrayTarget, raw: bytes, codecs: Any, shape: Any, chunk: Any
     ) -> NDArray[Any]:
         try:
             found: NDArray[Any] = codecs.decode(raw, tuple(shape))
         except FormatError as error:
             raise InvalidInputError(
-                f"the data of chunk {list(place)} of array {target.name!r} are not stored bytes of "
+                f"the data of chunk {list(chunk)} of array {target.name!r} are not stored bytes of "
                 f"the array: {error.facts['problem']}; decoded values need decoded=true",
                 variable=target.name,
-                chunk=tuple(place),
+                chunk=tuple(chunk),
                 problem=error.facts["problem"],
             ) from error
         return found
-
-    def _codecs_of(self, target: ArrayTarget) -> ChunkCodecs:
-        if target.name not in self._codecs:
-            self._codecs[target.name] = target.metadata.chunk_codecs()
-        return self._codecs[target.name]
 
 
 def _by_chunk(outer: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
@@ -280,11 +270,11 @@ def _check_dtype(target: ArrayTarget, rows: pa.Table) -> None:
             )
 
 
-def _bytes_at(target: ArrayTarget, data: pa.Array, row: Any, place: tuple[int, ...]) -> bytes:
+def _bytes_at(target: ArrayTarget, data: pa.Array, row: Any, chunk: tuple[int, ...]) -> bytes:
     value = data[int(row)]
     if not value.is_valid:
         raise InvalidInputError(
-            f"the data of chunk {list(place)} of array {target.name!r} are NULL",
+            f"the data of chunk {list(chunk)} of array {target.name!r} are NULL",
             variable=target.name,
         )
     found: bytes = value.as_py()
@@ -292,7 +282,7 @@ def _bytes_at(target: ArrayTarget, data: pa.Array, row: Any, place: tuple[int, .
 
 
 def _values(
-    target: ArrayTarget, raw: bytes, shape: list[int], place: tuple[int, ...]
+    target: ArrayTarget, raw: bytes, shape: list[int], chunk: tuple[int, ...]
 ) -> NDArray[Any]:
     """Return the values of a decoded chunk: C order, little endian, clipped to the array."""
     dtype = target.metadata.data_type.numpy
@@ -306,18 +296,18 @@ def _values(
     wanted = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if len(raw) != wanted:
         raise InvalidInputError(
-            f"chunk {list(place)} of array {target.name!r} has {len(raw)} bytes of data, and "
+            f"chunk {list(chunk)} of array {target.name!r} has {len(raw)} bytes of data, and "
             f"{shape} elements of {dtype} have {wanted}; chunks at the edge are clipped to the "
             "array",
             variable=target.name,
-            chunk=place,
+            chunk=chunk,
         )
     return np.frombuffer(raw, stored).reshape(shape).astype(dtype, copy=False)
 
 
-def _twice(target: ArrayTarget, place: tuple[int, ...]) -> InvalidInputError:
+def _twice(target: ArrayTarget, chunk: tuple[int, ...]) -> InvalidInputError:
     return InvalidInputError(
-        f"more than one row has the chunk {list(place)} of array {target.name!r}; keep one",
+        f"more than one row has the chunk {list(chunk)} of array {target.name!r}; keep one",
         variable=target.name,
-        chunk=place,
+        chunk=chunk,
     )

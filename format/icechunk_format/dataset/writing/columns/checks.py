@@ -8,20 +8,67 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from icechunk_format.dataset.table.table import CHUNKS_FIELDS, REFS_FIELDS
 from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.names import check_names
+from icechunk_format.names import check_names, unknown
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.lifecycle.create import check_new_root
+from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.location import Location, open_storage
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.source import SourceColumn
+
+MISSING_KEYS: Final = ("_FillValue", "missing_value")
+CF_KEYS: Final = (
+    *MISSING_KEYS,
+    "scale_factor",
+    "add_offset",
+    "_Unsigned",
+    "units",
+    "calendar",
+)
+"""Keys of the option ``encoding`` that become CF attributes."""
+
+ENCODING_KEYS: Final = (
+    "dtype",
+    "chunks",
+    "shards",
+    "compressors",
+    "codecs",
+    "fill_value",
+    *CF_KEYS,
+    "attributes",
+    "order",
+    "shape",
+    "dims",
+)
+"""Keys of the option ``encoding``; the last two are for the layouts of chunks."""
+
+
+def check_options(options: WriteOptions) -> None:
+    """Raise InvalidInputError before the write for metadata and encodings that cannot be stored."""
+    MetadataItems.of(options.metadata)
+    for name, encoding in options.encoding.items():
+        for key in encoding:
+            if key not in ENCODING_KEYS:
+                raise InvalidInputError(
+                    f"encoding of {name!r}: {unknown('key', str(key), ENCODING_KEYS)}",
+                    variable=name,
+                    key=key,
+                )
+
+
+def bad_encoding(name: str, key: str, value: object, problem: str) -> InvalidInputError:
+    """Return the error for a value in the option ``encoding`` of an array."""
+    return InvalidInputError(
+        f"encoding of {name!r}: {key}={value!r} {problem}", variable=name, key=key
+    )
 
 
 def check_new_location(location: Location, options: WriteOptions) -> None:

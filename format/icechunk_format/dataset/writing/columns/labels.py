@@ -13,7 +13,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -40,8 +40,8 @@ class IndexedLabels:
     """Elements of the dimension after the write."""
     old_size: int
     """Elements of the dimension before the write; 0 if it is new."""
-    new_labels: NDArray[Any] | None
-    """Stored labels from ``old_size`` on; None for a dimension without labels."""
+    labels: NDArray[Any] | None
+    """All stored labels after the write; None for a dimension without labels."""
     moved: NDArray[np.int64] | None = None
     """``int64 (old_size,)``: the new index of each old label; None if all stay."""
 
@@ -77,7 +77,7 @@ def given_indices(values: pa.Array, *, dim: str, old_size: int) -> IndexedLabels
             found=int(indices.min()),
         )
     size = max(old_size, int(indices.max()) + 1 if len(indices) else 0)
-    return IndexedLabels(indices=indices, size=size, old_size=old_size, new_labels=None)
+    return IndexedLabels(indices=indices, size=size, old_size=old_size, labels=None)
 
 
 def index_labels(
@@ -107,10 +107,16 @@ def index_labels(
     sorter = np.argsort(old, kind="stable")
     sorted_old = old[sorter]
     at = np.searchsorted(sorted_old, wanted)
-    inside = at < len(old)
-    known = np.zeros(len(wanted), np.bool_)
-    known[inside] = np.asarray(sorted_old[at[inside]] == wanted[inside], np.bool_)
-    _check_unique(sorted_old, wanted[known], at[known], stored, dim, encoder)
+    times = np.searchsorted(sorted_old, wanted, side="right") - at
+    if (times > 1).any():
+        label = _shown(wanted[times > 1][:1], encoder)
+        raise InvalidInputError(
+            f"the dimension {dim!r} has the stored label {label} more than once ({stored.dtype} in "
+            "the array), so rows with it match several cells; repair the labels, or write with "
+            "mode=overwrite",
+            dim=dim,
+        )
+    known = times > 0
     fresh = wanted[~known]
     if wanted.dtype.kind in "iufMm":
         _check_near(sorted_old, fresh, dim, encoder)
@@ -126,44 +132,36 @@ def index_labels(
         indices=indices[inverse.reshape(-1)],
         size=len(old) + len(fresh),
         old_size=len(old),
-        new_labels=fresh,
+        labels=np.concatenate([old, fresh]),
     )
 
 
-def in_order(
-    indexed: IndexedLabels, old: NDArray[Any], first: int
-) -> tuple[IndexedLabels, NDArray[Any]]:
-    """Sort new labels among the old ones from ``first`` on, if this puts all labels in order.
-
-    Also returns the labels before ``old_size``, in their order after the write.
-    """
-    fresh = indexed.new_labels
-    if fresh is None or not len(fresh) or first >= len(old) or not _has_order(old):
-        return indexed, old
-    late = np.concatenate([old[first:], fresh])
-    known = old[:first] if first > 1 else old
+def in_order(indexed: IndexedLabels, first: int) -> IndexedLabels:
+    """Sort new labels among the old ones from ``first`` on, if this puts all labels in order."""
+    labels, old_size = indexed.labels, indexed.old_size
+    has_new = indexed.size > old_size
+    if labels is None or not has_new or first >= old_size or not _has_order(labels):
+        return indexed
+    late = labels[first:]
+    known = labels[: first if first > 1 else old_size]
     if len(known) < 2:
-        known = fresh if len(fresh) > 1 else late
+        known = labels[old_size:] if indexed.size - old_size > 1 else late
     way = direction(known)
     order = np.argsort(late, kind="stable")[:: way or 1]
-    joined = np.concatenate([old[max(0, first - 1) : first], late[order]])
+    joined = np.concatenate([labels[max(0, first - 1) : first], late[order]])
     if not way or (len(joined) > 1 and direction(joined) != way):
-        return indexed, old
-    indices = np.empty(len(late), np.int64)
-    indices[order] = first + np.arange(len(late))
-    moved = np.arange(len(old), dtype=np.int64)
-    moved[first:] = indices[: len(old) - first]
-    if (moved == np.arange(len(old))).all():
-        return indexed, old
-    final = np.concatenate([old[:first], late[order]])
-    merged = IndexedLabels(
-        indices=np.concatenate([moved, indices[len(old) - first :]])[indexed.indices],
-        size=indexed.size,
-        old_size=indexed.old_size,
-        new_labels=final[len(old) :],
+        return indexed
+    indices = np.arange(indexed.size, dtype=np.int64)
+    indices[first + order] = np.arange(first, indexed.size)
+    moved = indices[:old_size]
+    if (moved == np.arange(old_size)).all():
+        return indexed
+    return replace(
+        indexed,
+        indices=indices[indexed.indices],
+        labels=np.concatenate([labels[:first], late[order]]),
         moved=moved,
     )
-    return merged, final[: len(old)]
 
 
 def _has_order(labels: NDArray[Any]) -> bool:
@@ -177,28 +175,6 @@ def _reordered(fresh: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     keys = [rank.get(label, last) for label in fresh.tolist()]
     found: NDArray[Any] = fresh[np.argsort(np.array(keys, np.int64), kind="stable")]
     return found
-
-
-def _check_unique(
-    sorted_old: NDArray[Any],
-    wanted: NDArray[Any],
-    at: NDArray[np.int64],
-    stored: NDArray[Any],
-    dim: str,
-    encoder: VariableEncoder,
-) -> None:
-    after = at + 1
-    twice = np.zeros(len(wanted), np.bool_)
-    inside = after < len(sorted_old)
-    twice[inside] = np.asarray(sorted_old[after[inside]] == wanted[inside], np.bool_)
-    if twice.any():
-        label = _shown(wanted[twice][:1], encoder)
-        raise InvalidInputError(
-            f"the dimension {dim!r} has the stored label {label} more than once ({stored.dtype} in "
-            "the array), so rows with it match several cells; repair the labels, or write with "
-            "mode=overwrite",
-            dim=dim,
-        )
 
 
 def _check_near(

@@ -38,8 +38,9 @@ from icechunk_format.dataset.cf.encode import (
     missing_value,
     variable_encoder,
 )
-from icechunk_format.dataset.writing.options import CF_KEYS, MISSING_KEYS
+from icechunk_format.dataset.writing.columns.checks import CF_KEYS, MISSING_KEYS, bad_encoding
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.grid.cover import sides_from_last
 
 if TYPE_CHECKING:
     from icechunk_format.dataset.writing.columns.source import SourceColumn
@@ -61,58 +62,52 @@ class NewArray:
         self._given = given
         self._described: Mapping[str, Any] = column.described
         try:
-            self.data_type, self.attributes = self._typed()
-            self.encoder = self._encoder()
+            self.data_type, self.attributes, self.encoder = self._typed()
         except (InvalidInputError, UnsupportedError, FormatError):
             if not self._described:
                 raise
             # The metadata no longer describes the column, so it is ignored.
             self._described = {}
-            self.data_type, self.attributes = self._typed()
-            self.encoder = self._encoder()
-
-    @property
-    def is_raw(self) -> bool:
-        """True if the column holds undecoded numbers, read with ``decodeCf=false``."""
-        return bool(self._described) and self.column.is_raw
+            self.data_type, self.attributes, self.encoder = self._typed()
 
     @property
     def advice(self) -> str:
         """Advice on options that give the array a missing value."""
         return missing_value_advice(self.column.name, self.data_type, self.column.arrow_type)
 
-    def _encoder(self) -> VariableEncoder:
-        return variable_encoder(
-            self.data_type,
-            self.attributes,
-            self.column.arrow_type,
-            decode_cf=not self.is_raw,
-            name=self.column.name,
-        )
-
-    def _typed(self) -> tuple[DataType, dict[str, Any]]:
-        given, described = self._given, self._described
-        data_type, defaults = default_array_type(self.column.arrow_type, name=self.column.name)
+    def _typed(self) -> tuple[DataType, dict[str, Any], VariableEncoder]:
+        given, described, name = self._given, self._described, self.column.name
+        data_type, defaults = default_array_type(self.column.arrow_type, name=name)
         attributes: dict[str, Any] = {}
         if "stored_dtype" in described:
             data_type = parse_data_type(described["stored_dtype"], node_path=self.path)
             attributes = _attributes_of(described)
             defaults = {}
         if given.get("dtype") is not None:
-            data_type = named_type(given["dtype"], self.column.name)
+            data_type = named_type(given["dtype"], name)
             if data_type.kind in ("datetime", "timedelta", "string"):
                 defaults = {}
             if data_type.numpy.kind in "iu" and self.column.arrow_type == "bool":
                 has_missing = any(given.get(key) is not None for key in MISSING_KEYS)
                 defaults = dict(BOOLEAN_FLAGS) if has_missing else {"dtype": "bool"}
                 attributes.pop("dtype", None)
-        attributes = described_attributes(
-            given, data_type, self.column.name, before={**defaults, **attributes}
-        )
+        attributes = described_attributes(given, data_type, name, before={**defaults, **attributes})
         is_plain_float = data_type.kind == "float" and "stored_dtype" not in described
         if is_plain_float and "_FillValue" not in given:
             attributes.setdefault("_FillValue", _base64_double(math.nan))
-        return data_type, attributes
+        encoder = variable_encoder(
+            data_type,
+            attributes,
+            self.column.arrow_type,
+            # Numbers that were read with ``decodeCf=false`` are not encoded.
+            decode_cf=not (described and self.column.is_raw),
+            name=name,
+        )
+        return data_type, attributes, encoder
+
+    @property
+    def _has_described_type(self) -> bool:
+        return bool(self._described.get("stored_dtype") == self.data_type.to_json())
 
     def metadata(
         self,
@@ -144,11 +139,14 @@ class NewArray:
     def _chunking(
         self, shape: Sequence[int], chunks: Mapping[str, int], shards: Mapping[str, int]
     ) -> tuple[tuple[int, ...], tuple[int, ...] | None, bool]:
-        is_same, is_label = self.column.dims == self.dims, self.dims == (self.column.name,)
-        described = self._described if is_same else {}
+        is_label = self.dims == (self.column.name,)
+        described = self._described if self.column.dims == self.dims else {}
         before: Any = described.get("chunks")
         before_shards = described.get("shards")
         default = default_chunks(shape, self.data_type)
+        if is_label:
+            # Labels are read whole, and usually grow by a few elements.
+            default = (max(_LEAST_LABELS, min(shape[0], 2**20)),)
 
         def asked(key: str, by_dim: Mapping[str, int], base: Sequence[int]) -> Any:
             sizes = sizes_of(self._given.get(key), self.dims, key, self.column.name)
@@ -158,20 +156,17 @@ class NewArray:
 
         own_chunks = asked("chunks", chunks, before or default)
         own_shards = asked("shards", shards, own_chunks or before or default)
-        if own_chunks is None and before is None:
-            # Labels are read whole, and usually grow by a few elements.
-            label_chunks = (max(_LEAST_LABELS, min(shape[0], 2**20)),) if is_label else default
-            return label_chunks, own_shards, True
-        if own_chunks is None and own_shards is None:
-            return tuple(before), None if before_shards is None else tuple(before_shards), True
-        return tuple(before if own_chunks is None else own_chunks), own_shards, False
+        is_same = own_chunks is None and (before is None or own_shards is None)
+        if is_same and before is not None and before_shards is not None:
+            own_shards = tuple(before_shards)
+        return tuple(own_chunks or before or default), own_shards, is_same
 
     def _codecs(self) -> list[Any] | None:
         if "compressors" in self._given:
             return codecs_of(self._given["compressors"], self.data_type, self.column.name)
         codecs = self._described.get("codecs")
-        same_type = self._described.get("stored_dtype") == self.data_type.to_json()
-        if not isinstance(codecs, list) or not same_type or self.column.dims != self.dims:
+        is_same = self._has_described_type and self.column.dims == self.dims
+        if not isinstance(codecs, list) or not is_same:
             return None
         first = codecs[0] if len(codecs) == 1 else None
         if isinstance(first, dict) and first.get("name") == "sharding_indexed":
@@ -183,9 +178,8 @@ class NewArray:
         given = encoded_fill(self._given.get("fill_value"), self.data_type, self.column.name)
         if given is not None:
             return given
-        raw = self._described.get("fill_value")
-        same_type = self._described.get("stored_dtype") == self.data_type.to_json()
-        if raw is not None and same_type and (is_complete or self.encoder.absent is None):
+        raw = self._described.get("fill_value") if self._has_described_type else None
+        if raw is not None and (is_complete or self.encoder.absent is None):
             return decode_fill_value(raw, self.data_type, node_path=self.path)
         is_label = self.dims == (self.column.name,) and self.data_type.kind != "float"
         if self.encoder.absent is None or (is_complete and is_label):
@@ -198,28 +192,14 @@ def default_chunks(shape: Sequence[int], data_type: DataType) -> tuple[int, ...]
 
     A plane of the last two dimensions that is too large is cut into squares.
     """
-    item = data_type.item_bytes
-    target = max(1, CHUNK_BYTES // item)
+    most = max(1, CHUNK_BYTES // data_type.item_bytes)
     sizes = [max(1, int(size)) for size in shape]
-    chunks = list(sizes)
-    for axis in range(len(sizes)):
-        inside = math.prod(sizes[axis + 1 :])
-        if inside <= target and axis < len(sizes) - 2:
-            chunks[axis] = min(sizes[axis], target // inside)
-            return tuple(chunks)
-        if axis >= len(sizes) - 2:
-            break
-        chunks[axis] = 1
-    if len(sizes) == 1:
-        return (min(sizes[0], target),)
-    if len(sizes) >= 2 and sizes[-1] * sizes[-2] > target:
-        if sizes[-1] <= math.isqrt(target):
-            chunks[-2] = target // sizes[-1]
-        else:
-            side = min(sizes[-2], math.isqrt(target))
-            chunks[-1] = min(sizes[-1], target // side)
-            chunks[-2] = min(sizes[-2], target // chunks[-1])
-    return tuple(chunks)
+    if len(sizes) < 2 or math.prod(sizes[-2:]) <= most:
+        return sides_from_last(sizes, most)
+    height, width = sizes[-2:]
+    side = min(height, math.isqrt(most))
+    width = min(width, most // side)
+    return (*(1 for _ in sizes[:-2]), min(height, most // width), width)
 
 
 def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,12 +238,8 @@ def described_attributes(
         elif key in MISSING_KEYS:
             if data_type.numpy.kind == "b":
                 advice = missing_value_advice(name, data_type, pa.bool_())
-                raise InvalidInputError(
-                    f"encoding of {name!r}: {key}={value!r} would make every real "
-                    f"{str(bool(value)).lower()} a missing value; take {advice}",
-                    variable=name,
-                    key=key,
-                )
+                problem = f"would make every real {str(bool(value)).lower()} a missing value"
+                raise bad_encoding(name, key, value, f"{problem}; take {advice}")
             # xarray opens strings only if the attribute has this name.
             is_text = data_type.kind in ("string", "bytes")
             called = "missing_value" if is_text else key
@@ -288,10 +264,8 @@ def encoded_fill(given: Any, data_type: DataType, name: str) -> Any:
     try:
         return decode_fill_value(given, data_type, node_path=name)
     except FormatError as error:
-        raise InvalidInputError(
-            f"encoding of {name!r}: fill_value={given!r} is not a {data_type.name} value",
-            variable=name,
-        ) from error
+        problem = f"is not a {data_type.name} value"
+        raise bad_encoding(name, "fill_value", given, problem) from error
 
 
 def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any:
@@ -303,9 +277,7 @@ def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any
             return value
         value = NON_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(
-            f"encoding of {name!r}: {key}={value!r} is not a number", variable=name, key=key
-        )
+        raise bad_encoding(name, key, value, "is not a number")
     return _base64_double(float(value))
 
 
@@ -324,11 +296,10 @@ def named_type(given: Any, name: str) -> DataType:
             return data_type_from_numpy(np.dtype(known))
         return parse_data_type(given, node_path=name)
     except (TypeError, FormatError, UnsupportedError) as error:
-        raise InvalidInputError(
-            f"encoding of {name!r}: dtype={given!r} is not a data type; use a name of NumPy, "
-            "like float32, int16, datetime64[s] or string",
-            variable=name,
-        ) from error
+        problem = (
+            "is not a data type; use a name of NumPy, like float32, int16, datetime64[s] or string"
+        )
+        raise bad_encoding(name, "dtype", given, problem) from error
 
 
 def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int, ...] | None:
@@ -339,12 +310,8 @@ def sizes_of(given: Any, dims: Sequence[str], key: str, name: str) -> tuple[int,
         given = [given[dim] for dim in dims]
     is_list = isinstance(given, list | tuple) and len(given) == len(dims)
     if not is_list or not all(type(size) is int and size >= 1 for size in given):
-        raise InvalidInputError(
-            f"encoding of {name!r}: {key}={given!r} must be a whole number of elements for each of "
-            f"the dimensions {', '.join(dims)}",
-            variable=name,
-            key=key,
-        )
+        problem = "must be a whole number of elements for each of the dimensions"
+        raise bad_encoding(name, key, given, f"{problem} {', '.join(dims)}")
     return tuple(given)
 
 

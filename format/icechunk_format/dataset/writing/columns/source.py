@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -87,7 +88,9 @@ def source_columns(schema: pa.Schema) -> dict[str, SourceColumn]:
     for column in schema:
         if column.name in found:
             raise InvalidInputError(
-                f"the DataFrame has two columns {column.name!r}; rename one", column=column.name
+                f"the DataFrame has more than one column {column.name!r}: rename or drop one of "
+                "them",
+                column=column.name,
             )
         if not column.name or "/" in column.name or column.name in (".", "..", "zarr.json"):
             raise InvalidInputError(
@@ -187,12 +190,13 @@ def _described_dims(
 
 def _dims_before(columns: Iterable[SourceColumn]) -> list[str]:
     """Return the dimensions of columns that were read, in the order of the largest array."""
-    described = [(column.is_dimension, column) for column in columns if column.described]
-    lists = [column.dims or () for is_dimension, column in described if not is_dimension]
-    lists.sort(key=len, reverse=True)
-    lists += [column.table_dims for is_dimension, column in described if is_dimension]
-    lists += [column.dims or () for is_dimension, column in described if is_dimension]
-    return list(dict.fromkeys(dim for dims in lists for dim in dims))
+    described = [column for column in columns if column.described]
+    values = [column.dims or () for column in described if not column.is_dimension]
+    values.sort(key=len, reverse=True)
+    dims = [column for column in described if column.is_dimension]
+    own = [column.dims or () for column in dims]
+    found = chain(*values, *(column.table_dims for column in dims), *own)
+    return list(dict.fromkeys(found))
 
 
 def _dims_of_group(

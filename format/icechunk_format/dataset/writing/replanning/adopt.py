@@ -1,7 +1,5 @@
 """Reuses the chunks and manifests that tasks stored, in a plan for a newer snapshot.
 
-Long because one class holds the state that all steps share.
-
 Rules of this file
 ------------------
 1. A manifest whose chunks all keep their coordinates is reused unchanged. Other manifests are read,
@@ -23,16 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.dataset.reading.array_reader import ArrayReader
+from icechunk_format.dataset.table.variable import Variable, array_at
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
-from icechunk_format.dataset.writing.replanning.landed import (
-    Rivals,
-    TheirChunks,
-    array_at,
-    landed_indices,
-    their_chunks,
-)
+from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.merge import CellMerge, MovedArray
 from icechunk_format.dataset.writing.replanning.moves import (
     AxisMoves,
@@ -40,9 +32,15 @@ from icechunk_format.dataset.writing.replanning.moves import (
     chunk_moves,
     targets_of,
 )
+from icechunk_format.dataset.writing.replanning.rivals import (
+    Rivals,
+    TheirChunks,
+    find_new_indices,
+    their_chunks,
+)
 from icechunk_format.dataset.writing.storing import store_in_batches
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.grid.coordinates import CoordinateOrder
+from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.commit.commit import Written
@@ -54,6 +52,7 @@ from icechunk_format.spec.node_path import parse_node_path
 from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.storage.batches import sized_batches
+from icechunk_format.storage.protocol import Storage
 
 _FILES_AT_ONCE: Final = 256
 _REFS_AT_ONCE: Final = 500_000
@@ -77,30 +76,6 @@ class PlannedCommit:
     """Files that were stored for merged and moved chunks."""
 
 
-def adopt(
-    plan: WritePlan,
-    now: WritePlan,
-    manifests: Mapping[str, Sequence[ManifestReceipt]],
-    rivals: Rivals,
-) -> PlannedCommit:
-    """Reuse the chunks stored for the first plan in a new plan of the same rows.
-
-    Raises
-    ------
-    ConflictError
-        Other writers wrote cells of this write, and the option ``resolve`` is not set.
-    """
-    stored = {path: ChunkChanges(len(found[0].extents)) for path, found in manifests.items()}
-    for path, changes in stored.items():
-        changes.add_receipts(manifests[path])
-    adoption = Adoption(plan, now, rivals)
-    adoption.take_all(stored)
-    if adoption.lost and now.options.resolve is None:
-        writers = rivals.writers(adoption.lost_at)
-        raise cells_written_twice(now, adoption.lost, writers)
-    return adoption.commit
-
-
 def disjoint_manifests(
     plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
 ) -> dict[str, list[ManifestReceipt]]:
@@ -113,22 +88,29 @@ def disjoint_manifests(
         boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
         if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
             continue
-        manifests_of = load_manifests(storage, [receipt.manifest_id for receipt in receipts])
-        parts = []
-        for manifest, receipt in zip(manifests_of, receipts, strict=True):
-            entry = manifest.array(array.node_id)
-            assert entry is not None, "a receipt names the manifest of its array"
-            parts.append(receipt.pick(entry.refs))
-        refs = [(array.node_id, [ChunkRefs.concat(parts)])]
-        [found[array.path]] = store_manifests(storage, destination.manifest_format, refs)
+        joined = ChunkRefs.concat(list(_stored_refs(storage, array.node_id, receipts)))
+        parts = [(array.node_id, [joined])]
+        [found[array.path]] = store_manifests(storage, destination.manifest_format, parts)
     return found
 
 
+def _stored_refs(
+    storage: Storage, node_id: NodeId, receipts: Sequence[ManifestReceipt]
+) -> Iterator[ChunkRefs]:
+    """Load manifests of an array, and yield the references of each that are used."""
+    loaded = load_manifests(storage, [receipt.manifest_id for receipt in receipts])
+    for manifest, receipt in zip(loaded, receipts, strict=True):
+        entry = manifest.array(node_id)
+        assert entry is not None, "a receipt names the manifest of its array"
+        yield receipt.pick(entry.refs)
+
+
 def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
-    """Yield the existing arrays that have dimensions with moving labels."""
+    """Yield the existing arrays without rows that have dimensions with moving labels."""
     documents = dict(now.resized)
     for variable in now.kept.values():
-        if now.moved.keys() & set(variable.dims) and variable.dims != (variable.name,):
+        has_moved = now.moved.keys() & set(variable.dims) and not variable.is_dimension_coordinate
+        if has_moved and variable.name not in now.arrays:
             metadata = documents.get(variable.path, variable.metadata)
             yield ArrayTarget.of_existing(variable, metadata)
 
@@ -136,20 +118,7 @@ def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
 class Adoption:
     """Builds ``commit`` from chunks that tasks have stored, or that another branch has changed.
 
-    Parameters
-    ----------
-    picked
-        The snapshot of another branch with the changed arrays.
-    dry_run
-        Only find conflicts; store nothing.
-
-    Attributes
-    ----------
-    lost
-        By array: the dimensions, the indices along each, and the number of the cells that two
-        writers wrote.
-    lost_at
-        By node id: the chunks of these cells.
+    ``picked`` is the snapshot of that branch. A dry run finds conflicts, and stores nothing.
     """
 
     def __init__(
@@ -161,71 +130,78 @@ class Adoption:
         picked: Snapshot | None = None,
         dry_run: bool = False,
     ) -> None:
-        self._plan, self._now = plan, now
-        self._picked, self._dry_run = picked, dry_run
-        self._rivals = rivals
-        self._prepared = now
-        self._destination = now.destination
-        self._storage = self._destination.open_storage()
-        self._landed = landed_indices(plan, now, rivals, may_lack=picked is not None)
+        self.plan, self.now, self.rivals = plan, now, rivals
+        self.picked, self.dry_run = picked, dry_run
+        self.new_indices = find_new_indices(plan, now, rivals, may_lack=picked is not None)
+        # By array: dimensions, indices along each, and number of the cells that two writers wrote.
         self.lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
+        # By node id: the chunks of these cells.
         self.lost_at: dict[NodeId, NDArray[Any]] = {}
         labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
-        self._has_all_rows = plan.row_count == math.prod(labels)
+        self.has_all_rows = plan.row_count == math.prod(labels)
         self.commit = PlannedCommit(plan=now, base=rivals.tip)
 
     def take_all(self, stored: Mapping[str, ChunkChanges]) -> None:
         """Reuse the stored chunks of each array, given by path."""
-        for name, array in self._now.arrays.items():
-            found = stored.get(array.path) or ChunkChanges(len(array.dims))
-            self._take(self._plan.arrays.get(name), array, found)
-        for array in _others_that_move(self._now):
-            if array.name not in self._now.arrays:
-                self._take(None, array, ChunkChanges(len(array.dims)))
+        for name, array in self.now.arrays.items():
+            changes = stored.get(array.path) or ChunkChanges(len(array.dims))
+            _ArrayAdoption(self, self.plan.arrays.get(name), array, changes).take()
+        for array in _others_that_move(self.now):
+            _ArrayAdoption(self, None, array, ChunkChanges(len(array.dims))).take()
 
-    def _take(self, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges) -> None:
-        """Reuse the stored chunks of one array, and move those of other writers."""
-        kept: list[ManifestReceipt] = []
-        if self._prepared.options.layout != "cells":
-            if old is None or not changes.receipts:
-                return
-            kept, refs = self._fixed(old, new, changes.receipts)
-        else:
-            kept, refs = self._cells(old, new, changes)
-        if self._dry_run:
+
+class _ArrayAdoption:
+    """Reuses the stored chunks of one array, and moves those of other writers.
+
+    ``old`` and ``new`` are the array in the first plan, if it has the array, and in the new one.
+    """
+
+    def __init__(
+        self, whole: Adoption, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges
+    ) -> None:
+        self._whole, self._old, self._new, self._changes = whole, old, new, changes
+        self._rivals, self._new_indices = whole.rivals, whole.new_indices
+        self._options = whole.now.options
+        self._destination = whole.now.destination
+        self._storage = self._destination.open_storage()
+        self._axes: list[AxisMoves] = []
+
+    def take(self) -> None:
+        """Add the manifests of the array to the commit."""
+        kept, refs = self._cells() if self._options.layout == "cells" else self._fixed()
+        if self._whole.dry_run:
             deque(refs, maxlen=0)
             return
-        [stored] = store_manifests(
-            self._storage, self._destination.manifest_format, [(new.node_id, refs)]
-        )
-        self.commit.written.add("manifests", len(stored), sum(one.size_bytes for one in stored))
-        kept += stored
-        if kept:
-            self.commit.manifests[new.path] = kept
+        commit, parts = self._whole.commit, [(self._new.node_id, refs)]
+        [stored] = store_manifests(self._storage, self._destination.manifest_format, parts)
+        commit.written.add("manifests", len(stored), sum(one.size_bytes for one in stored))
+        if kept or stored:
+            commit.manifests[self._new.path] = kept + stored
 
-    def _cells(
-        self, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges
-    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
-        theirs = their_chunks(self._now, new, self._rivals.tip)
-        targets = [theirs.merged] if theirs is not None else []
+    def _cells(self) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+        """Return the manifests that are reused unchanged, and the other references."""
+        old, new = self._old, self._new
+        theirs = their_chunks(self._whole.now, new, self._rivals.tip)
+        targets = [np.zeros((0, len(new.dims)), np.int64)]
+        if theirs is not None:
+            targets.append(theirs.merged)
         kept: list[ManifestReceipt] = []
         moved: list[_Moved] = []
-        axes: list[AxisMoves] = []
-        if old is not None and not changes.is_empty:
-            axes = self._axes(old, new)
+        if old is not None and not self._changes.is_empty:
+            self._axes = self._moves_along(old)
             is_same = old.node_id == new.node_id
             are_alike = _without_size(old) == _without_size(new)
-            refs, deleted = changes.pending()
+            refs, deleted = self._changes.pending()
             # All cells of a deleted chunk have the fill value.
-            targets += [targets_of(axes, at) for at in deleted.tolist()]
-            pieces: list[ManifestReceipt | ChunkRefs] = [*changes.receipts, refs]
-            for found in pieces:
+            targets += [targets_of(self._axes, at) for at in deleted.tolist()]
+            stored: list[ManifestReceipt | ChunkRefs] = [*self._changes.receipts, refs]
+            for found in stored:
                 coords = found.coords if isinstance(found, ChunkRefs) else found.coords.coords()
                 is_moved, moved_to = chunk_moves(
-                    axes,
+                    self._axes,
                     coords,
-                    lambda at: self._touched(new, at),
-                    has_all_rows=self._has_all_rows,
+                    self._touched,
+                    has_all_rows=self._whole.has_all_rows,
                     is_same_array=is_same and old.old_shape is not None,
                 )
                 stays = is_moved & are_alike
@@ -235,68 +211,57 @@ class Adoption:
                     continue
                 if stays.any():
                     moved.append((found, stays, moved_to))
-                targets += [targets_of(axes, at) for at in coords[~stays].tolist()]
-        merged = np.concatenate([np.zeros((0, len(new.dims)), np.int64), *targets])
-        merged = np.unique(merged, axis=0)
-        return kept, self._refs(old, new, axes, changes, moved, theirs, merged)
+                targets += [targets_of(self._axes, at) for at in coords[~stays].tolist()]
+        merged = np.unique(np.concatenate(targets), axis=0)
+        return kept, self._refs(moved, theirs, merged)
 
     def _refs(
-        self,
-        old: ArrayTarget | None,
-        new: ArrayTarget,
-        axes: Sequence[AxisMoves],
-        changes: ChunkChanges,
-        moved: Sequence[_Moved],
-        theirs: TheirChunks | None,
-        merged: NDArray[np.int64],
+        self, moved: Sequence[_Moved], theirs: TheirChunks | None, merged: NDArray[np.int64]
     ) -> Iterator[ChunkRefs]:
-        """Yield the new references of an array, in disjoint batches."""
-        if old is not None:
-            yield from self._moved(old, moved)
+        """Yield the new references of the array, in disjoint batches."""
+        yield from self._moved(moved)
         if theirs is not None:
-            taken = [merged.astype(np.uint32)]
-            taken += [targets[stays].astype(np.uint32) for _, stays, targets in moved]
-            ours = np.unique(np.concatenate(taken), axis=0)
+            ndim = len(self._new.dims)
+            taken = [merged, *(targets[stays] for _, stays, targets in moved)]
+            ours = joined_coords([at.astype(np.uint32) for at in taken], ndim)
             refs = theirs.refs.take(CoordinateOrder(ours).find(theirs.refs.coords) < 0)
             if len(refs):
                 yield refs
-            final = [ours, refs.coords]
-            there = np.unique(np.concatenate(final), axis=0)
+            there = joined_coords([ours, refs.coords], ndim)
             left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
-            self.commit.deleted[new.path] = left
+            self._whole.commit.deleted[self._new.path] = left
         if len(merged):
-            yield from self._merged(old, new, axes, changes, merged)
+            yield self._merged(merged)
 
-    def _touched(self, new: ArrayTarget, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _touched(self, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of chunks of the new plan with cells that others wrote or moved."""
-        found = self._rivals.touched(new.node_id, targets)
-        for axis, dim in enumerate(new.dims):
-            if dim in self._landed:
-                along = new.metadata.grid.axes[axis]
-                found |= along.start_of(targets[:, axis] + 1) > self._landed[dim].still
+        found = self._rivals.touched(self._new.node_id, targets)
+        for axis, dim in enumerate(self._new.dims):
+            if dim in self._new_indices:
+                along = self._new.metadata.grid.axes[axis]
+                found |= along.start_of(targets[:, axis] + 1) > self._new_indices[dim].still
         return found
 
-    def _written_by_others(self, new: ArrayTarget, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _written_by_others(self, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the chunks of the newest snapshot that other writers have stored."""
-        found = self._stored(new, coords)
-        return found & self._rivals.touched(new.node_id, coords)
+        return self._stored(coords) & self._rivals.touched(self._new.node_id, coords)
 
-    def _stored(self, new: ArrayTarget, coords: NDArray[Any]) -> NDArray[np.bool_]:
+    def _stored(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the chunks that exist in the newest snapshot."""
-        node = array_at(self._rivals.tip, new.path, new.node_id)
+        array = array_at(self._rivals.tip, self._new.path, self._new.node_id)
         found = np.zeros(len(coords), np.bool_)
-        if node is not None:
-            lookup = self._destination.reader(self._rivals.tip, node).lookup
+        if array is not None:
+            lookup = self._destination.reader(self._rivals.tip, array).lookup
             found[lookup.find(coords.astype(np.uint32)).positions] = True
         return found
 
-    def _axes(self, old: ArrayTarget, new: ArrayTarget) -> list[AxisMoves]:
+    def _moves_along(self, old: ArrayTarget) -> list[AxisMoves]:
+        new, plans = self._new, (self._whole.plan, self._whole.now)
         return [
             axis_moves(
-                (old.metadata.grid, new.metadata.grid),
-                axis,
-                (self._plan.indices(dim), self._now.indices(dim)),
-                landed=self._landed[dim].without(
+                (old.metadata.grid.axes[axis], new.metadata.grid.axes[axis]),
+                (plans[0].indices(dim), plans[1].indices(dim)),
+                along=self._new_indices[dim].without(
                     base=old.old_shape is None, tip=new.old_shape is None
                 ),
             )
@@ -305,7 +270,7 @@ class Adoption:
 
     # -- chunks that are used as they are ---------------------------------------------------
 
-    def _moved(self, old: ArrayTarget, moved: Sequence[_Moved]) -> Iterator[ChunkRefs]:
+    def _moved(self, moved: Sequence[_Moved]) -> Iterator[ChunkRefs]:
         """Yield the references of moved chunks, those of each manifest together."""
         sized = []
         for found, stays, targets in moved:
@@ -314,29 +279,28 @@ class Adoption:
             else:
                 sized.append(((found, stays, targets), found.num_chunk_refs))
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
-            ids = [receipt.manifest_id for receipt, _, _ in batch]
-            loaded = load_manifests(self._storage, ids)
-            for manifest, (receipt, stays, targets) in zip(loaded, batch, strict=True):
-                entry = manifest.array(old.node_id)
-                assert entry is not None, "a receipt names the manifest of its array"
-                yield receipt.pick(entry.refs).take(stays).moved(targets[stays])
+            assert self._old is not None, "it has stored chunks"
+            stored = _stored_refs(
+                self._storage, self._old.node_id, [found for found, _, _ in batch]
+            )
+            for refs, (_, stays, targets) in zip(stored, batch, strict=True):
+                yield refs.take(stays).moved(targets[stays])
 
-    def _fixed(
-        self, old: ArrayTarget, new: ArrayTarget, receipts: Sequence[ManifestReceipt]
-    ) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
+    def _fixed(self) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
         """Return manifests and references of chunks that never move, without overwritten ones."""
-        resolve = self._prepared.options.resolve
+        old, new, resolve = self._old, self._new, self._options.resolve
         kept: list[ManifestReceipt] = []
         moved: list[_Moved] = []
-        shared = []
-        for receipt in receipts:
+        shared = [np.zeros((0, len(new.dims)), np.uint32)]
+        for receipt in self._changes.receipts:
             coords = receipt.coords.coords()
             touched = self._rivals.touched(new.node_id, coords)
             if self._rivals.is_new(new.node_id):
-                touched = self._stored(new, coords)
+                touched = self._stored(coords)
             shared.append(coords[touched])
             gives_way = touched & (resolve == "theirs")
-            if old.node_id == new.node_id and not gives_way.any():
+            is_same = old is not None and old.node_id == new.node_id
+            if is_same and not gives_way.any():
                 kept.append(receipt)
             elif not gives_way.all():
                 moved.append((receipt, ~gives_way, coords.astype(np.int64)))
@@ -344,81 +308,77 @@ class Adoption:
         if len(both) and resolve is None:
             shown = ", ".join(str(at) for at in both[:4].tolist())
             raise refused(
-                self._prepared,
+                self._whole.now,
                 f"other writers wrote {len(both)} of the chunks of {new.path} that this write "
                 f"has, such as {shown}",
                 snapshots=self._rivals.writers({new.node_id: both}),
                 variables=(new.name,),
             )
-        return kept, self._moved(old, moved)
+        return kept, self._moved(moved)
 
     # -- chunks that are merged -------------------------------------------------------------
 
-    def _merged(
-        self,
-        old: ArrayTarget | None,
-        new: ArrayTarget,
-        axes: Sequence[AxisMoves],
-        changes: ChunkChanges,
-        targets: NDArray[np.int64],
-    ) -> Iterator[ChunkRefs]:
+    def _merged(self, targets: NDArray[np.int64]) -> ChunkRefs:
+        """Merge and store chunks of the new plan; return their references."""
+        whole, old, new = self._whole, self._old, self._new
+        is_written = old is not None and not self._changes.is_empty
         merge = CellMerge(
             array=new,
-            axes=axes,
-            ours=None if old is None or changes.is_empty else self._ours(old, changes.receipts),
+            axes=self._axes,
+            ours=self._ours(old) if old is not None and is_written else None,
             base=None
             if old is None
-            else self._moved_array(old, self._rivals.base, self._plan.moved),
+            else self._moved_array(old, self._rivals.base, whole.plan.moved),
             base_now=self._moved_array(
-                new, self._rivals.base, {dim: at.base for dim, at in self._landed.items()}
+                new, self._rivals.base, {dim: at.base for dim, at in self._new_indices.items()}
             ),
             tip=self._moved_array(
-                new, self._rivals.tip, {dim: at.tip for dim, at in self._landed.items()}
+                new, self._rivals.tip, {dim: at.tip for dim, at in self._new_indices.items()}
             ),
-            stored=changes,
-            written_by_others=lambda at: self._written_by_others(new, at),
-            has_all_rows=self._has_all_rows,
-            may_agree=self._picked is not None,
-            resolve=self._prepared.options.resolve,
-            part=next((part for part in self._now.parts if new in part.arrays), None),
+            stored=self._changes,
+            written_by_others=self._written_by_others,
+            has_all_rows=whole.has_all_rows,
+            may_agree=whole.picked is not None,
+            resolve=self._options.resolve,
+            part=next((part for part in whole.now.parts if new in part.arrays), None),
         )
-        touched = self._touched(new, targets)
+        touched = self._touched(targets)
         chunks = merge.chunks(targets, touched)
         parts = [ChunkRefs.empty(len(new.dims))]
-        if self._dry_run:
+        if whole.dry_run:
             deque(chunks, maxlen=0)
         else:
             parts += store_in_batches(self._destination, len(new.dims), chunks)
-        refs = ChunkRefs.concat(parts)
-        self.commit.written.add_chunks(refs)
+        stored = ChunkRefs.concat(parts)
+        whole.commit.written.add_chunks(stored)
         if merge.empty:
-            left = [self.commit.deleted[new.path], np.array(merge.empty, np.uint32)]
-            self.commit.deleted[new.path] = np.concatenate(left)
+            left = [whole.commit.deleted[new.path], np.array(merge.empty, np.uint32)]
+            whole.commit.deleted[new.path] = np.concatenate(left)
         if merge.cells_lost:
-            self.lost[new.name] = new.dims, merge.lost, merge.cells_lost
-            self.lost_at[new.node_id] = targets[touched]
-        yield refs
+            whole.lost[new.name] = new.dims, merge.lost, merge.cells_lost
+            whole.lost_at[new.node_id] = targets[touched]
+        return stored
 
     def _moved_array(
         self, new: ArrayTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
     ) -> MovedArray | None:
-        node = array_at(snapshot, new.path, new.node_id)
-        if node is None or node.array is None:
+        array = array_at(snapshot, new.path, new.node_id)
+        if array is None:
             return None
         own = [
             indices.get(dim, np.arange(size, dtype=np.int64))
-            for dim, size in zip(new.dims, node.array.shape, strict=True)
+            for dim, size in zip(new.dims, array.shape, strict=True)
         ]
-        return MovedArray(self._destination.reader(snapshot, node), own, new.metadata.shape)
+        return MovedArray(self._destination.reader(snapshot, array), own, new.metadata.shape)
 
-    def _ours(self, old: ArrayTarget, receipts: Sequence[ManifestReceipt]) -> ArrayReader:
-        """Return a reader of the stored chunks of an array."""
-        if self._picked is not None:
-            picked = array_at(self._picked, old.path)
+    def _ours(self, old: ArrayTarget) -> ArrayReader:
+        """Return a reader of the stored chunks of the array."""
+        if self._whole.picked is not None:
+            picked = array_at(self._whole.picked, old.path)
             assert picked is not None  # The changed chunks are in this snapshot.
-            return self._destination.reader(self._picked, picked)
+            return self._destination.reader(self._whole.picked, picked)
+        receipts, grid = self._changes.receipts, old.metadata.grid
         none = ManifestRefs.empty(len(old.dims))
-        grid = old.metadata.grid
         node = NodeSnapshot(
             id=old.node_id,
             path=parse_node_path(old.path),
@@ -432,7 +392,7 @@ class Adoption:
         )
         listed = files_of_receipts(receipts)
         snapshot = Snapshot(id=self._rivals.tip.id, flushed_at=0, message="", manifest_files=listed)
-        return self._destination.reader(snapshot, node)
+        return self._destination.reader(snapshot, Variable(node))
 
 
 def _without_size(array: ArrayTarget) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def refused(
     """Return the error of a write; ``problem`` describes the commits of other writers."""
     ids = [str(snapshot) for snapshot in snapshots]
     return ConflictError(
-        f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.place}. "
+        f"{problem}{_in_snapshots(ids)}; nothing was committed to {prepared.label}. "
         f"To continue, {_AGAIN}",
         branch=prepared.options.branch,
         snapshots=tuple(ids),
@@ -47,7 +47,7 @@ def cells_written_twice(
     return ConflictError(
         f"other writers wrote cells of this write since it was planned{_in_snapshots(ids)}:\n"
         f"{listed}\n"
-        f"nothing was committed to {plan.place}, "
+        f"nothing was committed to {plan.label}, "
         f"since other writers wrote the same cells of {', '.join(list(lost)[:_SHOWN])}: {_AGAIN}, "
         "or set the option resolve=ours or resolve=theirs",
         branch=plan.options.branch,
@@ -72,7 +72,7 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(
-            f"other writers committed to {prepared.place} "
+            f"other writers committed to {prepared.label} "
             f"since this write was planned on snapshot {prepared.destination.base}, and "
             "onConflict=fail forbids a rebase; nothing was committed. Run the job "
             "again, or leave onConflict out",

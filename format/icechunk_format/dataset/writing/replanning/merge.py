@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.fill_values import differs, is_all_fill
 from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.writing.cells.blocks import no_row
+from icechunk_format.dataset.writing.cells.task import no_row
 from icechunk_format.dataset.writing.part import ArrayTarget, WritePart
 from icechunk_format.dataset.writing.storing import padded
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -190,14 +190,8 @@ class CellMerge:
 class MovedArray:
     """An array of a snapshot, addressed by the indices of the new plan.
 
-    Parameters
-    ----------
-    reader
-        Reads the array.
-    indices
-        By axis, ``int64``: the index in the new plan of each index of the array; -1 if none.
-    sizes
-        By axis: elements in the new plan.
+    ``indices`` are, by axis, the index in the new plan of each index of the array, or -1; ``sizes``
+    are the elements in the new plan.
     """
 
     def __init__(

@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.chunk_grid import ChunkGrid
+from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Landed:
+class NewIndices:
     """The index in the new plan of each index of a dimension in older snapshots."""
 
     was: NDArray[np.int64]
@@ -51,10 +52,10 @@ class Landed:
         is_there[self.tip] = 1
         return np.concatenate([[0], np.cumsum(is_there)])
 
-    def without(self, *, base: bool, tip: bool) -> Landed:
+    def without(self, *, base: bool, tip: bool) -> NewIndices:
         """Return the indices for an array that does not exist in ``base`` or ``tip``."""
         nothing = np.empty(0, np.int64)
-        return Landed(
+        return NewIndices(
             was=nothing if base else self.was,
             base=nothing if base else self.base,
             tip=nothing if tip else self.tip,
@@ -113,27 +114,18 @@ class AxisMoves:
 
 
 def axis_moves(
-    grids: tuple[ChunkGrid, ChunkGrid],
-    axis: int,
+    axes: tuple[ChunkAxis, ChunkAxis],
     indices: tuple[NDArray[np.int64], NDArray[np.int64]],
     *,
-    landed: Landed,
+    along: NewIndices,
 ) -> AxisMoves:
-    """Return the moves of the indices of one axis of an array.
+    """Return the moves along one axis of an array, from its chunks in the first and new plan.
 
-    Parameters
-    ----------
-    grids
-        The chunk grids of the array in the first and in the new plan.
-    axis
-        Position of the dimension in the array.
-    indices
-        ``int64 (n,)`` each: the indices of all labels of the write in the first and the new plan.
-    landed
-        The indices of the dimension in the snapshots.
+    ``indices`` are those of all labels of the write in both plans, ``int64 (n,)`` each; ``along``
+    are those of the snapshots.
     """
+    before, now = axes
     pairs = np.unique(np.stack(indices, axis=1), axis=0)
-    before, now = (grid.axes[axis] for grid in grids)
     sources, targets = before.chunk_of(pairs[:, 0]), now.chunk_of(pairs[:, 1])
     order = np.lexsort((pairs[:, 1], targets, sources))
     pairs, sources, targets = pairs[order], sources[order], targets[order]
@@ -142,14 +134,13 @@ def axis_moves(
     source, target = sources[starts], targets[starts]
     low, end = before.start_of(source), before.start_of(source + 1)
     new_low, new_end = now.start_of(target), now.start_of(target + 1)
-    of_base = np.searchsorted(np.sort(landed.was), [low, end])
+    of_base = np.searchsorted(np.sort(along.was), [low, end])
     distance = pairs[:, 1] - pairs[:, 0]
     is_whole = (
         _is_single(source)
         & _is_single(target)
-        & (_full_sizes(grids[0], axis, source) == _full_sizes(grids[1], axis, target))
-        & (np.maximum.reduceat(distance, starts) == new_low - low if len(starts) else True)
-        & (np.minimum.reduceat(distance, starts) == new_low - low if len(starts) else True)
+        & (_full_sizes(before, source) == _full_sizes(now, target))
+        & np.logical_and.reduceat(distance == np.repeat(new_low - low, np.diff(edges)), starts)
     )
     return AxisMoves(
         sources=source,
@@ -159,9 +150,9 @@ def axis_moves(
         new=pairs[:, 1],
         is_whole=np.asarray(is_whole, np.bool_),
         is_covered=np.diff(edges) == new_end - new_low,
-        is_same=(source == target) & (low == new_low) & (end == new_end) & (end <= landed.still),
+        is_same=(source == target) & (low == new_low) & (end == new_end) & (end <= along.still),
         is_fresh=(of_base[0] == of_base[1])
-        & (landed.tip_before[new_end] == landed.tip_before[new_low]),
+        & (along.tip_before[new_end] == along.tip_before[new_low]),
     )
 
 
@@ -171,15 +162,11 @@ def _is_single(chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
     return single
 
 
-def _full_sizes(grid: ChunkGrid, axis: int, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+def _full_sizes(axis: ChunkAxis, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of stored elements of chunks along an axis."""
-    if grid.chunk_shape is not None:
-        return np.full(len(chunks), grid.chunk_shape[axis], np.int64)
-    if 0 in grid.num_chunks:
-        return np.zeros(len(chunks), np.int64)
-    before, behind = (0,) * axis, (0,) * (grid.ndim - axis - 1)
-    shapes = [grid.full_chunk_shape((*before, at, *behind)) for at in chunks.tolist()]
-    return np.array([shape[axis] for shape in shapes], np.int64)
+    if isinstance(axis, RegularAxis):
+        return np.full(len(chunks), axis.step, np.int64)
+    return np.array([axis.full_size(chunk) for chunk in chunks.tolist()], np.int64)
 
 
 def chunk_moves(
@@ -190,27 +177,12 @@ def chunk_moves(
     has_all_rows: bool,
     is_same_array: bool,
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Decide which stored chunks of an array can be reused, and return their new coordinates.
+    """Return a mask of the stored chunks that can be reused, and their new coordinates.
 
-    Parameters
-    ----------
-    axes
-        The moves along each axis of the array.
-    coords
-        Integers, shape (n, ndim): the stored chunks, by their old coordinates.
-    touched
-        Returns a mask of new chunks, ``int64 (n, ndim)``, that other writers may have written.
-    has_all_rows
-        True if every combination of labels has a row.
-    is_same_array
-        True if the array already exists in the base.
-
-    Returns
-    -------
-    is_moved
-        ``bool (n,)``: True if the chunk is reused.
-    targets
-        ``int64 (n, ndim)``: the new coordinates; valid where ``is_moved``.
+    ``coords`` are the old coordinates, integers of shape (n, ndim); the new ones, ``int64``, are
+    valid where the mask is True. ``touched`` returns a mask of new chunks that other writers may
+    have written. ``has_all_rows`` is True if every combination of labels has a row, and
+    ``is_same_array`` if the array exists in the base.
     """
     n = len(coords)
     targets = np.zeros((n, len(axes)), np.int64)
@@ -237,5 +209,5 @@ def targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.i
         np.unique(moves.targets[moves.from_source(at)])
         for moves, at in zip(axes, source, strict=True)
     ]
-    grids = np.meshgrid(*along, indexing="ij")
-    return np.stack([grid.reshape(-1) for grid in grids], axis=1) if axes else np.zeros((1, 0), int)
+    chunks = list(product(*(targets.tolist() for targets in along)))
+    return np.array(chunks, np.int64).reshape(len(chunks), len(axes))

@@ -19,27 +19,29 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from icechunk_format.dataset.table.variable import array_at, arrays_in
 from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
-from icechunk_format.dataset.writing.options import CF_KEYS
+from icechunk_format.dataset.writing.columns.checks import CF_KEYS
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan, plan_write
 from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_again
 from icechunk_format.dataset.writing.replanning.adopt import (
+    Adoption,
     PlannedCommit,
-    adopt,
     disjoint_manifests,
 )
-from icechunk_format.dataset.writing.replanning.conflicts import refused
-from icechunk_format.dataset.writing.replanning.landed import Rivals, array_at, can_move
+from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
+from icechunk_format.dataset.writing.replanning.rivals import Rivals, can_move
 from icechunk_format.dataset.writing.result import WriteResult, find_committed
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
+from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.spec.snapshot.file import Snapshot
@@ -74,8 +76,9 @@ class Watch:
     def _is_shared(self, commit: TheirCommit) -> bool:
         """Return True if a commit wrote chunks of the session, or labels that the plan matched."""
         changes, plan = self.session.changes.chunks, self.planned.plan
-        labels = {plan.array_path(dim) for dim in plan.dims}
-        matched = {node.id for node in self.planned.base.nodes if str(node.path) in labels}
+        labels = [plan.array_path(dim) for dim in plan.dims]
+        arrays = (array_at(self.planned.base, path) for path in labels)
+        matched = {array.node.id for array in arrays if array is not None}
         return any(
             node_id in matched
             or (node_id in changes and bool(changes[node_id].touches(coords).any()))
@@ -85,65 +88,69 @@ class Watch:
 
 def _described(snapshot: Snapshot, prepared: PreparedWrite) -> dict[Any, Any]:
     """Return the state that a plan depends on: path, document and shape of the group's arrays."""
-    return {
-        node.id: (node.path, node.user_data, node.array.shape)
-        for node in snapshot.children(prepared.group)
-        if node.array is not None
-    }
+    arrays = arrays_in(snapshot, prepared.group).values()
+    return {array.node.id: (array.path, array.node.user_data, array.shape) for array in arrays}
 
 
-def plan_again(first: PlannedCommit, found: PlanIsOld) -> PlannedCommit | WriteResult:
+def plan_again(first: PlannedCommit, rivals: Rivals) -> PlannedCommit | WriteResult:
     """Plan a write again on the newest snapshot, reusing the chunks stored for the first plan."""
-    plan, manifests, base = first.plan, first.manifests, first.base
-    rivals = Rivals(base=base, tip=found.tip, commits=found.theirs)
+    plan = first.plan
     if plan.options.mode == "overwrite":
         raise refused(
             plan,
             f"group {plan.group}, which this write replaces, was changed since it was planned",
             snapshots=rivals.ids,
         )
-    options = replace(
-        plan.options,
-        group=str(plan.group),
-        dims=plan.dims if plan.options.layout == "cells" else plan.options.dims,
-        merge_schema=True,
-    )
-    if plan.options.layout != "cells":
-        options = _with_their_shapes(options, plan, found.tip)
-    prepared = prepare_again(plan, found.tip, options)
+    options = replace(plan.options, group=str(plan.group), merge_schema=True)
+    if options.layout == "cells":
+        options = replace(options, dims=plan.dims)
+    else:
+        options = _with_their_shapes(options, plan, rivals.tip)
+    prepared = prepare_again(plan, rivals.tip, options)
     if isinstance(prepared, WriteResult):
         return prepared
-    if options.layout == "cells":
-        values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
-        # Labels of the base keep their indices; labels of other writers may move.
-        sizes = {dim: array_at(base, prepared.array_path(dim)) for dim in prepared.dims}
-        stay = {
-            dim: 0 if node is None or node.array is None else node.array.shape[0]
-            for dim, node in sizes.items()
-        }
-        now = plan_write(prepared, values, plan.row_count, stay=stay)
-        if now.moved and not now.disordered and can_move(now):
-            # Inserting labels may fail if it leaves cells of a chunk without a row.
-            with suppress(InvalidInputError):
-                return adopt(
-                    plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals
-                )
-        if now.moved:
-            now = plan_write(prepared, values, plan.row_count)
-        check_order(now)
-    else:
-        now = plan_layout_write(prepared)
-    return adopt(plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals)
+    if options.layout != "cells":
+        return _adopted(first, plan_layout_write(prepared), rivals)
+    # Labels of the base keep their indices; labels of other writers may move.
+    labels = {dim: array_at(rivals.base, prepared.array_path(dim)) for dim in prepared.dims}
+    stay = {dim: 0 if array is None else array.shape[0] for dim, array in labels.items()}
+    now = _same_rows(prepared, plan, stay)
+    if now.moved and not now.disordered and can_move(now):
+        # Inserting labels may fail if it leaves cells of a chunk without a row.
+        with suppress(InvalidInputError):
+            return _adopted(first, now, rivals)
+    if now.moved:
+        now = _same_rows(prepared, plan)
+    check_order(now)
+    return _adopted(first, now, rivals)
+
+
+def _same_rows(
+    prepared: PreparedWrite, plan: WritePlan, stay: Mapping[str, int] | None = None
+) -> WritePlan:
+    """Plan the rows of a plan again."""
+    values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
+    return plan_write(prepared, values, plan.row_count, stay=stay)
+
+
+def _adopted(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> PlannedCommit:
+    """Reuse the chunks stored for the first plan in a new plan of the same rows.
+
+    Raises ConflictError if other writers wrote cells of this write and ``resolve`` is not set.
+    """
+    now = _same_arrays(first, now, rivals)
+    stored = {path: ChunkChanges(len(found[0].extents)) for path, found in first.manifests.items()}
+    for path, changes in stored.items():
+        changes.add_receipts(first.manifests[path])
+    adoption = Adoption(first.plan, now, rivals)
+    adoption.take_all(stored)
+    if adoption.lost and now.options.resolve is None:
+        raise cells_written_twice(now, adoption.lost, rivals.writers(adoption.lost_at))
+    return adoption.commit
 
 
 def check_order(plan: WritePlan) -> None:
-    """Raise if new labels are out of order and too many chunks would move to insert them.
-
-    Raises
-    ------
-    InvalidInputError
-        The labels cannot be inserted.
-    """
+    """Raise InvalidInputError if new labels are out of order and too many chunks would move."""
     if plan.disordered and (plan.options.replace_where or _inserted(plan) is None):
         raise _out_of_order(plan)
 
@@ -151,29 +158,18 @@ def check_order(plan: WritePlan) -> None:
 def insert_labels(first: PlannedCommit) -> PlannedCommit:
     """Insert new labels in order, moving chunks of the base and of the tasks.
 
-    Raises
-    ------
-    InvalidInputError
-        The labels cannot be inserted, or a moved chunk has cells without a value.
+    Raises InvalidInputError if too many chunks would move, or one has cells without a value.
     """
-    plan, rivals = first.plan, Rivals(base=first.base, tip=first.base, commits=())
-    now = _inserted(plan)
+    now = _inserted(first.plan)
     if now is None:
-        raise _out_of_order(plan)
-    manifests = disjoint_manifests(plan, first.manifests)
-    return adopt(plan, _same_arrays(plan, now, set(manifests), rivals), manifests, rivals)
+        raise _out_of_order(first.plan)
+    joined = replace(first, manifests=disjoint_manifests(first.plan, first.manifests))
+    return _adopted(joined, now, Rivals(base=first.base, tip=first.base, commits=()))
 
 
 def _inserted(plan: WritePlan) -> WritePlan | None:
-    values = {dim: table.column("value") for dim, table in plan.dimension_tables.items()}
-    return _in_order(plan, values, plan.row_count)
-
-
-def _in_order(
-    prepared: PreparedWrite, values: dict[str, Any], row_count: int | None
-) -> WritePlan | None:
     """Return the plan with all labels in order; None if none moves, or too many chunks do."""
-    now = plan_write(prepared, values, row_count, stay=dict.fromkeys(prepared.dims, 0))
+    now = _same_rows(plan, plan, dict.fromkeys(plan.dims, 0))
     return now if now.moved and not now.disordered and can_move(now) else None
 
 
@@ -207,26 +203,23 @@ def _with_their_shapes(options: WriteOptions, plan: WritePlan, tip: Snapshot) ->
     return replace(options, encoding=encoding)
 
 
-def _same_arrays(plan: WritePlan, now: WritePlan, written: set[str], rivals: Rivals) -> WritePlan:
+def _same_arrays(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> WritePlan:
     """Return the new plan with the arrays that tasks wrote; raise if one was changed."""
-    changed = written | {path for path, _ in plan.resized}
+    plan = first.plan
+    changed = {*first.manifests, *dict(plan.resized)}
     kept: dict[str, ArrayTarget] = {}
     for name, old in plan.arrays.items():
         if old.old_shape is not None and old.path not in changed:
             continue
         new = now.arrays.get(name)
-        if new is None or (old.old_shape is not None and new.node_id != old.node_id):
+        problem = "deleted or replaced"
+        if new is not None and (old.old_shape is None or new.node_id == old.node_id):
+            is_alike = new.dims == old.dims and _is_encoded_alike(old, new)
+            problem = "" if is_alike else "given another encoding or other dimensions"
+        if new is None or problem:
             raise refused(
                 plan,
-                f"array {old.path} was deleted or replaced since this write was planned",
-                snapshots=rivals.ids,
-                variables=(name,),
-            )
-        if new.dims != old.dims or not _is_encoded_alike(old, new):
-            raise refused(
-                plan,
-                f"array {old.path} was given another encoding or other dimensions since this "
-                "write was planned",
+                f"array {old.path} was {problem} since this write was planned",
                 snapshots=rivals.ids,
                 variables=(name,),
             )

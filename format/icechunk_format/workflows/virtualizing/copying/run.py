@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
 from icechunk_format.dataset.cf.encode import variable_encoder
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
@@ -94,7 +94,7 @@ def run_copy(destination: Destination, task: CopyTask) -> CopyReceipt:
     StorageError, FormatError
         The repository cannot be read or written.
     """
-    blocks, reader = ArrayBlocks(destination), _SourceReader(destination, task)
+    blocks, reader = TaskFiles(destination), _SourceReader(destination, task)
     problems: dict[str, tuple[str, str]] = {}
     for lower, upper in task.boxes:
         sizes = [high - low for low, high in zip(lower, upper, strict=True)]

@@ -20,12 +20,12 @@ from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_v
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import missing_value
+from icechunk_format.dataset.writing.columns.checks import CF_KEYS, MISSING_KEYS
 from icechunk_format.dataset.writing.columns.new_arrays import (
     codecs_of,
     described_attributes,
     named_type,
 )
-from icechunk_format.dataset.writing.options import CF_KEYS, MISSING_KEYS
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import check_names
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of

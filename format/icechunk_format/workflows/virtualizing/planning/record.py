@@ -29,6 +29,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_group_metadata
+from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.dataset.writing.part import Destination, path_in
 from icechunk_format.errors import FormatError
 from icechunk_format.spec.node_path import NodePath, name
@@ -181,7 +182,7 @@ def read_record(destination: Destination, snapshot: Snapshot, group: NodePath) -
         columns: dict[str, NDArray[Any]] = {}
         for child in snapshot.children(node.path):
             if child.array is not None:
-                columns[name(child.path)] = destination.reader(snapshot, child).read_all()
+                columns[name(child.path)] = destination.reader(snapshot, Variable(child)).read_all()
         rows = range(len(columns["location"]))
         return Record(layout=layout, files=[_file_span(layout.dims, columns, row) for row in rows])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Makes the cells of a region missing, chunk by chunk.
+"""Makes the cells of a deleted or replaced region missing, chunk by chunk.
 
 Algorithm
 ---------
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -34,17 +35,28 @@ from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.part import (
+    ArrayTarget,
+    Destination,
+    TaskReceipt,
+    joined_chunks,
+)
+from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
+from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.changes.touched_chunks import in_any
+from icechunk_format.storage.batches import sized_batches
 
 _BOX_BYTES: Final = 64 * 2**20
 _TASK_BYTES: Final = 256 * 2**20
+# Bounds the pickle of a task that has many tiny boxes.
+_MOST_BOXES: Final = 4_096
+
+Run = Callable[[Callable[[Any], "CellReceipt"], Sequence[Any]], Iterable["CellReceipt"]]
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """First chunks, and the ones after the last."""
@@ -52,22 +64,15 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlankedArray:
-    """An array in which the selected cells become missing.
-
-    Parameters
-    ----------
-    selections
-        Selected positions along each axis.
-    absent
-        The stored missing value; None if the array has none.
-    written
-        Chunks with rows of the same write.
-    """
+    """An array in which the selected cells become missing."""
 
     target: ArrayTarget
     selections: tuple[DimSelection, ...]
+    """Selected positions along each axis."""
     absent: Any
+    """The stored missing value; None if the array has none."""
     written: tuple[CoordSet, ...] = ()
+    """Chunks with rows of the same write."""
 
     @property
     def is_fill(self) -> bool:
@@ -82,38 +87,26 @@ class BlankedArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellDeletion:
-    """The context of all tasks; picklable.
-
-    Parameters
-    ----------
-    condition
-        A scan of the dimension columns of the rows that satisfy a condition on values; None to
-        delete all selected cells.
-    dry_run
-        Count the cells, but write nothing.
-    """
+    """The context of all tasks; picklable."""
 
     destination: Destination
     arrays: Mapping[str, BlankedArray]
     condition: ScanContext | None = None
+    """A scan of the dimension columns of the rows that satisfy a condition on values; None to
+    delete all selected cells."""
     dry_run: bool = False
+    """Count the cells, but write nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellReceipt:
-    """The chunks that a task has written and deleted, and the cells that it counted.
-
-    Parameters
-    ----------
-    cleared
-        By path: chunks to delete, ``int64 (n, ndim)``.
-    cells
-        By path: cells that became missing.
-    """
+    """The chunks that a task has written and deleted, and the cells that it counted."""
 
     task: TaskReceipt
-    cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    cleared: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict)
+    """By path: chunks to delete, ``uint32 (n, ndim)``."""
     cells: Mapping[str, int] = field(default_factory=dict)
+    """By path: cells that became missing."""
 
 
 def blanked(variable: Variable, selections: Mapping[str, DimSelection]) -> BlankedArray:
@@ -153,18 +146,12 @@ def cell_tasks(array: BlankedArray) -> list[tuple[str, tuple[Box, ...]]]:
     item = array.target.metadata.data_type.item_bytes
     chunk = item * math.prod(axis.largest for axis in grid.axes)
     runs = [_runs(axis, s) for axis, s in zip(grid.axes, array.selections, strict=True)]
-    tasks: list[tuple[str, tuple[Box, ...]]] = []
-    held: list[Box] = []
-    nbytes = 0
-    for box in _boxes(runs, max(1, _BOX_BYTES // chunk)):
-        held.append(box)
-        nbytes += chunk * math.prod(b - a for a, b in zip(*box, strict=True))
-        if nbytes >= _TASK_BYTES:
-            tasks.append((array.target.path, tuple(held)))
-            held, nbytes = [], 0
-    if held:
-        tasks.append((array.target.path, tuple(held)))
-    return tasks
+    sized = (
+        (box, chunk * math.prod(b - a for a, b in zip(*box, strict=True)))
+        for box in _boxes(runs, max(1, _BOX_BYTES // chunk))
+    )
+    tasks = sized_batches(sized, _MOST_BOXES, _TASK_BYTES)
+    return [(array.target.path, tuple(boxes)) for boxes in tasks]
 
 
 def _runs(axis: ChunkAxis, chosen: DimSelection) -> list[tuple[int, int]]:
@@ -185,12 +172,12 @@ def _boxes(runs: Sequence[list[tuple[int, int]]], most: int) -> Iterator[Box]:
     for ranges in itertools.product(*runs):
         counts = [high - low for low, high in ranges]
         steps = steps_along(counts, math.prod(counts), most)
-        pieces = [
+        cuts = [
             [(at, min(at + step, high)) for at in range(low, high, step)]
             for (low, high), step in zip(ranges, steps, strict=True)
         ]
-        for piece in itertools.product(*pieces):
-            yield tuple(low for low, _ in piece), tuple(high for _, high in piece)
+        for box in itertools.product(*cuts):
+            yield tuple(low for low, _ in box), tuple(high for _, high in box)
 
 
 def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellReceipt:
@@ -198,12 +185,12 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
     path, boxes = task
     array = work.arrays[path]
     reader = work.destination.open_base().reader(path)
-    blocks = ArrayBlocks(work.destination)
+    files = TaskFiles(work.destination)
     axes = array.target.metadata.grid.axes
     ndim, cells = len(axes), 0
-    cleared = [np.empty((0, ndim), np.int64)]
+    cleared = [np.empty((0, ndim), np.uint32)]
     for low, high, coords in _left_over(array, boxes):
-        stored = coords[reader.lookup.find(coords.astype(np.uint32)).positions]
+        stored = coords[reader.lookup.find(coords).positions]
         lower = [axis.bounds(at)[0] for axis, at in zip(axes, low, strict=True)]
         upper = [axis.bounds(at - 1)[1] for axis, at in zip(axes, high, strict=True)]
         chosen = [s.within(a, b) for s, a, b in zip(array.selections, lower, upper, strict=True)]
@@ -231,26 +218,28 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
             else:
                 at = [s.positions() - a for s, a in zip(chosen, lower, strict=True)]
                 values[np.ix_(*at)] = array.absent
-        written = blocks.write(array.target, lower, values)
-        cleared.append(_not_in(stored, [refs.coords for refs in written], high))
+        written = files.write(array.target, lower, values)
+        kept = joined_coords([refs.coords for refs in written], ndim)
+        cleared.append(stored[CoordinateOrder(kept).find(stored) < 0])
     return CellReceipt(
-        task=blocks.receipt(), cleared={path: np.concatenate(cleared)}, cells={path: cells}
+        task=files.receipt(),
+        cleared={path: np.concatenate(cleared)},
+        cells={path: cells},
     )
 
 
 def _left_over(
     array: BlankedArray, boxes: Sequence[Box]
-) -> Iterator[tuple[Sequence[int], Sequence[int], NDArray[np.int64]]]:
+) -> Iterator[tuple[Sequence[int], Sequence[int], NDArray[np.uint32]]]:
     """Yield boxes, each with the coordinates of its chunks without rows."""
     for low, high in boxes:
-        coords = coords_of_boxes(np.array([low, high], np.int64).T[None]).astype(np.int64)
-        is_written = in_any(array.written, coords.astype(np.uint32))
+        coords = coords_of_boxes(np.stack([low, high], axis=1).astype(np.int64)[None])
+        is_written = in_any(array.written, coords)
         if not is_written.any():
             yield low, high, coords
             continue
-        for row in np.flatnonzero(~is_written).tolist():
-            at = coords[row]
-            yield at.tolist(), (at + 1).tolist(), coords[row : row + 1]
+        for at in coords[~is_written]:
+            yield at.tolist(), (at + 1).tolist(), at[None]
 
 
 def _no_row(array: BlankedArray, chosen: Sequence[DimSelection]) -> InvalidInputError:
@@ -287,14 +276,29 @@ def _mask(
     return mask.transpose([table.dims.index(dim) for dim in dims])
 
 
-def _not_in(
-    coords: NDArray[np.int64], others: Sequence[NDArray[Any]], high: Sequence[int]
-) -> NDArray[np.int64]:
-    """Return the coordinates that are not in ``others``; all are below ``high``."""
-    if not others or not len(coords):
-        return coords
-    found = np.concatenate([other.astype(np.int64) for other in others])
-    if not coords.shape[1]:
-        return coords[:0] if len(found) else coords
-    numbers, taken = (np.ravel_multi_index(tuple(c.T), tuple(high)) for c in (coords, found))
-    return coords[~np.isin(numbers, taken)]
+def clear_region(
+    arrays: Iterable[ArrayTarget],
+    destination: Destination,
+    receipts: Sequence[TaskReceipt],
+    run: Run,
+) -> tuple[list[TaskReceipt], dict[str, NDArray[np.uint32]]]:
+    """Make the cells of a replaced region missing in chunks without rows.
+
+    Returns the receipts of the tasks, and chunks to delete by path of the array.
+    """
+    blanked: dict[str, BlankedArray] = {}
+    for array in arrays:
+        if array.region is None or array.encoder is None:
+            continue
+        found = (receipt.manifests.get(array.path, ()) for receipt in receipts)
+        blanked[array.path] = BlankedArray(
+            target=array,
+            selections=array.region,
+            absent=array.encoder.absent,
+            written=tuple(manifest.coords for manifests in found for manifest in manifests),
+        )
+    tasks = [task for array in blanked.values() for task in cell_tasks(array)]
+    work = CellDeletion(destination=destination, arrays=blanked)
+    done = list(run(partial(blank_cells, work), tasks))
+    cleared = joined_chunks(receipt.cleared for receipt in done)
+    return [receipt.task for receipt in done], cleared

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.variable import Variable
+from icechunk_format.dataset.table.variable import array_at, arrays_in
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.plan import WritePlan
 from icechunk_format.dataset.writing.prepare import PreparedWrite
 from icechunk_format.dataset.writing.replanning.conflicts import refused
 from icechunk_format.dataset.writing.replanning.moves import (
-    Landed,
+    NewIndices,
     axis_moves,
     chunk_moves,
     targets_of,
@@ -24,7 +23,7 @@ from icechunk_format.dataset.writing.replanning.moves import (
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.spec.snapshot.file import Snapshot
 
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 _MOST_MOVED_CHUNKS: Final = 2_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rivals:
     """The commits of other writers after ``base`` up to ``tip``."""
 
@@ -48,11 +47,7 @@ class Rivals:
 
     def is_new(self, node_id: NodeId) -> bool:
         """Return True if an array was created since ``base``."""
-        return node_id not in self._old_ids
-
-    @cached_property
-    def _old_ids(self) -> frozenset[NodeId]:
-        return frozenset(node.id for node in self.base.nodes)
+        return not self.base.nodes.has_id(node_id)
 
     def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the chunks of an array that other writers may have written."""
@@ -79,24 +74,16 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
     return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
 
 
-def array_at(snapshot: Snapshot, path: str, node_id: NodeId | None = None) -> NodeSnapshot | None:
-    """Return an array of a snapshot; None if the path has no array, or one with another id."""
-    node = snapshot.node(path)
-    if node is None or node.array is None or node_id not in (None, node.id):
-        return None
-    return node
-
-
-def landed_indices(
+def find_new_indices(
     plan: WritePlan, now: WritePlan, rivals: Rivals, *, may_lack: bool = False
-) -> dict[str, Landed]:
+) -> dict[str, NewIndices]:
     """Return, by dimension, the index in the new plan of each index of base and tip.
 
     ``may_lack`` allows labels of the base that are missing in the tip; their index is -1.
     """
-    found: dict[str, Landed] = {}
+    found: dict[str, NewIndices] = {}
     for dim in plan.dimension_tables:
-        sizes = [_size(snapshot, now, dim) for snapshot in (rivals.base, rivals.tip)]
+        sizes = [_size(snapshot, now.group, dim) for snapshot in (rivals.base, rivals.tip)]
         if sizes[1] < sizes[0] and not may_lack:
             raise refused(
                 now,
@@ -110,28 +97,25 @@ def landed_indices(
         at = _indices_of_labels(now, rivals, dim, sizes[0], may_lack=may_lack)
         base = np.where(at < 0, -1, np.append(tip, 0)[at])
         was = plan.moved.get(dim, np.arange(sizes[0], dtype=np.int64))
-        found[dim] = Landed(was=was, base=base, tip=tip, size=max(sizes[1], *ends))
+        found[dim] = NewIndices(was=was, base=base, tip=tip, size=max(sizes[1], *ends))
     return found
 
 
-def _size(snapshot: Snapshot, prepared: PreparedWrite, dim: str) -> int:
-    for node in snapshot.children(prepared.group):
-        if node.array is not None:
-            for name, size in Variable(node).dimensions:
-                if name == dim:
-                    return size
-    return 0
+def _size(snapshot: Snapshot, group: str, dim: str) -> int:
+    arrays = arrays_in(snapshot, group).values()
+    return next((size for v in arrays for name, size in v.dimensions if name == dim), 0)
 
 
-def label_positions(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Return the index in ``new`` of each label of ``old``; None if some are missing."""
+def label_positions(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the index in ``new`` of each label of ``old``; -1 for missing labels."""
     if np.array_equal(new[: len(old)], old):
         return np.arange(len(old), dtype=np.int64)
-    order = np.argsort(new, kind="stable")
-    at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
-    if not len(new) or not np.array_equal(new[order][at], old):
-        return None
-    found: NDArray[np.int64] = order[at].astype(np.int64)
+    found = np.full(len(old), -1, np.int64)
+    if len(new):
+        order = np.argsort(new, kind="stable")
+        at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
+        is_there = np.asarray(new[order][at] == old, np.bool_)
+        found[is_there] = order[at[is_there]]
     return found
 
 
@@ -139,23 +123,15 @@ def _indices_of_labels(
     prepared: PreparedWrite, rivals: Rivals, dim: str, size: int, *, may_lack: bool
 ) -> NDArray[np.int64]:
     """Return the index in the tip of each label of the base, -1 for missing labels."""
-    same = np.arange(size, dtype=np.int64)
     path = prepared.array_path(dim)
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
     if before is None or after is None:
-        return same
-    old, new = (
-        prepared.destination.reader(snapshot, node).read_all()
-        for snapshot, node in ((rivals.base, before), (rivals.tip, after))
-        if node.array is not None
-    )
+        return np.arange(size, dtype=np.int64)
+    destination = prepared.destination
+    old = destination.reader(rivals.base, before).read_all()
+    new = destination.reader(rivals.tip, after).read_all()
     found = label_positions(old, new)
-    if found is None and may_lack:
-        is_there = np.isin(old, new)
-        some = label_positions(old[is_there], new)
-        found = np.full(size, -1, np.int64)
-        found[is_there] = some
-    if found is None:
+    if not may_lack and (found < 0).any():
         raise refused(
             prepared,
             f"labels of the dimension {dim!r} were changed or removed since this write was planned",
@@ -201,22 +177,22 @@ class TheirChunks:
 
 def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
     """Return the moves of stored chunks of an array; None if no chunk moves."""
-    node = array_at(tip, array.path, array.node_id)
-    if node is None or not now.moved.keys() & set(array.dims):
+    stored = array_at(tip, array.path, array.node_id)
+    if stored is None or not now.moved.keys() & set(array.dims):
         return None
-    reader = now.destination.reader(tip, node)
-    grids = reader.metadata.grid, array.metadata.grid
-    counts = grids[0].num_chunks
+    reader = now.destination.reader(tip, stored)
+    before, after = reader.metadata.grid.axes, array.metadata.grid.axes
+    counts = reader.metadata.grid.num_chunks
     axes, first = [], []
     for axis, (dim, size) in enumerate(zip(array.dims, reader.shape, strict=True)):
         same = np.arange(size, dtype=np.int64)
         indices = now.moved.get(dim, same)
         none = same[:0]
-        landed = Landed(was=none, base=none, tip=indices, size=array.metadata.shape[axis])
-        axes.append(axis_moves(grids, axis, (same, indices), landed=landed))
+        along = NewIndices(was=none, base=none, tip=indices, size=array.metadata.shape[axis])
+        axes.append(axis_moves((before[axis], after[axis]), (same, indices), along=along))
         has_moved = dim in now.moved
-        at = grids[0].axes[axis].chunk_of(np.array([landed.still])) if has_moved else [0]
-        first.append(int(at[0]) if has_moved else counts[axis])
+        still = before[axis].chunk_of(np.array([along.still])) if has_moved else counts[axis:]
+        first.append(int(still[0]))
     found = [ChunkRefs.empty(len(counts))]
     for axis, low in enumerate(first):
         # Chunks beyond ``first`` of an earlier axis were found along that axis.

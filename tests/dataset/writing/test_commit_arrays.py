@@ -9,10 +9,10 @@ from helpers.raised import raises
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.writing.arrays.blocks import ArrayBlocks
-from icechunk_format.dataset.writing.arrays.commit import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
 from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.dataset.writing.prepare import open_destination
+from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
@@ -51,9 +51,9 @@ def write(place, array, values=VALUES, options=None, rows=3):
     made = change(place, [array], options)
     receipts = []
     for start in range(0, len(values), rows):
-        blocks = ArrayBlocks(pickle.loads(pickle.dumps(made.destination)))
-        blocks.write(array, (start, 0), values[start : start + rows])
-        receipts.append(pickle.loads(pickle.dumps(blocks.receipt())))
+        files = TaskFiles(pickle.loads(pickle.dumps(made.destination)))
+        files.write(array, (start, 0), values[start : start + rows])
+        receipts.append(pickle.loads(pickle.dumps(files.receipt())))
     return made, receipts
 
 
@@ -89,7 +89,7 @@ def test_shards_are_written_whole(place):
 def test_blocks_hold_whole_chunks(place):
     made = change(place, [target()])
     with raises(InvalidInputError, chunk=(0, 0)):
-        ArrayBlocks(made.destination).write(made.arrays[0], (0, 0), VALUES[:2])
+        TaskFiles(made.destination).write(made.arrays[0], (0, 0), VALUES[:2])
 
 
 def test_two_tasks_that_wrote_one_chunk_commit_nothing(place):
@@ -165,9 +165,9 @@ def test_existing_arrays_grow_keep_other_chunks_and_lose_cleared_ones(place):
         old_shape=(7, 10),
     )
     made = change(place, [grown], cleared={"/t": np.array([[0, 0]])})
-    blocks = ArrayBlocks(made.destination)
-    blocks.write(grown, (6, 0), np.full((3, 10), 5, "f4"))
-    commit_arrays(made, [blocks.receipt()])
+    files = TaskFiles(made.destination)
+    files.write(grown, (6, 0), np.full((3, 10), 5, "f4"))
+    commit_arrays(made, [files.receipt()])
     expected = np.concatenate([VALUES[:6], np.full((3, 10), 5, "f4")])
     expected[:3, :5] = 0
     np.testing.assert_array_equal(read(place), expected)

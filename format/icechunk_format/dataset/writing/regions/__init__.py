@@ -1,1 +1,0 @@
-"""Makes the cells of a deleted or replaced region missing."""
