@@ -280,9 +280,8 @@ class _ArrayAdoption:
                 sized.append(((found, stays, targets), found.num_chunk_refs))
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             assert self._old is not None, "it has stored chunks"
-            stored = _stored_refs(
-                self._storage, self._old.node_id, [found for found, _, _ in batch]
-            )
+            receipts = [receipt for receipt, _, _ in batch]
+            stored = _stored_refs(self._storage, self._old.node_id, receipts)
             for refs, (_, stays, targets) in zip(stored, batch, strict=True):
                 yield refs.take(stays).moved(targets[stays])
 
