@@ -1,9 +1,9 @@
 """Count the code (lines, files in each folder, the longest modules) and check docstrings and tests.
 
-Fails above the ceilings, for a long module whose head gives no reason, a docstring that begins with
-a word such as What or Tell, a function of a bool without "True if", a name in backticks that does
-not exist, an import that bypasses the facade of a room, and a test file that is not at the path of
-a module or room.
+Fails above the ceilings of lines and of tokens per line, for a long module whose head gives no
+reason, a docstring that begins with a word such as What or Tell, a function of a bool without "True
+if", a name in backticks that does not exist, an import that bypasses the facade of a room, and a
+test file that is not at the path of a module or room.
 
 A line counts when it holds code: blank lines, comments and docstrings do not. Import circles are
 checked by import-linter, whose contracts are in ``pyproject.toml``. Run by ``make check``.
@@ -24,9 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (ROOT / "format" / "icechunk_format", ROOT / "icechunk_spark")
-# Ceilings are what was reached; lower them when the code gets smaller, and do not raise them to
-# let a change in that could be smaller itself.
-MOST_CODE_LINES = 59_500
+# Ceilings are what was reached, with some room for fixes; lower them when the code gets smaller,
+# and do not raise them to let a change in that could be smaller itself. The ceiling of tokens keeps
+# lines from being saved by denser ones; Python 3.11 counts an f-string as one token.
+MOST_CODE_LINES = 58_000
+MOST_TOKENS_IN_A_LINE = 9.5  # on average
 MOST_FILES_IN_A_FOLDER = 12
 MOST_LINES_IN_A_MODULE = 700
 MOST_LINES_WITHOUT_A_REASON = 400
@@ -156,7 +158,11 @@ def main() -> int:
         (file.parent, file.stem.split("_")[0]) for file in files if not file.stem.startswith("_")
     )
     total = sum(code.values())
-    print(f"{total:,} lines of code in {len(files)} modules ({sum(lines.values()):,} lines)")
+    density = sum(len(line) for found in tokens.values() for line in found.values()) / total
+    print(
+        f"{total:,} lines of code in {len(files)} modules ({sum(lines.values()):,} lines), "
+        f"{density:.2f} tokens in a line"
+    )
     print("most files in a folder:")
     for folder, count in folders.most_common(5):
         print(f"  {count:3} {folder.relative_to(ROOT)}")
@@ -166,6 +172,8 @@ def main() -> int:
     wrong = []
     if total > MOST_CODE_LINES:
         wrong.append(f"more than {MOST_CODE_LINES:,} lines of code")
+    if density > MOST_TOKENS_IN_A_LINE:
+        wrong.append(f"more than {MOST_TOKENS_IN_A_LINE} tokens in a line of code, on average")
     wrong += [
         f"{folder.relative_to(ROOT)} has {count} files, at most {MOST_FILES_IN_A_FOLDER}"
         for folder, count in folders.items()

@@ -234,6 +234,8 @@ def test_labels_get_one_chunk_and_untouched_arrays_stay(place):
     other = repository.snapshot(repository.resolve()).node("/other").id
     done = rechunked(request(place, {"x": 4}))
     assert set(done.arrays) == {"/t", "/x"}
+    tip = repository.ancestry(branch="main")
+    assert done.commit.message == next(iter(tip)).message == "Rechunk t, x"
     assert read(place, "x")[1].metadata.grid.chunk_shape == (8,)
     assert repository.snapshot(repository.resolve()).node("/other").id == other
     again = rechunked(request(place, {"x": 4}))

@@ -170,8 +170,8 @@ def _committed(
             raise of_session(plan, error) from error
         else:
             commit = replace(commit, rebased=commit.rebased + times_again)
-            done = committed(commit, planned.manifests, receipts)
-            return replace(done, message=message, rows=rows)
+            done = committed(commit, message, planned.manifests, receipts)
+            return replace(done, rows=rows)
     raise refused(plan, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
 
 

@@ -103,12 +103,11 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         session.add_manifests(path, found)
     if not session.has_changes:
         return WriteResult.skipped(options, base, "nothing changed")
+    message = options.message or change.message
     commit = session.commit(
-        options.message or change.message,
-        metadata=txn_metadata(options),
-        on_conflict=options.on_conflict,
+        message, metadata=txn_metadata(options), on_conflict=options.on_conflict
     )
-    return committed(commit, manifests, receipts)
+    return committed(commit, message, manifests, receipts)
 
 
 def find_destination(
@@ -153,6 +152,7 @@ def _new_repository(location: Location, options: WriteOptions) -> Repository:
 
 def committed(
     commit: CommitResult,
+    message: str,
     manifests: Mapping[str, Sequence[ManifestReceipt]],
     receipts: Iterable[TaskReceipt],
 ) -> WriteResult:
@@ -166,6 +166,7 @@ def committed(
     return WriteResult(
         branch=commit.branch,
         snapshot_id=commit.snapshot_id,
+        message=message,
         chunks=sum(receipt.num_chunk_refs for receipt in stored),
         manifests=len(stored),
         commit=replace(commit, files_written=written.files, bytes_written=written.bytes),

@@ -34,7 +34,7 @@ def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> Inva
 
 
 def check_regular(node: NodeSnapshot) -> None:
-    """Raise UnsupportedError unless the chunk grid of an array is regular."""
+    """Raise InvalidInputError unless the chunk grid of an array is regular."""
     try:
         name = json.loads(node.user_data)["chunk_grid"]["name"]
     except (ValueError, KeyError, TypeError, RecursionError):
