@@ -242,10 +242,6 @@ def test_unfit_rows_fail_the_query(spark, weather):
         frame.collect()
 
 
-def _scaled(ds, factor):
-    return ds[["t2m"]] * factor
-
-
 @pytest.mark.each_spark
 def test_functions_that_capture_much(spark, weather, tmp_path):
     # 50 MB go with the function, to all of its tasks.
@@ -254,10 +250,13 @@ def test_functions_that_capture_much(spark, weather, tmp_path):
     def looked_up(ds, block):
         return ds[["t2m"]] + field[block.number * 1000]
 
+    def scaled(ds, factor):
+        return ds[["t2m"]] * factor
+
     cases = {
         "closure": (looked_up, None),
         "lambda": (lambda ds: ds[["t2m"]] * 2, lambda ds: ds[["t2m"]] * 2),
-        "partial": (partial(_scaled, factor=3), lambda ds: ds[["t2m"]] * 3),
+        "partial": (partial(scaled, factor=3), lambda ds: ds[["t2m"]] * 3),
     }
     whole, unpacked = opened(weather), {"dtype": "f8", "scale_factor": 1.0, "add_offset": 0.0}
     for group, (function, expected) in cases.items():
