@@ -210,7 +210,42 @@ CAST(b AS DOUBLE) = 9007199254740992
 b::double > 5
 i > double('1.5')
 CAST(nullif(t, 0) AS SMALLINT) = 9
+round(d, 0) = 3
+i DIV 3 = 1
+-7 DIV nullif(t, 0) = -7
+b DIV 2 = 1
+pmod(i, 5) = 3
+pmod(i, -5) = -2
+pmod(d, 3) > 2
+pmod(d, -3) < -0.5
+greatest(d, g) > 5
+greatest(i, NULL, t) = 127
+greatest(f, d) = double('NaN')
+least(d, g, 1) < 0
+least(g, NULL) = double('NaN')
+sign(d) = -1
+signum(i) = 1
+i & 1 = 1
+i | t = 7
+b ^ 1 = 3
+CAST(i AS DECIMAL(12, 2)) > 2.5
+CAST(t AS DECIMAL(5, 0)) + 1.5 > 3
+-- Cases
+CASE WHEN d > 1 THEN 'high' WHEN d < -1 THEN 'low' ELSE 'mid' END = 'mid'
+CASE WHEN i > 2 THEN 1 ELSE 0 END = 1
+CASE i WHEN 1 THEN 'one' WHEN 2 THEN 'two' END = 'two'
+CASE WHEN i <> 0 AND i > 2 THEN 6 / i > 0 ELSE flag END
+CASE WHEN i <> 0 THEN 1 / i ELSE NULL END > 0.4
+CASE WHEN i > NULL THEN TRUE WHEN flag THEN i > 0 END
+CASE WHEN flag THEN NULL ELSE i END IS NULL
+IF(i > 2, d, f) > 1
+IF(flag, t, b) = 1
+CASE WHEN 1 = 2 THEN flag ELSE NOT flag END
 -- Text
+concat(s, 'x') = 'abcx'
+s || s = 'XX'
+concat(s, NULL) IS NULL
+concat('a', s, 'b') = 'aXb'
 s = 'abc'
 s = 'a' 'bc'
 s <> 'o''neil'
@@ -283,6 +318,18 @@ time - INTERVAL '30' MINUTE < '1969-12-31 23:00:01'
 time IN ('2024-07-01', '2024-08-01')
 time <> '2024-07-01'
 time IS NULL
+date_format(time, 'yyyy-MM') = '2024-07'
+date_format(date(time), 'yyyy/MM/dd') = '1900/02/28'
+date_format(time, 'HH:mm') >= '12:30'
+trunc(time, 'MONTH') = date '2024-07-01'
+trunc(time, 'year') < '2021-02-01'
+trunc(time, 'week') = '2024-07-01'
+date_add(date(time), 3) = '2024-07-04'
+date_sub(date(time), t) > '2024-01-01'
+datediff(time, '2024-07-01') = 31
+datediff('2024-07-01', time) > 100
+unix_timestamp(time) = 1719813600
+CASE WHEN month(time) IN (12, 1, 2) THEN 'winter' ELSE 'other' END = 'winter'
 hour(date '2024-01-01') = 0
 year(date(time)) = 2021
 lead <= INTERVAL 6 HOURS
@@ -298,6 +345,9 @@ lead BETWEEN INTERVAL 1 HOUR AND INTERVAL 1 DAY
 REFUSED = r"""
 i / 0 > 1
 i % t = 0
+i DIV t = 0
+pmod(i, t) = 0
+CASE WHEN flag IS NOT TRUE THEN 1 / t > 0 ELSE TRUE END
 d / d > 1
 s = 1
 flag > 1

@@ -23,18 +23,25 @@ from sqlglot import exp
 from icechunk_format.dataset.cf.arrow_values import is_number, sql_name
 from icechunk_format.dataset.selection.where.condition import Constant
 from icechunk_format.dataset.selection.where.kernels import EvaluationError
+from icechunk_format.dataset.selection.where.long_lists import as_literals, as_set
 from icechunk_format.dataset.selection.where.operators import (
-    as_literals,
-    as_set,
+    chosen,
     combine,
+    combine_bits,
     compare,
+    days_added,
+    formatted,
+    positive_remainder,
     time_part,
     truncated,
+    widest,
 )
 from icechunk_format.dataset.selection.where.syntax import (
     ARITHMETIC,
+    BIT_OPERATIONS,
     CAST_TYPES,
     COMPARISONS,
+    DATE_TRUNCATIONS,
     DAY_TO_SECOND,
     DOUBLE_FUNCTIONS,
     EXTRACT_PARTS,
@@ -44,6 +51,7 @@ from icechunk_format.dataset.selection.where.syntax import (
     STRING_SEARCHES,
     TIME_PARTS,
     TRUNCATIONS,
+    WhereDialect,
     allow_parts,
     like_pattern,
     operands,
@@ -55,14 +63,16 @@ from icechunk_format.dataset.selection.where.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    INT,
     INTERVAL,
     STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     Typed,
     TypeMismatchError,
     call,
     cast,
     column,
-    common_type,
     comparable,
     constant,
     decimal_literal,
@@ -109,6 +119,8 @@ class Compiler:
         if kind in ARITHMETIC:
             left, right = self._operands(node, "typed", "safe")
             return combine(ARITHMETIC[kind], left, right)
+        if kind in BIT_OPERATIONS:
+            return combine_bits(BIT_OPERATIONS[kind], *self._operands(node))
         if kind in FUNCTION_NODES:
             return self._function(FUNCTION_NODES[kind], node)
         if kind not in _HANDLERS:
@@ -142,9 +154,10 @@ class Compiler:
     def _literal(self, node: exp.Expression) -> Typed:
         return constant(node.name, STRING) if node.is_string else number_literal(node.name)
 
-    def _adjacent_strings(self, node: exp.Expression) -> Typed:
-        """Join adjacent string literals, as SQL does."""
-        return constant("".join(self._word(part, node) for part in node.expressions), STRING)
+    def _concat(self, node: exp.Expression) -> Typed:
+        """Join strings, or adjacent string literals, as SQL does."""
+        parts = (node.this, node.expression) if isinstance(node, exp.DPipe) else node.expressions
+        return call("concat", STRING, *(self._string_argument(part, node) for part in parts))
 
     def _connector(self, node: exp.Expression) -> Typed:
         terms = [self._condition(term) for term in operands(node)]
@@ -182,10 +195,10 @@ class Compiler:
         found = None if items is None else as_set(value, items)
         if found is not None:
             return call("in", BOOLEAN, *found)
-        if items is None:
-            choices = [self.compile(choice) for choice in node.expressions]
-        else:
-            choices = as_literals(items)
+        choices = None if items is None else as_literals(items)
+        if choices is None:
+            nodes = node.expressions if items is None else map(_parsed, items)
+            choices = [self.compile(choice) for choice in nodes]
         by_wall_time = len(choices) == 1
         pairs = [comparable(value, choice, by_wall_time=by_wall_time) for choice in choices]
         if not pairs:
@@ -229,6 +242,52 @@ class Compiler:
             ) from error
         return call("matches", BOOLEAN, value, options=(pattern,))
 
+    def _case(self, node: exp.Expression) -> Typed:
+        ifs = [node] if isinstance(node, exp.If) else node.args["ifs"]
+        compared = (
+            None if isinstance(node, exp.If) or node.this is None else self.compile(node.this)
+        )
+        arguments = []
+        for one in ifs:
+            if compared is None:
+                arguments.append(self._condition(one.this))
+            else:
+                arguments.append(compare("eq", compared, self.compile(one.this)))
+            arguments.append(self.compile(one.args["true"]))
+        other = node.args.get("false") if isinstance(node, exp.If) else node.args.get("default")
+        return chosen(
+            *arguments, constant(None, pa.null()) if other is None else self.compile(other)
+        )
+
+    def _extreme(self, node: exp.Expression) -> Typed:
+        values = [self.compile(value) for value in (node.this, *node.expressions)]
+        kind = widest(values)
+        return call(node.key, kind, *(cast(value, kind) for value in values))
+
+    def _sign(self, node: exp.Expression) -> Typed:
+        return call("sign", DOUBLE, cast(self.compile(node.this), DOUBLE))
+
+    def _quotient(self, node: exp.Expression) -> Typed:
+        return combine_bits("quotient", self.compile(node.this), self.compile(node.expression))
+
+    def _days_added(self, node: exp.Expression) -> Typed:
+        if node.args["unit"].name.upper() != "DAY":
+            raise refused(node)
+        return days_added(self.compile(node.this), self.compile(node.expression))
+
+    def _days_between(self, node: exp.Expression) -> Typed:
+        return call("days_between", INT, self.compile(node.this), self.compile(node.expression))
+
+    def _date_format(self, node: exp.Expression) -> Typed:
+        inner = node.this.this if isinstance(node.this, exp.TimeStrToTime) else node.this
+        return formatted(self._word(node.args["format"], node), self.compile(inner))
+
+    def _seconds(self, node: exp.Expression) -> Typed:
+        value = self.compile(node.this)
+        if value.type not in (DATE, TIMESTAMP_NTZ, TIMESTAMP):
+            raise TypeMismatchError(f"a date or timestamp is needed, not {sql_name(value.type)}")
+        return call("seconds", BIGINT, cast(value, TIMESTAMP))
+
     def _negation(self, node: exp.Expression) -> Typed:
         value = self.compile(node.this)
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
@@ -242,6 +301,8 @@ class Compiler:
         name = target.this.name if hasattr(target.this, "name") else str(target.this)
         if name == "DECIMAL" and isinstance(node.this, exp.Literal):
             return decimal_literal(Decimal(node.this.name))
+        if name == "DECIMAL" and pa.types.is_integer(value.type) and len(target.expressions) == 2:
+            return cast(value, pa.decimal128(*(int(one.this.name) for one in target.expressions)))
         kind = CAST_TYPES.get(name)
         if kind is None or target.expressions:
             raise refused(node)
@@ -282,6 +343,8 @@ class Compiler:
         arguments = [self.compile(argument) for argument in node.expressions]
         if name == "weekday" and len(arguments) == 1:
             return time_part(name, arguments[0])
+        if name == "pmod" and len(arguments) == 2:
+            return positive_remainder(*arguments)
         if name in ("isnull", "isnotnull") and len(arguments) == 1:
             found = call("is_null", BOOLEAN, arguments[0])
             return found if name == "isnull" else call("not", BOOLEAN, found)
@@ -313,8 +376,11 @@ class Compiler:
         return call("abs", value.type, value)
 
     def _whole(self, node: exp.Expression) -> Typed:
-        """Compile FLOOR, CEIL and ROUND without a number of digits."""
+        """Compile FLOOR, CEIL and ROUND to whole numbers."""
         value = self.compile(node.this)
+        digits = node.args.get("decimals")
+        if digits is not None and (node.key != "round" or self._whole_number(digits, node) != 0):
+            raise refused(node)
         if pa.types.is_integer(value.type):
             return value if isinstance(node, exp.Round) else cast(value, BIGINT)
         if not pa.types.is_floating(value.type):
@@ -335,9 +401,7 @@ class Compiler:
 
     def _coalesce(self, node: exp.Expression) -> Typed:
         values = [self.compile(value) for value in (node.this, *node.expressions)]
-        kind = values[0].type
-        for value in values[1:]:
-            kind = common_type(kind, value.type)
+        kind = widest(values)
         return call("coalesce", kind, *(cast(value, kind) for value in values))
 
     def _nullif(self, node: exp.Expression) -> Typed:
@@ -367,6 +431,13 @@ class Compiler:
             raise refused(node)
         return truncated(unit, self.compile(node.this))
 
+    def _truncated_date(self, node: exp.Expression) -> Typed:
+        unit = DATE_TRUNCATIONS.get(node.args["unit"].name.upper())
+        if unit is None:
+            raise refused(node)
+        midnight = cast(cast(self.compile(node.this), DATE), TIMESTAMP_NTZ)
+        return cast(call("truncate", TIMESTAMP_NTZ, midnight, options=(unit,)), DATE)
+
     def _string_argument(self, argument: exp.Expression, node: exp.Expression) -> Typed:
         value = self.compile(argument)
         if pa.types.is_null(value.type):
@@ -389,13 +460,29 @@ class Compiler:
         return value
 
 
+def _parsed(item: str) -> exp.Expression:
+    return exp.maybe_parse(item, dialect=WhereDialect)
+
+
 _Handler = Callable[[Compiler, exp.Expression], Typed]
 
 # The handler of each construct, and the parts that its node may have.
 _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] = {
     exp.Column: (Compiler._column, "this"),
     exp.Literal: (Compiler._literal, "this", "is_string"),
-    exp.Concat: (Compiler._adjacent_strings, "expressions", "safe", "coalesce"),
+    exp.Concat: (Compiler._concat, "expressions", "safe", "coalesce"),
+    exp.DPipe: (Compiler._concat, "this", "expression", "safe"),
+    exp.Case: (Compiler._case, "this", "ifs", "default"),
+    exp.If: (Compiler._case, "this", "true", "false"),
+    exp.Greatest: (Compiler._extreme, "this", "expressions", "ignore_nulls"),
+    exp.Least: (Compiler._extreme, "this", "expressions", "ignore_nulls"),
+    exp.Sign: (Compiler._sign, "this"),
+    exp.IntDiv: (Compiler._quotient, "this", "expression"),
+    exp.TsOrDsAdd: (Compiler._days_added, "this", "expression", "unit"),
+    exp.DateDiff: (Compiler._days_between, "this", "expression"),
+    exp.TimeToStr: (Compiler._date_format, "this", "format"),
+    exp.StrToUnix: (Compiler._seconds, "this", "format"),
+    exp.DateTrunc: (Compiler._truncated_date, "this", "unit"),
     exp.Boolean: (lambda _, node: constant(bool(node.this), BOOLEAN), "this"),
     exp.Null: (lambda _, node: constant(None, pa.null()),),
     exp.Paren: (lambda compiler, node: compiler.compile(node.this), "this"),
@@ -425,7 +512,7 @@ _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] 
     exp.Abs: (Compiler._abs, "this"),
     exp.Floor: (Compiler._whole, "this"),
     exp.Ceil: (Compiler._whole, "this"),
-    exp.Round: (Compiler._whole, "this"),
+    exp.Round: (Compiler._whole, "this", "decimals"),
     exp.Pow: (Compiler._power, "this", "expression"),
     exp.IsNan: (Compiler._is_nan, "this"),
     exp.Coalesce: (Compiler._coalesce, "this", "expressions", "is_nvl", "is_null"),

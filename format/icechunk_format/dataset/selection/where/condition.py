@@ -17,15 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.where.kernels import KERNELS, ZONED, Datum, EvaluationError
 from icechunk_format.dataset.selection.where.time_zones import time_zone
 from icechunk_format.errors import InvalidInputError
+
+# The operation of CASE: conditions and values in turn, and the value of all other rows.
+CASE: Final = "case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,33 @@ def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]
         return expression.value
     if isinstance(expression, ColumnRef):
         return columns[expression.name]
+    if expression.operation == CASE:
+        return _case(expression.arguments, columns)
     arguments = [evaluate(argument, columns) for argument in expression.arguments]
     return KERNELS[expression.operation](*arguments, *expression.options)
+
+
+def _case(arguments: tuple[Expression, ...], columns: Mapping[str, Datum]) -> Datum:
+    """Evaluate conditions and values in turn, each for the rows that no condition before kept."""
+    arrays = {name: column for name, column in columns.items() if not isinstance(column, pa.Scalar)}
+    length = len(next(iter(arrays.values()))) if arrays else 1
+    left, rows, values = pa.array(np.arange(length)), [], []
+    for condition, value in zip(arguments[:-1:2], arguments[1::2], strict=True):
+        held = dict(columns) | {name: column.take(left) for name, column in arrays.items()}
+        kept = _filled(evaluate(condition, held), len(left)).fill_null(False)
+        chosen = {name: column.filter(kept) for name, column in held.items() if name in arrays}
+        rows.append(left.filter(kept))
+        values.append(_filled(evaluate(value, held | chosen), len(rows[-1])))
+        left = left.filter(pc.invert(kept))
+    held = dict(columns) | {name: column.take(left) for name, column in arrays.items()}
+    rows.append(left)
+    values.append(_filled(evaluate(arguments[-1], held), len(left)))
+    found = pa.concat_arrays(values).take(pc.array_sort_indices(pa.concat_arrays(rows)))
+    return found if arrays else found[0]
+
+
+def _filled(value: Datum, length: int) -> pa.Array:
+    return pa.repeat(value, length) if isinstance(value, pa.Scalar) else value
 
 
 def needs_zone(expression: Expression) -> bool:

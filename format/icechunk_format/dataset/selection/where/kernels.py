@@ -188,6 +188,44 @@ def _cast(value: Datum, target: pa.DataType) -> Datum:
         ) from error
 
 
+def _quotient(left: Datum, right: Datum) -> Datum:
+    """Return the whole quotient of integers, rounded towards zero, as in Java."""
+    _refuse_zero(left, right)
+    return pc.divide_checked(left, right)
+
+
+def _positive_remainder(left: Datum, right: Datum) -> Datum:
+    """Return the remainder with the sign of the divisor, as ``pmod`` does."""
+    _refuse_zero(left, right)
+    return _by_numpy(_pmod)(left, right)
+
+
+def _pmod(numbers: Any, divisors: Any) -> Any:
+    rest = np.fmod(numbers, divisors)
+    return np.where(rest < 0, np.fmod(rest + divisors, divisors), rest)
+
+
+def _larger(left: Datum, right: Datum) -> Datum:
+    """Return the larger value; the other one if one is NULL."""
+    return pc.if_else(pc.fill_null(_less(left, right), pc.is_null(left)), right, left)
+
+
+def _smaller(left: Datum, right: Datum) -> Datum:
+    return pc.if_else(pc.fill_null(_less(right, left), pc.is_null(left)), right, left)
+
+
+def _days_between(end: Datum, start: Datum) -> Datum:
+    return pc.subtract_checked(end.cast(pa.int32()), start.cast(pa.int32()))
+
+
+def _formatted(value: Datum, pattern: str) -> Datum:
+    """Format times by a pattern of ``strftime``."""
+    years = pc.year(value)
+    if not pc.all(_array(pc.and_(pc.greater(years, 999), pc.less(years, 10_000)))).as_py():
+        raise EvaluationError("date_format needs years of four digits")
+    return pc.strftime(value, pattern)
+
+
 def _nullif(left: Datum, right: Datum) -> Datum:
     equal = pc.fill_null(_equal(left, right), False)
     return pc.if_else(equal, pa.scalar(None, left.type), left)
@@ -235,6 +273,14 @@ KERNELS: Final[dict[str, Callable[..., Datum]]] = {
     "multiply": pc.multiply_checked,
     "divide": _divide,
     "remainder": _remainder,
+    "quotient": _quotient,
+    "positive_remainder": _positive_remainder,
+    "bit_and": pc.bit_wise_and,
+    "bit_or": pc.bit_wise_or,
+    "bit_xor": pc.bit_wise_xor,
+    "greatest": lambda *values: reduce(_larger, values),
+    "least": lambda *values: reduce(_smaller, values),
+    "sign": pc.sign,
     "negate": _negate,
     "cast": _cast,
     "matches": lambda value, pattern: pc.match_substring_regex(value, pattern),
@@ -257,6 +303,11 @@ KERNELS: Final[dict[str, Callable[..., Datum]]] = {
     "lower": pc.utf8_lower,
     "upper": pc.utf8_upper,
     "length": pc.utf8_length,
+    "concat": lambda *values: pc.binary_join_element_wise(*values, ""),
+    "format": _formatted,
+    "add_days": lambda date, days: pc.add_checked(date.cast(pa.int32()), days).cast(pa.date32()),
+    "days_between": _days_between,
+    "seconds": lambda value: _by_numpy(lambda micros: micros // 1_000_000)(value.cast(pa.int64())),
     "trim": lambda value: pc.utf8_trim(value, " "),
     "slice": lambda value, start, stop: pc.utf8_slice_codeunits(value, start, stop),
     "starts_with": lambda value, text: pc.starts_with(value, text),

@@ -1,27 +1,19 @@
-"""Builds comparisons, arithmetic and long IN lists by Spark's type rules.
-
-Rules of this file
-------------------
-1. sqlglot would take seconds for long IN lists, so those of plain numbers, or of strings in single
-   quotes without a backslash, are extracted before parsing. The parser reads all other lists.
-2. Such a list becomes one column if the type of the compared value determines the column's type;
-   other lists become literals.
-"""
+"""Builds comparisons, arithmetic and functions by Spark's type rules."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from icechunk_format.dataset.cf.arrow_values import is_number, sql_name
-from icechunk_format.dataset.selection.where.condition import Constant
-from icechunk_format.dataset.selection.where.syntax import INTERVAL_UNITS, TIME_PARTS
+from icechunk_format.dataset.selection.where.condition import CASE
+from icechunk_format.dataset.selection.where.syntax import FORMATS, INTERVAL_UNITS, TIME_PARTS
 from icechunk_format.dataset.selection.where.types import (
     BIGINT,
     BOOLEAN,
@@ -37,29 +29,13 @@ from icechunk_format.dataset.selection.where.types import (
     arithmetic_type,
     call,
     cast,
+    common_type,
     comparable,
     constant,
     decimal_operand,
-    number_literal,
 )
 
-# Items from which a list is long.
-_LENGTH: Final = 200
-_NAME: Final = "icechunk_list_"
-_NUMBER: Final = r"(?>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-_STRING: Final = r"(?>'(?:[^'\\]|'')*+')"
-# Quoted strings are matched first, so that lists within quotes are skipped.
-_LISTS: Final = re.compile(
-    r"\b[rR](?:'[^']*'|\"[^\"]*\")|"
-    + "|".join(
-        rf"\bIN\s*\(\s*(?P<{name}>{item}(?:\s*,\s*{item}){{{_LENGTH - 1},}}+)\s*\)"
-        for name, item in (("numbers", _NUMBER), ("strings", _STRING))
-    )
-    + r"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`",
-    re.IGNORECASE | re.DOTALL | re.ASCII,
-)
-_DATES: Final = r"^\d{4}-\d\d-\d\d$"
-_TIMES: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?$"
+_FORMAT_PARTS: Final = re.compile("|".join([*FORMATS, r"%?."]), re.DOTALL)
 # The comparison to use when the sides are swapped.
 _MIRRORED: Final = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
@@ -110,6 +86,60 @@ def combine(operation: str, left: Typed, right: Typed) -> Typed:
     if pa.types.is_decimal(kind):
         return call(operation, kind, decimal_operand(left), decimal_operand(right))
     return call(operation, kind, cast(left, kind), cast(right, kind))
+
+
+def combine_bits(operation: str, left: Typed, right: Typed) -> Typed:
+    """Build a bitwise operation, or a quotient of integers, in the common type of both sides."""
+    kind = BIGINT if operation == "quotient" else common_type(left.type, right.type)
+    for value in (left, right):
+        if not pa.types.is_integer(value.type):
+            raise TypeMismatchError(f"integers are needed here, not {sql_name(value.type)}")
+    return call(operation, kind, cast(left, kind), cast(right, kind))
+
+
+def positive_remainder(left: Typed, right: Typed) -> Typed:
+    """Build ``pmod`` of numbers other than decimals."""
+    kind = common_type(left.type, right.type)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise TypeMismatchError(f"integers or doubles are needed here, not {sql_name(kind)}")
+    return call("positive_remainder", kind, cast(left, kind), cast(right, kind))
+
+
+def chosen(*arguments: Typed) -> Typed:
+    """Build a CASE of conditions and values in turn, and the value of all other rows."""
+    values = [*arguments[1::2], arguments[-1]]
+    kind = widest(values)
+    cases = [
+        cast(argument, kind if number % 2 or number == len(arguments) - 1 else BOOLEAN)
+        for number, argument in enumerate(arguments)
+    ]
+    return call(CASE, kind, *cases)
+
+
+def widest(values: Sequence[Typed]) -> pa.DataType:
+    """Return the common type of values."""
+    kind = values[0].type
+    for value in values[1:]:
+        kind = common_type(kind, value.type)
+    return kind
+
+
+def days_added(date: Typed, days: Typed) -> Typed:
+    """Add days to a date."""
+    if not pa.types.is_integer(days.type):
+        raise TypeMismatchError(f"a number of days is needed here, not {sql_name(days.type)}")
+    return call("add_days", DATE, cast(date, DATE), cast(days, INT))
+
+
+def formatted(pattern: str, value: Typed) -> Typed:
+    """Build ``date_format`` for sqlglot's pattern of years, months, days, hours and minutes."""
+    strftime = ""
+    for part in _FORMAT_PARTS.findall(pattern):
+        if part not in FORMATS and (part[0].isalpha() or part[0] in "%'[]"):
+            raise TypeMismatchError("a format can consist of yyyy, MM, dd, HH, mm and signs")
+        strftime += FORMATS.get(part, part)
+    wall_time = cast(cast(value, TIMESTAMP), TIMESTAMP_NTZ)
+    return call("format", STRING, wall_time, options=(strftime,))
 
 
 def _as_number(value: Typed, other: Typed) -> Typed:
@@ -166,64 +196,3 @@ def time_part(name: str, value: Typed) -> Typed:
     if value.type == TIMESTAMP:
         value = cast(value, TIMESTAMP_NTZ)
     return call("cast", INT, call(kernel, BIGINT, value), options=(INT,))
-
-
-def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
-    """Replace each long list in SQL by a placeholder; return the SQL, and items by placeholder."""
-    lists: dict[str, list[str]] = {}
-    if _NAME in sql or "--" in sql or "/*" in sql:
-        return sql, lists
-
-    def cut(match: re.Match[str]) -> str:
-        for name, item in (("numbers", _NUMBER), ("strings", _STRING)):
-            if match[name] is not None:
-                key = f"{_NAME}{len(lists)}"
-                lists[key] = re.findall(item, match[name], re.ASCII)
-                return f"IN (:{key})"
-        return match[0]
-
-    return _LISTS.sub(cut, sql), lists
-
-
-def as_literals(items: list[str]) -> list[Typed]:
-    """Return the items as literals, as the parser would."""
-    if items[0].startswith("'"):
-        return [constant(text, STRING) for text in _strings(items)]
-    return [number_literal(item) for item in items]
-
-
-def as_set(value: Typed, items: list[str]) -> tuple[Typed, Typed] | None:
-    """Return a value, and the items as a column of its type; None if they must be literals."""
-    try:
-        if not items[0].startswith("'"):
-            return _as_numbers(value, pa.array(items))
-        return _as_strings(value, pa.array(_strings(items)))
-    except pa.ArrowInvalid:
-        return None
-
-
-def _as_numbers(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
-    if pa.types.is_integer(value.type):
-        return cast(value, BIGINT), _column(items.cast(BIGINT))
-    if pa.types.is_floating(value.type):
-        return cast(value, DOUBLE), _column(items.cast(DOUBLE))
-    return None
-
-
-def _as_strings(value: Typed, items: pa.Array) -> tuple[Typed, Typed] | None:
-    if value.type == STRING:
-        return value, _column(items)
-    pattern = {DATE: _DATES, TIMESTAMP_NTZ: _TIMES, TIMESTAMP: _TIMES}.get(value.type)
-    if pattern is None or not pc.all(pc.match_substring_regex(items, pattern)).as_py():
-        return None
-    if value.type == TIMESTAMP:
-        return value, call("to_timestamp", TIMESTAMP, _column(items.cast(TIMESTAMP_NTZ)))
-    return value, _column(items.cast(value.type))
-
-
-def _column(items: pa.Array) -> Typed:
-    return Typed(Constant(items), items.type)
-
-
-def _strings(items: list[str]) -> list[str]:
-    return [item[1:-1].replace("''", "'") for item in items]

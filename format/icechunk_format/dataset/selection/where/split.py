@@ -124,7 +124,7 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
     from sqlglot.errors import SqlglotError
 
     from icechunk_format.dataset.selection.where.compiler import Compiler
-    from icechunk_format.dataset.selection.where.operators import cut_lists
+    from icechunk_format.dataset.selection.where.long_lists import cut_lists
     from icechunk_format.dataset.selection.where.syntax import WhereDialect
 
     try:

@@ -92,6 +92,25 @@ STRING_SEARCHES: Final = {
     "endswith": "ends_with",
     "contains": "contains",
 }
+BIT_OPERATIONS: Final[dict[type[exp.Expression], str]] = {
+    exp.BitwiseAnd: "bit_and",
+    exp.BitwiseOr: "bit_or",
+    exp.BitwiseXor: "bit_xor",
+}
+# Parts of a DATE_FORMAT that are supported, as sqlglot writes them, with those of strftime.
+FORMATS: Final = {
+    "%Y": "%Y",  # yyyy
+    "%mstrict": "%m",  # MM
+    "%dstrict": "%d",  # dd
+    "%Hstrict": "%H",  # HH
+    "%Mstrict": "%M",  # mm
+}
+DATE_TRUNCATIONS: Final = {
+    **dict.fromkeys(("YEAR", "YYYY", "YY"), "year"),
+    "QUARTER": "quarter",
+    **dict.fromkeys(("MONTH", "MM", "MON"), "month"),
+    "WEEK": "week",
+}
 TRUNCATIONS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
 # sqlglot's class of each function in these tables, except ``weekday``.
@@ -101,8 +120,9 @@ FUNCTION_NODES: Final[dict[type, str]] = {
     if name.upper() in exp.FUNCTION_BY_NAME
 }
 _OTHER_FUNCTIONS: Final = (
-    "abs ceil coalesce date_trunc floor ifnull isnan isnotnull isnull left nullif nvl power right "
-    "round substring to_date weekday"
+    "abs ceil coalesce concat date_add date_format date_sub date_trunc datediff floor greatest if "
+    "ifnull isnan isnotnull isnull least left nullif nvl pmod power right round sign substring "
+    "to_date trunc unix_timestamp weekday"
 )
 FUNCTION_NAMES: Final = tuple(sorted({*FUNCTION_NODES.values(), *_OTHER_FUNCTIONS.split()}))
 
@@ -137,8 +157,8 @@ DAY_TO_SECOND: Final = re.compile(
 
 ALLOWED: Final = (
     "AND, OR, NOT, =, <=>, <>, <, <=, >, >=, BETWEEN, IN (list), IS [NOT] NULL, [I]LIKE, RLIKE, "
-    "+, -, *, /, %, CAST, literals (also DATE, TIMESTAMP and INTERVAL), and the functions "
-    + ", ".join(FUNCTION_NAMES)
+    "CASE, +, -, *, /, %, DIV, &, |, ^, CAST, literals (also DATE, TIMESTAMP and INTERVAL), and "
+    "the functions " + ", ".join(FUNCTION_NAMES)
 )
 
 

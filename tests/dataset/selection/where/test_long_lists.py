@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icechunk_format.dataset.selection.where import operators
-from icechunk_format.dataset.selection.where.operators import cut_lists
+from icechunk_format.dataset.selection.where import long_lists
+from icechunk_format.dataset.selection.where.long_lists import cut_lists
 from icechunk_format.dataset.selection.where.split import plan_where
 from icechunk_format.errors import InvalidInputError
 
@@ -35,12 +35,30 @@ LISTS = {
     "dates": [f"'{day}'" for day in DAYS[::4].astype("M8[D]")] * 4,
     "times": [f"'{str(day).replace('T', ' ')}'" for day in DAYS[::2]],
     "short times": [f"'{str(day)[:16]}'" for day in DAYS[::2]],
+    "doubles": [f"{n / 8}D" for n in WHOLE] + ["1.0E-3D", "-1.0E10D", "0.0D"],
+    "bigints": [f"{n}L" for n in WHOLE],
+    "smallints": [f"{n}S" for n in range(300)],
+    "cast floats": [f"CAST('{n / 8}' AS FLOAT)" for n in WHOLE[:-5]] + ["CAST('NaN' AS FLOAT)"],
+    "cast doubles": [f"CAST('{n / 8}' AS DOUBLE)" for n in WHOLE] + ["CAST('-Infinity' AS DOUBLE)"],
+    "typed dates": [f"DATE '{day}'" for day in DAYS[::4].astype("M8[D]")] * 4,
+    "typed times": [f"TIMESTAMP_NTZ '{str(day).replace('T', ' ')}'" for day in DAYS[::2]],
+    "instants": [f"CAST('{day}Z' AS TIMESTAMP)" for day in DAYS[::2]],
+    "mixed": ["1", "2L", "3.5D"] * 100,
     "zoned times": [f"'{day}+02:00'" for day in DAYS[::2]],
 }
+NUMBERS = (
+    *("whole", "large", "broken", "powers", "doubles", "bigints", "smallints", "mixed"),
+    *("cast floats", "cast doubles"),
+)
 PAIRS = [
-    *((column, kind) for column in "ibfdu" for kind in ("whole", "large", "broken", "powers")),
-    *(("s", kind) for kind in LISTS if "t" in kind),
-    *((column, kind) for column in ("t", "z", "date(z)") for kind in LISTS if "es" in kind),
+    *((column, kind) for column in "ibfdu" for kind in NUMBERS),
+    *(("s", kind) for kind in LISTS if "t" in kind and kind not in NUMBERS),
+    *(
+        (column, kind)
+        for column in ("t", "z", "date(z)")
+        for kind in LISTS
+        if "es" in kind and kind not in NUMBERS
+    ),
 ]
 
 
@@ -61,7 +79,7 @@ def test_a_long_list_keeps_what_the_parser_would_keep(
     where = f"{column} {operator} ({' ,'.join(LISTS[kind])})"
     found = kept(where)
     assert len(cut_lists(where)[0]) < 50
-    monkeypatch.setattr(operators, "cut_lists", lambda sql: (sql, {}))
+    monkeypatch.setattr(long_lists, "cut_lists", lambda sql: (sql, {}))
     assert found == kept(where)
 
 
