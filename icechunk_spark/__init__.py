@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from icechunk_format.names import loaded_on_use
 from icechunk_format.version import __version__ as __version__
-from icechunk_spark.reading.read import read
+from icechunk_spark.queries.read import read
 from icechunk_spark.registration import register, unregister
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing.write import write

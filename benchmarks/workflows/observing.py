@@ -22,8 +22,8 @@ from icechunk_format.dataset.reading import array_reader
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository.files import metadata_files
 from icechunk_format.storage.local import store
+from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.reading.plan import plan_table
-from icechunk_spark.reading.read import _numbers
 from icechunk_spark.reading.reader import IcechunkTasks
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def logged(spark: SparkSession, run: Callable[[], None]) -> None:
 def read_silently(spark: SparkSession, path: str, given: dict[str, Any]) -> DataFrame:
     tasks, schema, size = plan_table(parse_arguments(path, given, "read"), None, "UTC")
     tasks.__class__ = SilentTasks
-    return _numbers(spark, tasks, size).mapInArrow(tasks, schema)
+    return frame_of(spark, tasks, schema, size)
 
 
 def drop_rows(frame: DataFrame) -> None:

@@ -106,15 +106,20 @@ class OpenedTable:
         """Return the reader of the columns of `schema`; `since` is the pinned start of changes."""
         return self._planned(schema, since)[0]
 
-    def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
+    def planned(
+        self, schema: StructType, since: str | None = None
+    ) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and the approximate number of bytes of its rows."""
-        reader, rows = self._planned(schema, None)
-        tasks = len(reader.partitions())
+        reader, rows = self._planned(schema, since)
+        return reader, self.size_bytes(schema, len(reader.partitions()), rows)
+
+    def size_bytes(self, schema: StructType, tasks: int, rows: int) -> int:
+        """Return the approximate number of bytes of the rows of a plan."""
         if self.options.layout == "chunks":
-            return reader, tasks * _BYTES_OF_A_TASK_OF_CHUNKS
+            return tasks * _BYTES_OF_A_TASK_OF_CHUNKS
         if self.options.layout == "summary":
             rows = max(tasks, rows // _CELLS_OF_A_BLOCK)
-        return reader, rows * row_bytes(schema)
+        return rows * row_bytes(schema)
 
     def _planned(self, schema: StructType, since: str | None) -> tuple[IcechunkReader, int]:
         """Return the reader of the columns of `schema`, and an upper bound of its rows."""
@@ -172,7 +177,9 @@ class MetadataRead:
         plan = requested_inspection(self.options, self.snapshot, names)
         return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
-    def planned(self, schema: StructType) -> tuple[IcechunkReader, int]:
+    def planned(
+        self, schema: StructType, since: str | None = None
+    ) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and the approximate number of bytes of its rows."""
         reader, rows = self.reader(schema), _ROWS_OF_A_SMALL_TABLE
         if self.table.cut == "between manifests":
@@ -239,12 +246,12 @@ def plan_table(
         opened.warn_of_left_out()
     wanted = opened.schema if schema is None else schema
     reader, size = opened.planned(wanted)
-    tasks = IcechunkTasks(reader, _shown(options, opened.snapshot))
+    tasks = IcechunkTasks(reader, shown_read(options, opened.snapshot))
     logging.getLogger("icechunk_spark").info("planned %s, tasks: %d", tasks.__name__, len(tasks))
     return tasks, wanted, size
 
 
-def _shown(options: ReadRequest, snapshot: str) -> str:
+def shown_read(options: ReadRequest, snapshot: str | None, **more: str | None) -> str:
     """Return location, snapshot and selection on one line, without credentials."""
     facts = {
         "table": options.table,
@@ -259,6 +266,7 @@ def _shown(options: ReadRequest, snapshot: str) -> str:
         "where": options.where,
         "sel": _selected(options.sel),
         "isel": _selected(options.isel),
+        **more,
     }
     shown = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
     return " ".join(["icechunk", str(location_of(options)), *shown])

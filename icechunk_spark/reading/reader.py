@@ -130,11 +130,15 @@ def fit_batches(batches: Batches, target: pa.Schema) -> Batches:
 class IcechunkTasks:
     """A function for ``mapInArrow`` from task numbers to rows.
 
-    ``explain`` shows `name`. The class defines no `repr`, since the reader may hold credentials.
+    ``explain`` shows `name`; logs and counts have `counted_as`, by default the same. The class
+    defines no `repr`, since the reader may hold credentials.
     """
 
-    def __init__(self, reader: IcechunkReader, name: str = "icechunk") -> None:
+    def __init__(
+        self, reader: IcechunkReader, name: str = "icechunk", counted_as: str | None = None
+    ) -> None:
         self.__name__ = name
+        self._counted_as = counted_as or name
         tasks = [partition.value for partition in reader.partitions()]
         self._reader = reader
         self._count = len(tasks)
@@ -165,7 +169,7 @@ class IcechunkTasks:
 
     def __call__(self, batches: Batches) -> Batches:
         """Run the tasks whose numbers are in the first column, one after another."""
-        yield from counting(self.__name__, self._counts, self._rows(batches))
+        yield from counting(self._counted_as, self._counts, self._rows(batches))
 
     def _rows(self, batches: Batches) -> Batches:
         for batch in batches:

@@ -93,7 +93,7 @@ def serialized_plan(request: ReadRequest, schema: StructType, key: bytes) -> byt
             try:
                 reader = opened.reader(schema, since=None)
             except InvalidInputError as error:
-                raise _changed_column(schema, opened.schema) or error from None
+                raise changed_column(schema, opened.schema) or error from None
         planned = reader, [partition.value for partition in reader.partitions()]
     except IcechunkError as error:
         planned = error
@@ -101,7 +101,7 @@ def serialized_plan(request: ReadRequest, schema: StructType, key: bytes) -> byt
     return hmac.digest(key, serialized, hashlib.sha256) + serialized
 
 
-def _changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
+def changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
     """Return an error for the first column of a view that no longer exists or fits its type."""
     from icechunk_spark.schema import holds
 

@@ -33,7 +33,7 @@ from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import described
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
-from icechunk_spark.reading.read import read
+from icechunk_spark.queries.read import read
 from icechunk_spark.schema import row_bytes
 from icechunk_spark.sql.functions import register_view_functions
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from icechunk_format.dataset.dataset import Dataset, MissingChunks, open_dataset
 from icechunk_format.dataset.reading.scan import ScanPlan
-from icechunk_format.dataset.selection.select import Selecting
+from icechunk_format.dataset.selection.select import Selecting, Selection
 from icechunk_format.dataset.table.table import Table
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
@@ -109,8 +109,11 @@ def requested_scan(
     *,
     columns: Sequence[str] | None = None,
     time_zone: str | None = None,
+    selection: Selection | None = None,
 ) -> ScanPlan:
     """Plan the scan of a table, or of some of its columns.
+
+    `selection` replaces the one that the options specify.
 
     Raises
     ------
@@ -122,8 +125,9 @@ def requested_scan(
     """
     plan = dataset.plan(
         table,
+        selection,
         columns=columns,
-        **selecting(options, time_zone),
+        **(selecting(options, time_zone) if selection is None else {}),
         **planning(options),
     )
     if plan.context.source.chunk_source.has_unauthorized_containers:

@@ -8,11 +8,8 @@ Rules of this file
 ------------------
 1. Options, columns, types and pinning are those of the data source, so that users can switch
    between both.
-2. Spark must not underestimate the size of a large table, or it broadcasts the table in every join.
-   It estimates the size from the table of numbers. So each number has an empty value of a wide type
-   beside it, and for larger tables a filter drops additional numbers.
-3. `MappedLoad` passes invalid calls on to Spark.
-4. The import is cheap, because `icechunk_spark` imports this module: the first read imports Arrow
+2. `MappedLoad` passes invalid calls on to Spark.
+3. The import is cheap, because `icechunk_spark` imports this module: the first read imports Arrow
    and the dataset layer.
 """
 
@@ -20,7 +17,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -39,19 +36,6 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import NotedOptions, with_session_options
-
-if TYPE_CHECKING:
-    from icechunk_spark.reading.reader import IcechunkTasks
-
-# An empty value that Spark estimates at 1008 bytes. A row of a number and this value counts as 512
-# bytes, since Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
-_WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
-_BYTES_OF_A_NUMBER: Final = 512
-# Four times the largest table that Spark can broadcast; a larger estimate has no effect.
-_MOST_BYTES: Final = 32 << 30
-# Half of the size above which Spark writes a function and the values that it captures to disk.
-_MOST_SERIALIZED_BYTES: Final = 1 << 19
-
 
 @with_option_help("read")
 def read(
@@ -211,21 +195,12 @@ def _named(path: Any) -> dict[str, str]:
 
 
 def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | None) -> DataFrame:
-    # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
-    from icechunk_spark.reading.metrics import accumulator_of
-    from icechunk_spark.reading.plan import plan_table
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+    from icechunk_spark.queries.planning import planned_read
 
     with errors_on_one_line():
         time_zone = None if options.where is None else session_time_zone(spark)
-        tasks, schema, size_bytes = plan_table(options, columns, time_zone)
-    # A Connect client has no SparkContext for broadcasts and accumulators, and Spark does not write
-    # its functions to disk.
-    counts = accumulator_of(spark)
-    if counts is not None:
-        tasks.count_in(counts)
-        if tasks.serialized_bytes > _MOST_SERIALIZED_BYTES:
-            tasks.broadcast(spark.sparkContext.broadcast)
-    return _numbers(spark, tasks, size_bytes).mapInArrow(tasks, schema)
+        return planned_read(spark, options, columns, time_zone)
 
 
 def _columns(schema: StructType | str) -> StructType:
@@ -237,16 +212,3 @@ def _columns(schema: StructType | str) -> StructType:
             option="schema",
         )
     return columns
-
-
-def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:
-    """Return the task numbers, one for each partition, as a table of `size_bytes` by estimate."""
-    if not len(tasks):
-        return spark.range(0, 0, 1, 1)
-    wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
-    # A power of two for each task, since divisions would be slow.
-    bits = max(0, (wanted // len(tasks)).bit_length())
-    numbers = spark.range(0, len(tasks) << bits, 1, len(tasks))
-    if bits:
-        numbers = numbers.where(f"(id & {(1 << bits) - 1}L) = 0")
-    return numbers.selectExpr(f"shiftright(id, {bits}) AS task", f"cast(null AS {_WIDE}) AS size")

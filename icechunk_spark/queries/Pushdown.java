@@ -1,0 +1,397 @@
+// Rule of Spark's optimizer: passes conditions, columns, limits and aggregates above a read to Python,
+// and puts the plan that Python returns in place of the read.
+//
+// Rules of this file
+// ------------------
+// 1. The text is compiled at run time by Janino, which has no lambdas and no generics of its own, on every
+//    Spark from 4.0: it uses only classes and methods that exist in all of them.
+// 2. The rule decides nothing: Python plans, or declines. The filters stay in the plan, so a read that
+//    returns more rows than requested is right.
+// 3. The rule raises nothing: after any Throwable, the plan is as before. A read that must be planned at
+//    each query then raises its own error.
+// 4. Columns are sent as `token` and position, never by name, because names may be words of SQL.
+// 5. One object serves all sessions of a JVM, which share nothing but this: settings come from SQLConf.
+package icechunk;
+
+import java.lang.ref.ReferenceQueue;
+import java.lang.ref.WeakReference;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.WeakHashMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.expressions.aggregate.*;
+import org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.*;
+import org.apache.spark.unsafe.types.UTF8String;
+import scala.collection.Iterator;
+import scala.collection.mutable.ListBuffer;
+
+public class Pushdown extends Rule {
+    private static final String KEY = "icechunk.read";
+    private String token;
+    private Function planner;
+    private final com.fasterxml.jackson.databind.ObjectMapper json = new com.fasterxml.jackson.databind.ObjectMapper();
+    private final Map queries = new WeakHashMap();
+    private long lastQuery = 0;
+    private final Map watched = new ConcurrentHashMap();
+    private final ReferenceQueue dropped = new ReferenceQueue();
+    private volatile boolean warned = false;
+
+    public Pushdown() {}
+
+    public void connect(String token, Function planner) {
+        this.token = token;
+        this.planner = planner;
+    }
+
+    // ---- reads that are still in use -------------------------------------------------------------
+
+    public void watch(Object plan, String id) {
+        PythonUDF udf = (PythonUDF) ((MapInArrow) plan).functionExpr();
+        watched.put(new WeakReference(udf.func(), dropped), id);
+    }
+
+    public String forgotten() {
+        StringBuilder ids = new StringBuilder();
+        Object reference = dropped.poll();
+        while (reference != null) {
+            Object id = watched.remove(reference);
+            if (id != null) ids.append(ids.length() > 0 ? " " : "").append(id);
+            reference = dropped.poll();
+        }
+        return ids.toString();
+    }
+
+    // ---- the plan --------------------------------------------------------------------------------
+
+    public TreeNode apply(TreeNode plan) {
+        try {
+            return rewritten((LogicalPlan) plan, new Need());
+        } catch (Throwable failure) {
+            warn(failure);
+            return plan;
+        }
+    }
+
+    private static class Need {
+        List conjuncts = new ArrayList();
+        boolean complete = true;
+        AttributeSet columns = null;
+        long limit = -1;
+    }
+
+    private LogicalPlan rewritten(LogicalPlan plan, Need need) {
+        if (plan instanceof MapInArrow) {
+            Metadata read = readOf((MapInArrow) plan);
+            if (read != null) return pushed((MapInArrow) plan, read, need);
+        }
+        if (plan instanceof Aggregate) {
+            LogicalPlan whole = aggregated((Aggregate) plan);
+            if (whole != null) return whole;
+        }
+        Need below = new Need();
+        if (plan instanceof Filter) {
+            below.conjuncts.addAll(need.conjuncts);
+            below.complete = need.complete;
+            split(((Filter) plan).condition(), below.conjuncts);
+            below.columns = need.columns == null ? null : need.columns.$plus$plus(plan.references());
+            below.limit = need.limit;
+        } else if (plan instanceof Project) {
+            below.columns = plan.references();
+            below.limit = need.limit;
+        } else if (plan instanceof Aggregate) {
+            below.columns = plan.references();
+        } else if (plan instanceof LocalLimit) {
+            Expression limit = ((LocalLimit) plan).limitExpr();
+            if (limit instanceof Literal && limit.dataType() instanceof IntegerType) {
+                long rows = ((Integer) ((Literal) limit).value()).longValue();
+                below.limit = need.limit < 0 ? rows : Math.min(rows, need.limit);
+            }
+            below.columns = need.columns;
+        } else if (plan instanceof GlobalLimit) {
+            below.columns = need.columns;
+        }
+        ListBuffer children = new ListBuffer();
+        boolean changed = false;
+        Iterator each = plan.children().iterator();
+        while (each.hasNext()) {
+            LogicalPlan child = (LogicalPlan) each.next();
+            LogicalPlan other = rewritten(child, below);
+            changed = changed || other != child;
+            children.addOne(other);
+        }
+        return changed ? (LogicalPlan) plan.withNewChildren(children.toSeq()) : plan;
+    }
+
+    private LogicalPlan pushed(MapInArrow node, Metadata read, Need need) {
+        boolean isFresh = read.contains(KEY + ".fresh");
+        List positions = new ArrayList();
+        ListBuffer kept = new ListBuffer();
+        Iterator each = node.output().iterator();
+        for (int position = 0; each.hasNext(); position++) {
+            Attribute column = (Attribute) each.next();
+            if (need.columns == null || need.columns.contains(column)) {
+                positions.add(new Integer(position));
+                kept.addOne(column);
+            }
+        }
+        boolean isWhole = positions.size() == node.output().size();
+        boolean isPushed = isOn() && !(need.conjuncts.isEmpty() && isWhole && need.limit < 0);
+        if (!isPushed && !isFresh) return node;
+        Map request = request("read", read);
+        if (isPushed) {
+            request.put("complete", Boolean.valueOf(texts(need.conjuncts, node.output(), request) && need.complete));
+            request.put("columns", positions);
+            request.put("limit", new Long(need.limit));
+        }
+        Object found = asked(request);
+        if (found == null) return node;
+        return under((LogicalPlan) found, isPushed ? kept.toSeq() : node.output(), node);
+    }
+
+    private LogicalPlan aggregated(Aggregate node) {
+        if (!isOn()) return null;
+        LogicalPlan child = node.child();
+        List conjuncts = new ArrayList();
+        List projects = new ArrayList();
+        while (child instanceof Project || child instanceof Filter) {
+            if (child instanceof Project) {
+                projects.add(child);
+            } else {
+                split(((Filter) child).condition(), conjuncts);
+            }
+            child = (LogicalPlan) child.children().head();
+        }
+        if (!(child instanceof MapInArrow)) return null;
+        Metadata read = readOf((MapInArrow) child);
+        if (read == null) return null;
+        // Conditions were split above the projects below them.
+        for (int i = 0; i < conjuncts.size(); i++) conjuncts.set(i, inlined((Expression) conjuncts.get(i), projects, 0));
+        Map request = request("aggregate", read);
+        if (!texts(conjuncts, child.output(), request)) return null;
+        List groups = new ArrayList();
+        List aggregates = new ArrayList();
+        Iterator each = node.groupingExpressions().iterator();
+        while (each.hasNext()) {
+            String text = text(inlined((Expression) each.next(), projects, 0), child.output());
+            if (text == null) return null;
+            groups.add(text);
+        }
+        each = node.aggregateExpressions().iterator();
+        while (each.hasNext()) {
+            NamedExpression named = (NamedExpression) each.next();
+            Expression bare = (Expression) named;
+            if (bare instanceof Alias) bare = ((Alias) bare).child();
+            String text = text(inlined(bare, projects, 0), child.output());
+            if (text == null) return null;
+            Map one = new LinkedHashMap();
+            one.put("sql", text);
+            one.put("type", ((Expression) named).dataType().json());
+            aggregates.add(one);
+        }
+        request.put("groups", groups);
+        request.put("aggregates", aggregates);
+        Object found = asked(request);
+        return found == null ? null : under((LogicalPlan) found, node.output(), null);
+    }
+
+    // Return a plan whose columns have the names and ids of others; `otherwise` if types differ.
+    private LogicalPlan under(LogicalPlan plan, scala.collection.Seq columns, LogicalPlan otherwise) {
+        ListBuffer named = new ListBuffer();
+        Iterator from = plan.output().iterator();
+        Iterator to = columns.iterator();
+        while (to.hasNext()) {
+            Attribute column = (Attribute) to.next();
+            if (!from.hasNext()) return otherwise;
+            Attribute source = (Attribute) from.next();
+            if (!column.dataType().equals(source.dataType())) return otherwise;
+            named.addOne(new Alias(source, column.name(), column.exprId(), column.qualifier(),
+                scala.Option.empty(), scala.collection.immutable.Nil$.MODULE$));
+        }
+        return new Project(named.toSeq(), plan);
+    }
+
+    private static Metadata readOf(MapInArrow node) {
+        Iterator each = node.child().output().iterator();
+        while (each.hasNext()) {
+            Metadata metadata = ((Attribute) each.next()).metadata();
+            if (metadata.contains(KEY)) return metadata;
+        }
+        return null;
+    }
+
+    // ---- expressions -----------------------------------------------------------------------------
+
+    private static void split(Expression condition, List found) {
+        if (condition instanceof And) {
+            split(((And) condition).left(), found);
+            split(((And) condition).right(), found);
+        } else {
+            found.add(condition);
+        }
+    }
+
+    // Put the texts of conditions into a request; return true if it holds all of them.
+    private boolean texts(List conjuncts, scala.collection.Seq output, Map request) {
+        List texts = new ArrayList();
+        List left = new ArrayList();
+        for (int i = 0; i < conjuncts.size(); i++) {
+            Expression one = (Expression) conjuncts.get(i);
+            // A generator's numbers depend on the rows that reach it.
+            if (!one.deterministic()) { left.add("a condition that is not deterministic, and those after it"); break; }
+            String text = text(one, output);
+            if (text != null) texts.add(text); else left.add(one.getClass().getSimpleName());
+        }
+        request.put("conjuncts", texts);
+        request.put("left", left);
+        return left.isEmpty();
+    }
+
+    // Return an expression with the columns of projects replaced by what they are computed from.
+    private static Expression inlined(Expression expression, List projects, int from) {
+        for (int i = from; i < projects.size(); i++) {
+            Map known = new HashMap();
+            Iterator each = ((Project) projects.get(i)).projectList().iterator();
+            while (each.hasNext()) {
+                Object one = each.next();
+                if (one instanceof Alias) known.put(((Alias) one).exprId(), ((Alias) one).child());
+            }
+            if (!known.isEmpty()) expression = replaced(expression, known);
+        }
+        return expression;
+    }
+
+    private static Expression replaced(Expression expression, Map known) {
+        if (expression instanceof AttributeReference) {
+            Object other = known.get(((AttributeReference) expression).exprId());
+            return other == null ? expression : (Expression) other;
+        }
+        ListBuffer children = new ListBuffer();
+        Iterator each = expression.children().iterator();
+        boolean changed = false;
+        while (each.hasNext()) {
+            Expression child = (Expression) each.next();
+            Expression other = replaced(child, known);
+            changed = changed || other != child;
+            children.addOne(other);
+        }
+        return changed ? (Expression) expression.withNewChildren(children.toSeq()) : expression;
+    }
+
+    // Return the SQL of an expression, or null if the text would mean something else.
+    private String text(Expression expression, scala.collection.Seq output) {
+        Map positions = new HashMap();
+        Iterator each = output.iterator();
+        for (int position = 0; each.hasNext(); position++) positions.put(((Attribute) each.next()).exprId(), new Integer(position));
+        Expression plain = plain(expression, positions, zone());
+        return plain == null ? null : plain.sql();
+    }
+
+    private Expression plain(Expression expression, Map positions, String zone) {
+        if (expression instanceof AttributeReference) {
+            AttributeReference column = (AttributeReference) expression;
+            Object position = positions.get(column.exprId());
+            if (position == null) return null;
+            return new AttributeReference(token + position, column.dataType(), true, Metadata.empty(),
+                column.exprId(), (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$);
+        }
+        if (expression instanceof Literal) return literal((Literal) expression);
+        if (!expression.deterministic() || expression instanceof SubqueryExpression) return null;
+        if (expression instanceof KnownFloatingPointNormalized || expression instanceof NormalizeNaNAndZero) {
+            return plain((Expression) expression.children().head(), positions, zone);
+        }
+        if (expression instanceof TimeZoneAwareExpression) {
+            // SQL does not say the zone of an expression, which is that of its analysis.
+            scala.Option own = ((TimeZoneAwareExpression) expression).timeZoneId();
+            if (own.isDefined() && !own.get().equals(zone)) return null;
+        }
+        if (expression instanceof InSet) {
+            InSet in = (InSet) expression;
+            Expression child = plain(in.child(), positions, zone);
+            if (child == null) return null;
+            ListBuffer values = new ListBuffer();
+            Iterator each = in.hset().iterator();
+            while (each.hasNext()) values.addOne(literal(new Literal(each.next(), in.child().dataType())));
+            return new In(child, values.toSeq());
+        }
+        ListBuffer children = new ListBuffer();
+        Iterator each = expression.children().iterator();
+        boolean changed = false;
+        while (each.hasNext()) {
+            Expression child = (Expression) each.next();
+            Expression other = plain(child, positions, zone);
+            if (other == null) return null;
+            changed = changed || other != child;
+            children.addOne(other);
+        }
+        return changed ? (Expression) expression.withNewChildren(children.toSeq()) : expression;
+    }
+
+    // Instants are written in UTC: local times are ambiguous when clocks are set back.
+    private static Expression literal(Literal literal) {
+        if (!(literal.dataType() instanceof TimestampType) || literal.value() == null) return literal;
+        long micros = ((Long) literal.value()).longValue();
+        java.time.Instant instant = java.time.Instant.ofEpochSecond(
+            Math.floorDiv(micros, 1000000L), Math.floorMod(micros, 1000000L) * 1000L);
+        Literal text = new Literal(UTF8String.fromString(instant.toString()), StringType$.MODULE$);
+        return new Cast(text, TimestampType$.MODULE$, scala.Option.apply("UTC"), EvalMode$.MODULE$.ANSI());
+    }
+
+    // ---- Python ----------------------------------------------------------------------------------
+
+    private Map request(String kind, Metadata read) {
+        Map request = new LinkedHashMap();
+        request.put("kind", kind);
+        request.put("id", read.getString(KEY));
+        request.put("zone", zone());
+        request.put("ansi", Boolean.valueOf(SQLConf.get().ansiEnabled()));
+        request.put("query", new Long(query()));
+        return request;
+    }
+
+    private Object asked(Map request) {
+        try {
+            return planner.apply(json.writeValueAsString(request));
+        } catch (Throwable failure) {
+            warn(failure);
+            return null;
+        }
+    }
+
+    // The number of the query that is optimized in this thread, the same for its subqueries.
+    private long query() {
+        scala.Option tracker = QueryPlanningTracker.get();
+        synchronized (queries) {
+            Object known = tracker.isDefined() ? queries.get(tracker.get()) : null;
+            if (known != null) return ((Long) known).longValue();
+            lastQuery++;
+            if (tracker.isDefined()) queries.put(tracker.get(), new Long(lastQuery));
+            return lastQuery;
+        }
+    }
+
+    private static boolean isOn() {
+        return !"false".equalsIgnoreCase(SQLConf.get().getConfString("icechunk.pushdown", "true").trim());
+    }
+
+    private static String zone() {
+        return SQLConf.get().sessionLocalTimeZone();
+    }
+
+    private void warn(Throwable failure) {
+        if (warned) return;
+        warned = true;
+        org.slf4j.LoggerFactory.getLogger("icechunk.Pushdown").warn(
+            "icechunk: conditions and columns of queries are not passed to reads, which read all rows: " + failure);
+    }
+}

@@ -1,0 +1,182 @@
+"""Serves the rule of Spark's optimizer: plans reads again, and returns their plans.
+
+The JVM calls `Planner` in the middle of a query, in the Python thread that waits for the query, or
+in a thread of its own for streams.
+
+Rules of this file
+------------------
+1. No error leaves this module. A read that cannot be planned again stays as it is; the plan of a
+   view that cannot be planned raises the error in its task.
+2. Conditions may contain secrets, so only DEBUG lines show them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from icechunk_format.errors import IcechunkError
+from icechunk_spark.queries.reads import READS, Opened, Read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from icechunk_spark.queries.planning import QueriedRead
+
+_log = logging.getLogger("icechunk_spark.queries")
+# Queries of a view that may be planned at the same time.
+_MOST_QUERIES: Final = 64
+
+
+class Planner:
+    """Implements ``java.util.function.Function``: from a request in JSON to a logical plan."""
+
+    def __init__(self, token: str) -> None:
+        self._columns = re.compile(rf"`?{re.escape(token)}(\d+)`?")
+        self._has_warned = False
+
+    def apply(self, request: str) -> Any:
+        """Return the logical plan of a part of a read, or None."""
+        try:
+            found = self._answer(json.loads(request))
+            return None if found is None else found._jdf.queryExecution().analyzed()
+        except Exception as error:  # rule 1
+            _log.debug("a read was not planned again", exc_info=True)
+            if not self._has_warned and not isinstance(error, IcechunkError):
+                self._has_warned = True
+                _log.warning("a read was not planned again for a query: %s", type(error).__name__)
+            return None
+
+    def _answer(self, request: dict[str, Any]) -> DataFrame | None:
+        # Heavy (Arrow, NumPy, the dataset layer).
+        from icechunk_spark.queries.aggregates import AggregateColumn, replan_aggregate
+        from icechunk_spark.queries.counts import replan_count
+        from icechunk_spark.queries.planning import Need, log_left, replanned
+
+        read = READS.get(request["id"])
+        if read is None:
+            return None
+        try:
+            queried = _queried(read, request)
+        except IcechunkError as error:
+            return failed(read, error) if read.is_fresh else None
+        names = read.columns.names
+        conjuncts = tuple(self._named(sql, names) for sql in request.get("conjuncts", ()))
+        if request["kind"] == "aggregate":
+            from pyspark.sql.types import _parse_datatype_json_string
+
+            groups = [self._named(sql, names) for sql in request["groups"]]
+            aggregates = [
+                AggregateColumn(
+                    sql=self._named(one["sql"], names),
+                    type=_parse_datatype_json_string(one["type"]),
+                )
+                for one in request["aggregates"]
+            ]
+            found = replan_count(queried, conjuncts, groups, aggregates)
+            return found or replan_aggregate(queried, conjuncts, groups, aggregates)
+        log_left(read.name, [(what, "it cannot be written as SQL") for what in request.get("left", ())])
+        whole = range(len(names))
+        need = Need(
+            conjuncts=conjuncts,
+            columns=tuple(request.get("columns", whole)),
+            limit=request["limit"] if request.get("limit", -1) >= 0 else None,
+            is_complete=request.get("complete", True),
+        )
+        try:
+            return replanned(queried, need)
+        except IcechunkError as error:
+            if read.is_fresh:
+                return failed(read, error)
+            raise
+
+    def _named(self, sql: str, names: list[str]) -> str:
+        """Replace the rule's words for columns by their quoted names."""
+
+        def name(match: re.Match[str]) -> str:
+            return "`" + names[int(match[1])].replace("`", "``") + "`"
+
+        return self._columns.sub(name, sql)
+
+    class Java:
+        """Tells py4j the interface."""
+
+        implements: Final = ["java.util.function.Function"]
+
+
+def _queried(read: Read, request: dict[str, Any]) -> QueriedRead:
+    from icechunk_spark.queries.planning import QueriedRead
+    from icechunk_spark.reading.plan import open_read
+
+    id = request["id"]
+    if read.is_fresh:
+        opened = _newest(read, id, request["query"], request["zone"])
+    else:
+        opened = READS.opened(
+            id, lambda: Opened(open_read(read.options, read.snapshot, read.time_zone))
+        )
+    return QueriedRead(
+        read=read, opened=opened, time_zone=request["zone"], ansi=bool(request["ansi"])
+    )
+
+
+def _newest(read: Read, id: str, query: int, zone: str) -> Opened:
+    """Return the table of a view at the snapshot that a query reads."""
+    from icechunk_spark.reading.plan import open_read, resolve_read
+
+    with read.lock:
+        known = read.newest.get(query)
+        if known is None:
+            try:
+                snapshot = resolve_read(read.options)
+                last = READS.opened(id, lambda: Opened(open_read(read.options, snapshot, zone)))
+                if last.table.snapshot != snapshot:
+                    last = Opened(open_read(read.options, snapshot, zone))
+                    READS.keep_open(id, last)
+                known = last
+                check_columns(read, known)
+            except IcechunkError as error:
+                known = error
+            read.newest[query] = known
+            while len(read.newest) > _MOST_QUERIES:
+                read.newest.popitem(last=False)
+    if isinstance(known, IcechunkError):
+        raise known
+    return known
+
+
+def check_columns(read: Read, opened: Opened) -> None:
+    """Raise InvalidInputError if a column of a view no longer exists or has another type."""
+    from icechunk_spark.sql.functions import changed_column
+
+    error = changed_column(read.columns, opened.table.schema)
+    if error is not None:
+        raise error
+
+
+class Failing:
+    """A function for ``mapInArrow`` that raises an error in its task."""
+
+    def __init__(self, error: IcechunkError, name: str) -> None:
+        self.__name__ = name
+        self._error = error
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        from icechunk_spark.jobs.errors import errors_on_one_line
+
+        with errors_on_one_line():
+            raise self._error
+        yield from batches
+
+
+def failed(read: Read, error: IcechunkError) -> DataFrame:
+    """Return the DataFrame of a view that cannot be read now."""
+    from icechunk_spark.queries.frames import placeholder
+
+    return placeholder(read.spark, Failing(error, read.name), read.columns, 0)

@@ -1,0 +1,88 @@
+"""Makes the DataFrame of planned tasks: a table of task numbers, and `mapInArrow`.
+
+Rules of this file
+------------------
+1. Spark must not underestimate the size of a large table, or it broadcasts the table in every join.
+   It estimates the size from the table of numbers. So each number has an empty value of a wide type
+   beside it, and for larger tables a filter drops additional numbers.
+2. The metadata of the numbers hold the id of the read, by which the rule of `installing` finds it.
+   No column that a user can see has these metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from icechunk_spark.reading.metrics import accumulator_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from icechunk_spark.reading.reader import IcechunkTasks
+
+#: Key of the metadata that hold the id of a read; with FRESH, of one to plan at each query.
+READ_KEY: Final = "icechunk.read"
+FRESH_KEY: Final = "icechunk.read.fresh"
+
+# An empty value that Spark estimates at 1008 bytes. A row of a number and this value counts as 512
+# bytes, since Spark scales the 8 bytes of a row of `range` by (8 + 1008 + 8) / (8 + 8).
+_WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
+_BYTES_OF_A_NUMBER: Final = 512
+# Four times the largest table that Spark can broadcast; a larger estimate has no effect.
+_MOST_BYTES: Final = 32 << 30
+# Half of the size above which Spark writes a function and the values that it captures to disk.
+_MOST_SERIALIZED_BYTES: Final = 1 << 19
+
+
+def frame_of(
+    spark: SparkSession,
+    tasks: IcechunkTasks,
+    schema: StructType,
+    size_bytes: int,
+    id: str | None = None,
+) -> DataFrame:
+    """Return the rows of all tasks; `id` is that of a read that queries may plan again."""
+    # A Connect client has no SparkContext for broadcasts and accumulators, and Spark does not write
+    # its functions to disk.
+    counts = accumulator_of(spark)
+    if counts is not None:
+        tasks.count_in(counts)
+        if tasks.serialized_bytes > _MOST_SERIALIZED_BYTES:
+            tasks.broadcast(spark.sparkContext.broadcast)
+    marks = {} if id is None else {READ_KEY: id}
+    return _numbers(spark, len(tasks), size_bytes, marks).mapInArrow(tasks, schema)
+
+
+def placeholder(
+    spark: SparkSession,
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+    size_bytes: int,
+    id: str | None = None,
+) -> DataFrame:
+    """Return a DataFrame of one task that `function` runs; with an id, planned at each query."""
+    marks = {} if id is None else {READ_KEY: id, FRESH_KEY: "true"}
+    return _numbers(spark, 1, size_bytes, marks).mapInArrow(function, schema)
+
+
+def _numbers(spark: SparkSession, tasks: int, size_bytes: int, marks: dict[str, str]) -> DataFrame:
+    """Return the task numbers, one for each partition, as a table of `size_bytes` by estimate."""
+    if not tasks:
+        numbers = spark.range(0, 0, 1, 1)
+        return numbers.select(F.col("id").alias("task", metadata=marks)) if marks else numbers
+    wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
+    # A power of two for each task, since divisions would be slow.
+    bits = max(0, (wanted // tasks).bit_length())
+    numbers = spark.range(0, tasks << bits, 1, tasks)
+    if bits:
+        numbers = numbers.where(f"(id & {(1 << bits) - 1}L) = 0")
+    number = F.expr(f"shiftright(id, {bits})")
+    return numbers.select(
+        number.alias("task", metadata=marks) if marks else number.alias("task"),
+        F.expr(f"cast(null AS {_WIDE}) AS size"),
+    )
