@@ -40,6 +40,7 @@ from icechunk_spark.jobs.session_options import (
     set_session_options,
 )
 from icechunk_spark.reading.metrics import accumulator_of
+from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.sql.table_function import IcechunkFunction
@@ -72,6 +73,7 @@ def register(
     reader: Reader = "function",
     virtual_authorize: Sequence[str] = (),
     storage_from_spark: bool = False,
+    pushdown: bool | None = None,
 ) -> None:
     """Register the data source ``icechunk`` with a session, with fast reads and planned writes.
 
@@ -96,6 +98,10 @@ def register(
     storage_from_spark
         Default of the option ``storage.from_spark`` in this session: take credentials, endpoint and
         region of S3 from Hadoop's settings ``fs.s3a.*``; classic sessions only.
+    pushdown
+        If False, queries of a classic session read all cells of their reads, to compare; as ``SET
+        icechunk.pushdown = false``. None leaves the setting as it is; without it, a query reads
+        only what its conditions, columns and limits need.
 
     Raises
     ------
@@ -118,6 +124,8 @@ def register(
     if storage_from_spark:
         defaults["storage.from_spark"] = "true"
     set_session_options(spark, defaults)
+    if pushdown is not None:
+        spark.conf.set(PUSHDOWN, str(pushdown).lower())
     module = _frame_module(spark)
     if spark not in _registered[module] and not _is_known(spark):
         try:
@@ -153,6 +161,7 @@ def unregister(spark: SparkSession) -> None:
     >>> icechunk_spark.unregister(spark)  # doctest: +SKIP
     """
     set_session_options(spark, {})
+    spark.conf.unset(PUSHDOWN)
     module = _frame_module(spark)
     _registered[module].discard(spark)
     _unregistered.add(spark)

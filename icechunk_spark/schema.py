@@ -206,6 +206,21 @@ def holds(asked: DataType, found: DataType) -> bool:
     return type(asked) is type(found) or type(asked) in _WIDER.get(type(found), ())
 
 
+def changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
+    """Return an error for the first column of a view that no longer exists or fits its type."""
+    types = {field.name: field.dataType for field in now}
+    for field in was:
+        after = types.get(field.name)
+        if after is None or not holds(field.dataType, after):
+            state = "does not exist now" if after is None else f"is {after.simpleString()} now"
+            return InvalidInputError(
+                f"column '{field.name}' was {field.dataType.simpleString()} when the view was"
+                f" created, and {state}: create the view again with icechunk_spark.view",
+                column=field.name,
+            )
+    return None
+
+
 # --- batches ----------------------------------------------------------------------------------
 
 

@@ -16,14 +16,13 @@ import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import IcechunkError
+from icechunk_spark.queries.frames import Failing, placeholder
 from icechunk_spark.queries.reads import READS, Opened, Read
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from icechunk_spark.queries.planning import QueriedRead
@@ -152,31 +151,13 @@ def _newest(read: Read, id: str, query: int, zone: str) -> Opened:
 
 def check_columns(read: Read, opened: Opened) -> None:
     """Raise InvalidInputError if a column of a view no longer exists or has another type."""
-    from icechunk_spark.sql.functions import changed_column
+    from icechunk_spark.schema import changed_column
 
     error = changed_column(read.columns, opened.table.schema)
     if error is not None:
         raise error
 
 
-class Failing:
-    """A function for ``mapInArrow`` that raises an error in its task."""
-
-    def __init__(self, error: IcechunkError, name: str) -> None:
-        self.__name__ = name
-        self._error = error
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
-        from icechunk_spark.jobs.errors import errors_on_one_line
-
-        with errors_on_one_line():
-            raise self._error
-        yield from batches
-
-
 def failed(read: Read, error: IcechunkError) -> DataFrame:
     """Return the DataFrame of a view that cannot be read now."""
-    from icechunk_spark.queries.frames import placeholder
-
     return placeholder(read.spark, Failing(error, read.name), read.columns, 0)

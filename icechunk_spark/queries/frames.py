@@ -11,11 +11,12 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.reading.metrics import accumulator_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from icechunk_format.errors import IcechunkError
     from icechunk_spark.reading.reader import IcechunkTasks
 
 #: Key of the metadata that hold the id of a read; with FRESH, of one to plan at each query.
@@ -58,14 +60,28 @@ def frame_of(
     return _numbers(spark, len(tasks), size_bytes, marks).mapInArrow(tasks, schema)
 
 
+class Failing:
+    """A function for ``mapInArrow`` that raises an error in its task."""
+
+    def __init__(self, error: IcechunkError, name: str) -> None:
+        self.__name__ = name
+        self._error = error
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        with errors_on_one_line():
+            raise self._error
+        yield from batches
+
+
 def placeholder(
     spark: SparkSession,
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    function: Failing,
     schema: StructType,
     size_bytes: int,
     id: str | None = None,
 ) -> DataFrame:
-    """Return a DataFrame of one task that `function` runs; with an id, planned at each query."""
+    """Return a DataFrame of one task that fails; with an id, one that each query plans."""
     marks = {} if id is None else {READ_KEY: id, FRESH_KEY: "true"}
     return _numbers(spark, 1, size_bytes, marks).mapInArrow(function, schema)
 

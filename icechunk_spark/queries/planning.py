@@ -24,8 +24,10 @@ from icechunk_format.dataset.requested import requested_scan, selecting
 from icechunk_format.dataset.selection.pruning import Pruned, prune
 from icechunk_format.dataset.selection.select import Selection
 from icechunk_format.dataset.table.table import LAYOUTS
+from icechunk_format.errors import UnsupportedError
 from icechunk_format.options.read import ReadRequest
-from icechunk_spark.queries.frames import frame_of
+from icechunk_spark.jobs.session import session_time_zone
+from icechunk_spark.queries.frames import Failing, frame_of, placeholder
 from icechunk_spark.queries.installing import installed
 from icechunk_spark.queries.reads import READS, Opened, Read
 from icechunk_spark.reading.plan import OpenedTable, open_read, shown_read
@@ -174,6 +176,36 @@ def planned_read(
     return frame
 
 
+def planned_view(spark: SparkSession, options: ReadRequest, name: str) -> DataFrame | None:
+    """Return a DataFrame that each query plans at the newest snapshot; None without the rule."""
+    rule = installed(spark)
+    if rule is None:
+        return None
+    table = open_read(options, time_zone=session_time_zone(spark))
+    table.warn_of_left_out()
+    reader, size_bytes = table.planned(table.schema)
+    shown = shown_read(options, None, view=name)
+    error = UnsupportedError(
+        f"view {name} was not planned for this query: keep the Python process that created it"
+        " running, or create the view again with icechunk_spark.view",
+        view=name,
+    )
+    id = READS.new_id()
+    frame = placeholder(spark, Failing(error, shown), table.schema, size_bytes, id)
+    read = Read(
+        spark=spark,
+        options=options,
+        name=shown,
+        columns=table.schema,
+        snapshot=table.snapshot,
+        tasks=len(reader.partitions()),
+        is_fresh=True,
+    )
+    READS.add(id, read, Opened(table))
+    rule.watch(frame, id)
+    return frame
+
+
 def _since(options: ReadRequest) -> str | None:
     if options.changes_since is None:
         return None
@@ -243,13 +275,19 @@ def _frame(
     name = shown_read(
         replace(read.options, where=None),
         queried.opened.table.snapshot,
-        where=" AND ".join(filter(None, (read.options.where, *used))),
+        where=" AND ".join(filter(None, (read.options.where, *_shown_conditions(used)))),
         columns=names,
         tasks=f"{count:,}" if read.is_fresh else f"{count:,} of {read.tasks:,}",
     )
     _log.debug("planned %s", name)
     tasks = IcechunkTasks(reader, name, read.name)
     return frame_of(queried.spark, tasks, schema, size_bytes)
+
+
+def _shown_conditions(used: Sequence[str]) -> list[str]:
+    """Return conditions for a plan, without the tests for NULL that Spark adds to each."""
+    shown = [sql[1:-1] if sql[:1] == "(" and sql[-1:] == ")" else sql for sql in used]
+    return [sql for sql in shown if not sql.endswith("` IS NOT NULL")] or shown
 
 
 def known_rows(queried: QueriedRead, pruned: Pruned) -> int | None:

@@ -85,6 +85,7 @@ def serialized_plan(request: ReadRequest, schema: StructType, key: bytes) -> byt
     exists or has another type.
     """
     from icechunk_spark.reading.plan import open_read
+    from icechunk_spark.schema import changed_column
 
     planned: tuple[DataSourceReader, list[Any]] | IcechunkError
     try:
@@ -99,23 +100,6 @@ def serialized_plan(request: ReadRequest, schema: StructType, key: bytes) -> byt
         planned = error
     serialized = zlib.compress(pickle.dumps(planned))
     return hmac.digest(key, serialized, hashlib.sha256) + serialized
-
-
-def changed_column(was: StructType, now: StructType) -> InvalidInputError | None:
-    """Return an error for the first column of a view that no longer exists or fits its type."""
-    from icechunk_spark.schema import holds
-
-    types = {field.name: field.dataType for field in now}
-    for field in was:
-        after = types.get(field.name)
-        if after is None or not holds(field.dataType, after):
-            state = "does not exist now" if after is None else f"is {after.simpleString()} now"
-            return InvalidInputError(
-                f"column '{field.name}' was {field.dataType.simpleString()} when the view was"
-                f" created, and {state}: create the view again with icechunk_spark.view",
-                column=field.name,
-            )
-    return None
 
 
 def run_part(

@@ -1,9 +1,10 @@
 """Implements ``icechunk_spark.view``: temporary views that follow their branch.
 
-Spark keeps the relation of a view ``USING icechunk``, and with it the snapshot of its creation. It
-analyses a view that is defined by a query each time the view is used. Such a view calls two table
-functions: a scalar subquery plans the read at the current snapshot, and each partition runs its
-share of the plan's tasks.
+Spark keeps the relation of a view ``USING icechunk``, and with it the snapshot of its creation. In
+classic sessions, the rule of ``queries`` plans the read of a view for each query, at the newest
+snapshot. With Spark Connect, which has no such rule, the view calls two table functions: a scalar
+subquery plans the read at the current snapshot, and each partition runs its share of the plan's
+tasks. The rules below are those of these functions.
 
 Rules of this file
 ------------------
@@ -33,6 +34,7 @@ from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import described
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
+from icechunk_spark.queries.planning import planned_view
 from icechunk_spark.queries.read import read
 from icechunk_spark.schema import row_bytes
 from icechunk_spark.sql.functions import register_view_functions
@@ -76,6 +78,11 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     request = parse_arguments(path, options, "read")
     if request.tag or request.snapshot or request.as_of:
         read(spark, path, **options).createOrReplaceTempView(name)
+        return
+    with errors_on_one_line():
+        planned = planned_view(spark, request, name)
+    if planned is not None:
+        planned.createOrReplaceTempView(name)
         return
     with errors_on_one_line():
         # In the machine's time zone; the plan of a query uses the session's.
