@@ -1,0 +1,158 @@
+"""The rule raises nothing, holds no read for longer than its plan, and serves every session."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+import icechunk_spark
+from icechunk_format.errors import InvalidInputError
+from icechunk_spark.queries import answering, installing, planning
+from icechunk_spark.queries.reads import READS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.each_spark
+
+
+def plan(frame) -> str:
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())
+
+
+def test_a_failure_leaves_the_plan(spark: SparkSession, cube: str, monkeypatch):
+    frame = icechunk_spark.read(spark, cube)
+
+    def fail(*_):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(planning, "replanned", fail)
+    monkeypatch.setattr(planning.QueriedRead, "pruned", fail)
+    assert "where=" not in plan(frame.where("latitude = 20"))
+    assert frame.where("latitude = 20").count() == 32
+
+    icechunk_spark.view(spark, "failing", cube)
+    with pytest.raises(PySparkException, match="view failing was not planned for this query"):
+        spark.table("failing").collect()
+
+
+def test_other_sessions_have_their_own_settings(spark: SparkSession, cube: str):
+    icechunk_spark.read(spark, cube).createOrReplaceGlobalTempView("shared")
+    other = spark.newSession()
+    theirs = icechunk_spark.read(other, cube)
+    other.conf.set("icechunk.pushdown", "false")
+    query = "SELECT t2m FROM global_temp.shared WHERE latitude = 20"
+    assert "where=" in plan(spark.sql(query))
+    assert "where=" not in plan(other.sql(query))
+    assert "where=" not in plan(theirs.where("latitude = 20"))
+    assert len(other.sql(query).collect()) == len(spark.sql(query).collect()) == 32
+
+
+def test_reads_are_forgotten_with_their_plans(spark: SparkSession, cube: str):
+    kept = icechunk_spark.read(spark, cube)
+    before = len(READS)
+    for _ in range(30):
+        icechunk_spark.read(spark, cube).where("latitude = 20")
+    gc.collect()
+    for _ in range(20):
+        spark._jvm.System.gc()
+        icechunk_spark.read(spark, cube)
+        if len(READS) < before + 10:
+            break
+    assert len(READS) < before + 10
+    assert "where=" in plan(kept.where("latitude = 20"))
+
+
+def test_a_closed_table_is_opened_again_at_its_snapshot(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube)
+    READS._open.clear()
+    assert "where=" in plan(frame.where("latitude = 15"))
+
+
+def test_threads(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube)
+    found: dict[int, int] = {}
+
+    def run(number: int) -> None:
+        query = frame.where(f"latitude = {5 * number}").selectExpr("count(t2m) + count(latitude)")
+        found[number] = len(query.collect())
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_cached_rows_are_all_rows(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube, isel={"time": slice(0, 4)})
+    frame.cache()
+    try:
+        assert frame.where("latitude = 20").count() == 16
+        assert frame.count() == 144
+        assert "InMemoryRelation" in plan(frame.where("latitude = 20"))
+    finally:
+        frame.unpersist()
+
+
+def test_long_conditions(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube)
+    values = ", ".join(f"{number}.25D" for number in range(5_000))
+    assert frame.where(f"latitude IN ({values}, 20D)").count() == 32
+    assert len(plan(frame.where(f"latitude IN ({values}, 20D)").select("t2m")).split("where=")[1].split("columns")[0]) < 200
+
+
+def test_a_stream_joins_a_read(spark: SparkSession, cube: str, tmp_path):
+    frame = icechunk_spark.read(spark, cube).where("latitude = 20 AND time < '2024-02-28'")
+    spark.range(3).write.parquet(str(tmp_path / "in"))
+    counts = []
+
+    def batch(rows, _):
+        joined = rows.crossJoin(frame)
+        counts.append((joined.count(), icechunk_spark.read(spark, cube).where("latitude = 0").count()))
+
+    stream = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
+    query = stream.join(frame, stream.id == frame["icechunk:1"]).writeStream
+    query = query.foreachBatch(batch).trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
+    assert counts == [(4 * 4, 32)]
+
+
+def test_mapInArrow_of_a_user_is_no_read(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube).select("`icechunk:1`")
+    doubled = frame.mapInArrow(lambda batches: batches, "n long").where("n > 2")
+    assert "where=" not in plan(doubled)
+    assert doubled.count() == frame.where("`icechunk:1` > 2").count()
+
+
+def test_without_the_compiler_reads_are_whole(spark: SparkSession, cube: str, monkeypatch, caplog):
+    monkeypatch.setattr(installing, "_current", None)
+    monkeypatch.setattr(installing, "_has_informed", False)
+
+    def refused(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("pyspark.java_gateway.ensure_callback_server_started", refused)
+    with caplog.at_level("INFO", logger="icechunk_spark"):
+        frame = icechunk_spark.read(spark, cube)
+        icechunk_spark.view(spark, "whole", cube)
+    assert caplog.text.count("queries do not limit what is read (no compiler)") == 1
+    assert frame.where("latitude = 20").count() == spark.table("whole").where("latitude = 20").count()
+    assert "where=" not in plan(frame.where("latitude = 20"))
+
+
+def test_names_of_columns_are_quoted():
+    planner = answering.Planner("icechunk_12ab_")
+    names = ["a` = 1 OR `b", "true"]
+    assert planner._named("(icechunk_12ab_1 > 3)", names) == "(`true` > 3)"
+    assert planner._named("`icechunk_12ab_0` = 'x'", names) == "`a`` = 1 OR ``b` = 'x'"
+
+
+def test_an_error_of_a_view_is_raised_by_its_task(spark: SparkSession, cube: str):
+    with pytest.raises(InvalidInputError):
+        icechunk_spark.view(spark, "wrong", cube, where="nothing = 1")
