@@ -39,9 +39,9 @@ from icechunk_spark.jobs.session_options import (
     noting,
     set_session_options,
 )
-from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
+from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.sql.table_function import IcechunkFunction
 from icechunk_spark.writing.write import PlannedSave

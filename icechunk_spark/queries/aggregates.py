@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-    from icechunk_spark.queries.planning import QueriedRead
+    from icechunk_spark.queries.replanning import QueriedRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import IcechunkError
@@ -25,7 +24,7 @@ from icechunk_spark.queries.reads import READS, Opened, Read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from icechunk_spark.queries.planning import QueriedRead
+    from icechunk_spark.queries.replanning import QueriedRead
 
 _log = logging.getLogger("icechunk_spark.queries")
 # Queries of a view that may be planned at the same time.
@@ -55,7 +54,7 @@ class Planner:
         # Heavy (Arrow, NumPy, the dataset layer).
         from icechunk_spark.queries.aggregates import AggregateColumn, replan_aggregate
         from icechunk_spark.queries.counts import replan_count
-        from icechunk_spark.queries.planning import Need, log_left, replanned
+        from icechunk_spark.queries.replanning import Need, log_left, replanned
 
         read = READS.get(request["id"])
         if read is None:
@@ -79,7 +78,9 @@ class Planner:
             ]
             found = replan_count(queried, conjuncts, groups, aggregates)
             return found or replan_aggregate(queried, conjuncts, groups, aggregates)
-        log_left(read.name, [(what, "it cannot be written as SQL") for what in request.get("left", ())])
+        log_left(
+            read.name, [(what, "it cannot be written as SQL") for what in request.get("left", ())]
+        )
         whole = range(len(names))
         need = Need(
             conjuncts=conjuncts,
@@ -103,13 +104,13 @@ class Planner:
         return self._columns.sub(name, sql)
 
     class Java:
-        """Tells py4j the interface."""
+        """Declaration of the interface, for py4j."""
 
         implements: Final = ["java.util.function.Function"]
 
 
 def _queried(read: Read, request: dict[str, Any]) -> QueriedRead:
-    from icechunk_spark.queries.planning import QueriedRead
+    from icechunk_spark.queries.replanning import QueriedRead
     from icechunk_spark.reading.plan import open_read
 
     id = request["id"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from icechunk_spark.queries.frames import frame_of
-from icechunk_spark.queries.planning import QueriedRead, _cheapest, known_rows
+from icechunk_spark.queries.replanning import QueriedRead, cheapest_column, known_rows
 from icechunk_spark.reading.plan import OpenedTable, shown_read
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import column_names
@@ -44,7 +44,7 @@ def replan_count(
     if rows is not None:
         columns = ", ".join(f"{rows}L AS `{number}`" for number in range(len(aggregates)))
         return read.spark.range(0, 1, 1, 1).selectExpr(*columns.split(", "))
-    schema = _cheapest(read)
+    schema = cheapest_column(read)
     plan = read.scan(pruned.selection, column_names(schema, table.table.columns))
     name = shown_read(
         table.options,

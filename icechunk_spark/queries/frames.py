@@ -71,7 +71,6 @@ class Failing:
         """Raise the error."""
         with errors_on_one_line():
             raise self._error
-        yield from batches
 
 
 def placeholder(

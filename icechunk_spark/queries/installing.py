@@ -86,11 +86,12 @@ def installed(spark: SparkSession) -> Rule | None:
 
 def _compiled(spark: SparkSession, gateway: Any, application: str) -> Rule | None:
     """Compile the rule in the JVM of a session, and connect it with Python."""
-    from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark import java_gateway
 
     token = f"icechunk_{secrets.token_hex(4)}_"
     try:
-        ensure_callback_server_started(gateway)
+        start_server: Any = java_gateway.ensure_callback_server_started
+        start_server(gateway)
         jvm: Any = spark._jvm
         session: Any = spark._jsparkSession
         text = resources.files("icechunk_spark.queries").joinpath("Pushdown.java").read_text()

@@ -37,6 +37,7 @@ from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import NotedOptions, with_session_options
 
+
 @with_option_help("read")
 def read(
     spark: SparkSession,

@@ -106,9 +106,7 @@ class OpenedTable:
         """Return the reader of the columns of `schema`; `since` is the pinned start of changes."""
         return self._planned(schema, since)[0]
 
-    def planned(
-        self, schema: StructType, since: str | None = None
-    ) -> tuple[IcechunkReader, int]:
+    def planned(self, schema: StructType, since: str | None = None) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and the approximate number of bytes of its rows."""
         reader, rows = self._planned(schema, since)
         return reader, self.size_bytes(schema, len(reader.partitions()), rows)
@@ -177,9 +175,7 @@ class MetadataRead:
         plan = requested_inspection(self.options, self.snapshot, names)
         return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
-    def planned(
-        self, schema: StructType, since: str | None = None
-    ) -> tuple[IcechunkReader, int]:
+    def planned(self, schema: StructType, since: str | None = None) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and the approximate number of bytes of its rows."""
         reader, rows = self.reader(schema), _ROWS_OF_A_SMALL_TABLE
         if self.table.cut == "between manifests":

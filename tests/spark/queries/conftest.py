@@ -13,7 +13,8 @@ ROWS = """
 SELECT timestamp_ntz'2024-02-27 18:00:00' + make_dt_interval(0, 6 * t) AS time,
        20 - 5.0D * y AS latitude,
        'station ' || x AS `order`,
-       IF((t + y + x) % 7 = 0, float('NaN'), IF((t + x) % 5 = 0, -0.0F, float(270 + t - y + x))) AS t2m,
+       IF((t + y + x) % 7 = 0, float('NaN'),
+          IF((t + x) % 5 = 0, -0.0F, float(270 + t - y + x))) AS t2m,
        IF((t * y + x) % 4 = 0, NULL, t * 10 + y - x) AS `snow ``depth```,
        t * y AS `icechunk:1`
 FROM range(8) AS a(t), range(9) AS b(y), range(4) AS c(x)

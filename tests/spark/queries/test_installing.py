@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
-from icechunk_spark.queries import answering, installing, planning
+from icechunk_spark.queries import answering, installing, replanning
 from icechunk_spark.queries.reads import READS
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def test_a_failure_leaves_the_plan(spark: SparkSession, cube: str, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(planning, "replanned", fail)
-    monkeypatch.setattr(planning.QueriedRead, "pruned", fail)
+    monkeypatch.setattr(replanning, "replanned", fail)
+    monkeypatch.setattr(replanning.QueriedRead, "pruned", fail)
     assert "where=" not in plan(frame.where("latitude = 20"))
     assert frame.where("latitude = 20").count() == 32
 
@@ -104,7 +104,14 @@ def test_long_conditions(spark: SparkSession, cube: str):
     frame = icechunk_spark.read(spark, cube)
     values = ", ".join(f"{number}.25D" for number in range(5_000))
     assert frame.where(f"latitude IN ({values}, 20D)").count() == 32
-    assert len(plan(frame.where(f"latitude IN ({values}, 20D)").select("t2m")).split("where=")[1].split("columns")[0]) < 200
+    assert (
+        len(
+            plan(frame.where(f"latitude IN ({values}, 20D)").select("t2m"))
+            .split("where=")[1]
+            .split("columns")[0]
+        )
+        < 200
+    )
 
 
 def test_a_stream_joins_a_read(spark: SparkSession, cube: str, tmp_path):
@@ -114,7 +121,9 @@ def test_a_stream_joins_a_read(spark: SparkSession, cube: str, tmp_path):
 
     def batch(rows, _):
         joined = rows.crossJoin(frame)
-        counts.append((joined.count(), icechunk_spark.read(spark, cube).where("latitude = 0").count()))
+        counts.append(
+            (joined.count(), icechunk_spark.read(spark, cube).where("latitude = 0").count())
+        )
 
     stream = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
     query = stream.join(frame, stream.id == frame["icechunk:1"]).writeStream
@@ -142,7 +151,9 @@ def test_without_the_compiler_reads_are_whole(spark: SparkSession, cube: str, mo
         frame = icechunk_spark.read(spark, cube)
         icechunk_spark.view(spark, "whole", cube)
     assert caplog.text.count("queries do not limit what is read (no compiler)") == 1
-    assert frame.where("latitude = 20").count() == spark.table("whole").where("latitude = 20").count()
+    assert (
+        frame.where("latitude = 20").count() == spark.table("whole").where("latitude = 20").count()
+    )
     assert "where=" not in plan(frame.where("latitude = 20"))
 
 

@@ -55,9 +55,11 @@ def same_rows(spark: SparkSession, make) -> list:
 
 
 def explained(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().explainString(
-        frame.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
-    ))
+    return str(
+        frame._jdf.queryExecution().explainString(
+            frame.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
+        )
+    )
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -124,21 +126,28 @@ def test_each_use_of_a_read_has_its_own_conditions(spark: SparkSession, cube: st
     frame = load(spark, cube)
     frame.createOrReplaceTempView("w")
     queries = [
-        "SELECT latitude FROM w WHERE latitude = 20 UNION ALL SELECT latitude FROM w WHERE time < '2024-02-28'",
-        "WITH a AS (SELECT * FROM w WHERE latitude > 0) SELECT count(*) FROM a JOIN w b USING (time, latitude, `order`)"
+        "SELECT latitude FROM w WHERE latitude = 20"
+        " UNION ALL SELECT latitude FROM w WHERE time < '2024-02-28'",
+        "WITH a AS (SELECT * FROM w WHERE latitude > 0)"
+        " SELECT count(*) FROM a JOIN w b USING (time, latitude, `order`)"
         " WHERE b.t2m > 272",
-        "SELECT a.t2m FROM w a JOIN w b ON a.time = b.time AND a.latitude = b.latitude WHERE b.latitude = 20",
+        "SELECT a.t2m FROM w a JOIN w b ON a.time = b.time AND a.latitude = b.latitude"
+        " WHERE b.latitude = 20",
         "SELECT t2m FROM w WHERE latitude = 20 EXCEPT SELECT t2m FROM w WHERE latitude = 15",
         "SELECT * FROM w WHERE time = (SELECT max(time) FROM w WHERE latitude > 10)",
         "SELECT * FROM w WHERE latitude IN (SELECT latitude FROM w WHERE t2m > 276)",
-        "SELECT latitude, count(*), sum(`icechunk:1`) FROM w WHERE NOT isnan(t2m) GROUP BY 1 HAVING count(*) > 20",
+        "SELECT latitude, count(*), sum(`icechunk:1`) FROM w WHERE NOT isnan(t2m) GROUP BY 1"
+        " HAVING count(*) > 20",
         "SELECT w.latitude AS a, t2m AS latitude FROM w WHERE w.latitude = 10",
-        "SELECT x FROM (SELECT latitude + 1 AS x, t2m FROM w) WHERE x > 10 AND t2m > 0 ORDER BY x LIMIT 3",
-        "SELECT `snow ``depth```, `icechunk:1` FROM w WHERE `snow ``depth``` IS NULL AND `icechunk:1` > 3",
+        "SELECT x FROM (SELECT latitude + 1 AS x, t2m FROM w) WHERE x > 10 AND t2m > 0"
+        " ORDER BY x LIMIT 3",
+        "SELECT `snow ``depth```, `icechunk:1` FROM w"
+        " WHERE `snow ``depth``` IS NULL AND `icechunk:1` > 3",
         "SELECT * FROM w WHERE `snow ``depth``` <> 0 AND 10 / `snow ``depth``` > 1",
         "SELECT * FROM w WHERE t2m = 'NaN' OR t2m <=> float('NaN')",
         "SELECT * FROM w WHERE t2m = 0 AND `order` IN ('station 1', 'station 2', NULL)",
-        "SELECT t2m, row_number() OVER (PARTITION BY latitude ORDER BY time, `order`) FROM w WHERE latitude < 0",
+        "SELECT t2m, row_number() OVER (PARTITION BY latitude ORDER BY time, `order`) FROM w"
+        " WHERE latitude < 0",
     ]
     for sql in queries:
         assert same_rows(spark, lambda sql=sql: spark.sql(sql)) or "NaN" in sql, sql
@@ -171,12 +180,15 @@ def test_a_condition_keeps_the_time_zone_of_its_analysis(spark: SparkSession, cu
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert len(in_kolkata.collect()) == 8 == len(query.collect())
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    same_rows(spark, lambda: frame.where("time > timestamp'2024-02-28 00:00:00' AND hour(time) = 1"))
+    same_rows(
+        spark, lambda: frame.where("time > timestamp'2024-02-28 00:00:00' AND hour(time) = 1")
+    )
 
 
 def test_clocks_set_back_are_two_instants(spark: SparkSession, tmp_path):
     path = str(tmp_path / "autumn")
-    rows = "SELECT timestamp'2024-11-03 05:00:00Z' + make_dt_interval(0, h) AS time, h FROM range(4) AS t(h)"
+    instants = "timestamp'2024-11-03 05:00:00Z' + make_dt_interval(0, h)"
+    rows = f"SELECT {instants} AS time, h FROM range(4) AS t(h)"
     spark.sql(rows).write.format("icechunk").options(dims="time").save(path)
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     frame = load(spark, path, timestampType="utc")
@@ -196,7 +208,9 @@ def test_other_layouts_metadata_tables_and_changes(spark: SparkSession, cube: st
     ):
         frame = load(spark, cube, **options)
         first = frame.columns[0]
-        same_rows(spark, lambda frame=frame: frame.where(f"`{frame.columns[0]}` IS NOT NULL").limit(500))
+        same_rows(
+            spark, lambda frame=frame: frame.where(f"`{frame.columns[0]}` IS NOT NULL").limit(500)
+        )
         same_rows(spark, lambda frame=frame, first=first: frame.select(first).distinct())
         same_rows(spark, lambda frame=frame: frame.groupBy().count())
         assert f"columns={first} " in explained(frame.select(first))

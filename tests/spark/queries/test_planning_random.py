@@ -57,7 +57,8 @@ QUERIES = (
     "SELECT day(time), `order`, count(*) FROM w WHERE {a} GROUP BY ALL HAVING count(*) > 2",
     "SELECT t2m FROM w WHERE {a} UNION ALL SELECT t2m FROM w WHERE {b}",
     "SELECT * FROM w WHERE {a} EXCEPT SELECT * FROM w WHERE {b}",
-    "SELECT l.t2m, r.`order` FROM w l JOIN w r USING (time, latitude) WHERE l.latitude > 5 AND r.t2m > 272",
+    "SELECT l.t2m, r.`order` FROM w l JOIN w r USING (time, latitude)"
+    " WHERE l.latitude > 5 AND r.t2m > 272",
     "WITH a AS (SELECT * FROM w WHERE {a}) SELECT count(*) FROM a WHERE {b}",
     "SELECT * FROM (SELECT * FROM w WHERE {a} ORDER BY time, latitude, `order` LIMIT 7) WHERE {b}",
     "SELECT time FROM w WHERE latitude = (SELECT max(latitude) FROM w WHERE {a})",

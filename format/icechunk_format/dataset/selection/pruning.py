@@ -32,12 +32,15 @@ from icechunk_format.errors import IcechunkError, InvalidInputError
 
 # NumPy and Arrow may differ from the JVM in the last digit, or in letters of rare languages.
 _INEXACT: Final = frozenset(
-    "exp sin cos tan ln power radians degrees lower upper".split()
+    ("exp", "sin", "cos", "tan", "ln", "power", "radians", "degrees", "lower", "upper")
 )
 # Operations that return a value, or NULL, for all arguments.
 _TOTAL: Final = frozenset(
-    "and or not eq ne lt le gt ge null_safe_eq is_null is_nan in coalesce starts_with ends_with"
-    " contains year quarter month day hour minute second".split()
+    (
+        *("and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "null_safe_eq", "in"),
+        *("is_null", "is_nan", "coalesce", "starts_with", "ends_with", "contains"),
+        *("year", "quarter", "month", "day", "hour", "minute", "second"),
+    )
 )
 
 
