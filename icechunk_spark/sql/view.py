@@ -82,7 +82,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     with errors_on_one_line():
         planned = planned_view(spark, request, name)
     if planned is not None:
-        planned.createOrReplaceTempView(name)
+        planned.createOrReplaceTempView(_quoted(name))
         return
     with errors_on_one_line():
         # In the machine's time zone; the plan of a query uses the session's.

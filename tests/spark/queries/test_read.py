@@ -23,7 +23,7 @@ from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.write import WriteOptions
-from icechunk_spark.reading import read as reading
+from icechunk_spark.queries import frames as reading
 from icechunk_spark.reading.plan import plan_table
 
 pytestmark = pytest.mark.needs_reference
@@ -125,7 +125,7 @@ def test_very_many_tasks_travel_apart_from_the_credentials(spark, tmp_path, monk
 
 
 def test_the_largest_tables_cost_no_more_numbers(spark):
-    numbers = reading._numbers(spark, range(30_000), 10**18)
+    numbers = reading._numbers(spark, 30_000, 10**18, {})
     assert 8 << 30 < size_in_spark(numbers) < 80 << 30
 
 
