@@ -15,8 +15,9 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_spark.jobs.session_options import NotedWrite
+from icechunk_spark.jobs.session_options import NotedWrite, with_session_options
 
 
 class PlannedStream(NotedWrite):
@@ -46,7 +47,8 @@ class PlannedStream(NotedWrite):
             return started
         self.options(**options)
         texts = self._icechunk_texts(path, partitionBy)
-        request = parse_write_options(texts, "writeStream")
+        given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "writeStream")
+        request = parse_write_options(option_strings(given), "writeStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.changes.batches import PlannedBatches, check_stream, mode_of
         from icechunk_spark.jobs.errors import errors_on_one_line

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import workflow_read
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.deleting import DeleteResult
 
 
+@checked_arguments
 def delete(
     spark: SparkSession,
     path: str,

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_spark.jobs.session_options import workflow_read, workflow_target
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int]
 
 
+@checked_arguments
 def map_blocks(
     spark: SparkSession,
     path: str,
@@ -168,7 +170,7 @@ def map_blocks(
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 
-    target = workflow_target(request, to, to_options)
+    target = workflow_target(spark, to, to_options, options)
     mapped = _dataset_function(function, encoding or {})
     if template is not None and not hasattr(template, "data_vars"):
         raise InvalidInputError(
@@ -206,6 +208,7 @@ def map_blocks(
     return in_commit(done, totals)
 
 
+@checked_arguments
 def read_blocks(
     spark: SparkSession,
     path: str,

@@ -31,14 +31,18 @@ from icechunk_format.options.keywords import (
     Selection,
     Sizes,
     option_strings,
-    parse_arguments,
+    path_string,
     with_option_help,
 )
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import session_time_zone
-from icechunk_spark.jobs.session_options import NotedOptions, with_session_options
+from icechunk_spark.jobs.session_options import (
+    NotedOptions,
+    session_read,
+    with_session_options,
+)
 
 if TYPE_CHECKING:
     from icechunk_spark.reading.reader import IcechunkTasks
@@ -162,7 +166,7 @@ def read(
         "on_history_change": on_history_change,
         **options,
     }
-    parsed = parse_arguments(path, with_session_options(spark, given, path), "read")
+    parsed = session_read(spark, path, given)
     return _mapped(spark, parsed, None if schema is None else _columns(schema))
 
 
@@ -206,8 +210,8 @@ def _named(path: Any) -> dict[str, str]:
     if path is None:
         return {}
     if isinstance(path, list | tuple):
-        return {"paths": json.dumps([str(one) for one in path])}
-    return {"path": str(path)}
+        return {"paths": json.dumps([path_string(one) for one in path])}
+    return {"path": path_string(path)}
 
 
 def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | None) -> DataFrame:

@@ -27,13 +27,14 @@ from pyspark.sql.types import AtomicType, DateType, LongType, StructField, Struc
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import requested_dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import Names, parse_arguments
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of
-from icechunk_spark.jobs.session_options import active_session, with_session_options
+from icechunk_spark.jobs.session_options import active_session, session_read
 from icechunk_spark.reading.plan import shown_variables
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
@@ -59,6 +60,7 @@ _NO_HASH: Final = ("variant", "geometry", "geography")
 _SHARES: Final = 4
 
 
+@checked_arguments
 def sample(
     points: Any,
     path: str,
@@ -157,8 +159,7 @@ def sample(
                 f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
                 option=name,
             )
-    read_options = with_session_options(points.sparkSession, options)
-    read = parse_arguments(path, {"variables": variables, **read_options}, "sample")
+    read = session_read(points.sparkSession, path, {"variables": variables, **options}, "sample")
     existing = points.columns
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)

@@ -18,14 +18,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing import VirtualizeResult
+from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.schema import quoted
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 
 
+@checked_arguments
 def virtualize(
     spark: SparkSession,
     files: str | Iterable[str] | DataFrame,
@@ -124,7 +127,9 @@ def virtualize(
     ... )
     >>> done.report.groupBy("status").count().show()  # doctest: +SKIP
     """
-    request = parse_write_options(given_options(path, options), "virtualize")
+    request = parse_write_options(
+        given_options(path, with_session_options(spark, options, path, "virtualize")), "virtualize"
+    )
     request = replace(request, layout="refs")
     choose("on_mismatch", on_mismatch, ("fail", "skip"))
     choose("copy", copy, (False, True, "mismatching"))

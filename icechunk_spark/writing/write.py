@@ -137,7 +137,7 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    given = with_session_options(getattr(df, "sparkSession", None), given)
+    given = with_session_options(getattr(df, "sparkSession", None), given, path, "write")
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
@@ -198,7 +198,7 @@ class PlannedSave(NotedWrite):
         self._note(options)
         chosen = parse_mode(mode if mode is not None else self._icechunk_mode)
         texts = self._icechunk_texts(path, partitionBy)
-        given = with_session_options(self._icechunk_frame.sparkSession, texts)
+        given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "write")
         request = parse_write_options(option_strings(given), mode=chosen)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shown
+from icechunk_format.storage.options import SECRET_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +120,6 @@ class CellChoice:
 
 _SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
 _SHORTEST_SECRET: Final = 4
-_SECRET: Final = re.compile("key|secret|token|password|connection|credential", re.IGNORECASE)
 
 
 def parse_options(
@@ -165,6 +166,8 @@ def json_or_word(text: str) -> Any:
     """Parse JSON; a string that is not JSON is a word, returned unchanged."""
     try:
         return json.loads(text)
+    except RecursionError:
+        raise InvalidInputError(f"the JSON value {shown(text)} is nested too deeply") from None
     except ValueError:
         return text
 
@@ -216,6 +219,6 @@ def secrets_in(arguments: Sequence[str]) -> list[str]:
         # An option may be one argument or two, so any "=" may be the separator.
         for match in re.finditer("=", argument):
             value = argument[match.end() :]
-            if len(value) >= _SHORTEST_SECRET and _SECRET.search(argument[: match.start()]):
+            if len(value) >= _SHORTEST_SECRET and SECRET_WORDS.search(argument[: match.start()]):
                 found.add(value)
     return sorted(found, key=len, reverse=True)

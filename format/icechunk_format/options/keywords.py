@@ -25,6 +25,7 @@ from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shown
 from icechunk_format.options.declare import Call, Option, fold_name
 from icechunk_format.options.parse import OPTIONS, parse_read_options
 from icechunk_format.options.read import ReadRequest
@@ -59,7 +60,11 @@ def option_strings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_string(name: str, value: Any) -> Any:
+    if not isinstance(name, str):
+        raise InvalidInputError(f"names of options are strings, but one is {shown(name)}")
     value = single(value)
+    if fold_name(name) == "path":
+        return path_string(value)
     if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
         return value
     text = _scalar(value)
@@ -74,7 +79,7 @@ def _as_string(name: str, value: Any) -> Any:
         )
     try:
         return json.dumps(plain, default=_json_value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"option '{name}' cannot be written as JSON: {error}", option=name
         ) from None
@@ -127,6 +132,8 @@ def items_of(value: Any) -> list[Any] | None:
 
 def single(value: Any) -> Any:
     """Return the value of an array without dimensions, such as xarray's labels."""
+    if isinstance(value, str):
+        return str(value)  # NumPy's strings have no dimensions, either
     if getattr(value, "ndim", None) == 0 and hasattr(value, "__array__"):
         array = value.to_numpy() if hasattr(value, "to_numpy") else value
         return array[()]
@@ -142,15 +149,28 @@ def keyword_options(call: Call) -> list[Option]:
     ]
 
 
+def path_string(path: object) -> str:
+    """Return a path or URL as a string; raise InvalidInputError for anything else."""
+    if isinstance(path, PathLike):
+        path = fspath(path)
+    if not isinstance(path, str):
+        raise InvalidInputError(
+            f"path must be a URL or a local path, but is {shown(path)}: give the root of the"
+            " repository, such as 's3://bucket/weather'",
+            option="path",
+        )
+    return str(path)
+
+
 def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the argument `path` and the other options of a function, as strings.
 
     Raises InvalidInputError if the path is also given as an option, or a value cannot be written as
     a string.
     """
-    if any(fold_name(name) == "path" for name in options):
+    if any(fold_name(str(name)) == "path" for name in options):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    return {"path": str(path), **option_strings(options)}
+    return {"path": path_string(path), **option_strings(options)}
 
 
 def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> ReadRequest:

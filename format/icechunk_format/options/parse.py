@@ -129,6 +129,8 @@ _ADVICE: Final[dict[Call, str]] = {
     "virtualize": "arrays are as the files have them",
 }
 _MOST_SHOWN: Final = 20
+# The option of sessions that takes settings from Hadoop's, without its prefix (folded).
+_FROM_SPARK: Final = "fromspark"
 
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
@@ -198,6 +200,10 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
             option = _BY_FOLDED_NAME["tag"]
         if not set(calls) & set(option.calls):
             raise _meaningless(option, calls[0])
+        if option.is_prefix and fold_name(suffix) == _FROM_SPARK:
+            if str(text).strip().lower() != "false":
+                raise _without_settings(spelling)
+            continue
         if option.is_prefix:
             family = given.setdefault(option.name, {})
             if suffix in family:
@@ -217,6 +223,15 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
         spelled[option.name] = _as_typed(spelling)
         given[option.name] = option.parse(option.name, text)
     return given
+
+
+def _without_settings(spelling: str) -> InvalidInputError:
+    return refused(
+        spelling,
+        "is for functions and readers in Python, in registered classic sessions: SQL and the"
+        " command line cannot read Hadoop's settings. Set storage.key, storage.secret and"
+        " storage.region, or use the environment",
+    )
 
 
 def _as_typed(spelling: str) -> str:

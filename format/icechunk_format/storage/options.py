@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -80,6 +81,11 @@ SECRET_OPTIONS: Final = frozenset(
     ("key", "secret", "token", "account_key", "sas_token", "connection_string", "client_secret")
 )
 """Options whose values must not appear in messages."""
+
+#: Words in names of options whose values may be credentials, of any client.
+SECRET_WORDS: Final = re.compile(
+    "key|secret|token|password|connection|credential|service.?account|sas", re.IGNORECASE
+)
 
 _EVERY_ALIAS: Final = {"skip_signature": "anon", "anonymous": "anon", "endpoint": "endpoint_url"}
 _ALIASES: Final = {

@@ -50,7 +50,7 @@ def test_defaults_of_a_session(spark, hadoop):
     icechunk_spark.register(spark, virtual_authorize=["s3://a/", "s3://b/"])
     try:
         found = with_session_options(spark, {"tag": "v1"})
-        assert found == {"tag": "v1", "virtual.authorize": "s3://a/,s3://b/"}
+        assert found == {"tag": "v1", "virtual.authorize": ["s3://a/", "s3://b/"]}
         assert with_session_options(spark, {"virtualAuthorize": "s3://c/"}) == {
             "virtualAuthorize": "s3://c/"
         }

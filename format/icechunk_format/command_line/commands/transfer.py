@@ -5,7 +5,7 @@ They delete nothing, so they do not ask for confirmation.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
@@ -201,14 +201,13 @@ def freshness(call: Call, target_option: _TableOption = None) -> None:
 
     --option is for the storage of the repository, which the table records.
     """
+    from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mirroring import DeltaTarget
     from icechunk_format.workflows.mirroring import freshness as of_copy
 
     screen, options = call.screen, call.options
     table = DeltaTarget.of(options.path, parse_table_options(target_option))
-    found = of_copy(
-        table, storage={"client": options.storage_client, "options": options.storage_options}
-    )
+    found = of_copy(table, locate=lambda url: location_of(replace(options, path=url)))
     times = {
         "committed_at": iso_time(found.committed_at),
         "branch_committed_at": iso_time(found.branch_committed_at),
@@ -250,8 +249,6 @@ def rechunk(
     dry_run: DryRunOption = False,
 ) -> None:
     """Store arrays in other chunks, in one process."""
-    from dataclasses import replace
-
     from icechunk_format.options.values import parse_byte_size, parse_names
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
