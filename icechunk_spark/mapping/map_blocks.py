@@ -18,6 +18,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose
 from icechunk_format.options.arguments import checked_arguments
 from icechunk_spark.jobs.session_options import workflow_read, workflow_target
+from icechunk_spark.reading.read import columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -277,7 +278,7 @@ def read_blocks(
     from icechunk_spark.jobs.task_rows import tasks_in, work_rows
     from icechunk_spark.schema import arrow_target
 
-    struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    struct = columns_of(schema)
     columns = arrow_target(struct)
     grid = _blocks(request, blocks, overlap, variables, periodic, sel, isel).grid()
     mapped = _dataset_function(function, {})

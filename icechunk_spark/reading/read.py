@@ -26,6 +26,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shown
+from icechunk_format.options.arguments import checked_alone
 from icechunk_format.options.keywords import (
     Names,
     Selection,
@@ -58,6 +60,7 @@ _MOST_SERIALIZED_BYTES: Final = 1 << 19
 
 
 @with_option_help("read")
+@checked_alone("spark", "schema")
 def read(
     spark: SparkSession,
     path: str,
@@ -167,7 +170,7 @@ def read(
         **options,
     }
     parsed = session_read(spark, path, given)
-    return _mapped(spark, parsed, None if schema is None else _columns(schema))
+    return _mapped(spark, parsed, None if schema is None else columns_of(schema))
 
 
 class MappedLoad(NotedOptions):
@@ -201,7 +204,7 @@ class MappedLoad(NotedOptions):
             given = with_session_options(self._spark, self._icechunk_options, path)
             parsed = parse_read_options(option_strings({**given, **_named(path)}))
             columns = self._icechunk_schema
-            return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
+            return _mapped(self._spark, parsed, None if columns is None else columns_of(columns))
         loaded: DataFrame = super().load(path)  # type: ignore[misc]
         return loaded
 
@@ -232,15 +235,18 @@ def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | Non
     return _numbers(spark, tasks, size_bytes).mapInArrow(tasks, schema)
 
 
-def _columns(schema: StructType | str) -> StructType:
-    columns = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(columns, StructType):
+def columns_of(schema: StructType | str) -> StructType:
+    """Return columns that a StructType or a string specifies."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except Py4JError:  # such as of half a surrogate pair
         raise InvalidInputError(
-            f"schema={schema!r} is not a list of columns and types, such as 'time timestamp_ntz,"
-            " t2m float', nor a StructType",
+            f"schema={shown(schema)} is not a list of columns and types, such as 'time"
+            " timestamp_ntz, t2m float'",
             option="schema",
-        )
-    return columns
+        ) from None
 
 
 def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:

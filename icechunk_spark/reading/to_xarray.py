@@ -66,6 +66,8 @@ def to_xarray(
 
     described = {field.name: column_metadata(field) for field in df.schema.fields}
     chosen = _dimensions(described, dims)
+    if len(set(chosen)) < len(chosen):
+        raise InvalidInputError(f"dims names a column more than once: {chosen}", option="dims")
     table = df.limit(max_cells + 1).toArrow()
     if len(table) > max_cells:
         raise InvalidInputError(

@@ -27,7 +27,7 @@ from pyspark.sql.types import AtomicType, DateType, LongType, StructField, Struc
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import requested_dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_arguments_like
 from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
@@ -45,11 +45,6 @@ _SPREAD: Final = 1024
 _CHUNK: Final = "__icechunk_chunk"
 # Metadata of a column that has a watermark.
 _WATERMARK: Final = "spark.watermarkDelayMs"
-_EXAMPLES: Final = {
-    "on": "{'latitude': 'lat', 'longitude': 'lon'}",
-    "tolerance": "{'time': '1 hour', 'latitude': 0.2}",
-    "circular": "{'longitude': 360}",
-}
 _POINT: Final = "__icechunk_point_{}"
 _COLUMN: Final = "column_{}"
 # Points of fewer estimated bytes (some ten thousand points) are not shuffled.
@@ -60,12 +55,16 @@ _NO_HASH: Final = ("variant", "geometry", "geography")
 _SHARES: Final = 4
 
 
-@checked_arguments
+@checked_arguments_like(
+    on="{'latitude': 'lat', 'longitude': 'lon'}",
+    tolerance="{'time': '1 hour', 'latitude': 0.2}",
+    circular="{'longitude': 360}",
+)
 def sample(
     points: Any,
     path: str,
     *,
-    on: Mapping[str, str | Column],
+    on: Mapping[str, Any],
     variables: Names | None = None,
     method: Method | Mapping[str, Method] = "nearest",
     tolerance: Mapping[str, Any] | None = None,
@@ -147,18 +146,11 @@ def sample(
     ... )
     """
     points, known = _as_points(points)
-    if not hasattr(points, "mapInArrow"):
+    if not callable(getattr(points, "mapInArrow", None)):
         raise InvalidInputError(
             f"points must be a Spark, pandas or GeoPandas DataFrame, but is of type"
             f" {type(points).__name__}"
         )
-    for name, value in (("on", on), ("tolerance", tolerance), ("circular", circular)):
-        if not isinstance(value, Mapping) and (name == "on" or value is not None):
-            raise InvalidInputError(
-                f"{name}={value!r} must be a dictionary, such as"
-                f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
-                option=name,
-            )
     read = session_read(points.sparkSession, path, {"variables": variables, **options}, "sample")
     existing = points.columns
     points, chosen = _with_point_columns(points, on)

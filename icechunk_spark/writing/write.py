@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.arguments import checked_alone
 from icechunk_format.options.keywords import (
     Names,
     Sizes,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 @with_option_help("write")
+@checked_alone("dry_run")
 def write(
     df: DataFrame,
     path: str,
@@ -110,6 +112,7 @@ def write(
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
+    _check_frame(df)
     given = {
         "branch": branch,
         "storage_client": storage_client,
@@ -139,7 +142,6 @@ def write(
     }
     given = with_session_options(getattr(df, "sparkSession", None), given, path, "write")
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
-    _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 

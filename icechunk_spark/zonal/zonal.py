@@ -126,7 +126,8 @@ def zonal(
     ...     catchments, "s3://bucket/weather", variables=["rain"], statistics=["mean", "max"]
     ... )
     """
-    session = getattr(zones, "sparkSession", spark)
+    is_of_spark = callable(getattr(zones, "mapInArrow", None))
+    session = zones.sparkSession if is_of_spark else spark
     parsed = session_read(session, path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
         from icechunk_format.dataset.requested import requested_dataset
@@ -139,7 +140,7 @@ def zonal(
         if type(zones).__module__.partition(".")[0] == "geopandas":
             zones, known = _from_geopandas(zones, geometry, spark or active_session())
             crs = known if crs is None else crs
-        elif not hasattr(zones, "mapInArrow"):
+        elif not is_of_spark:
             raise InvalidInputError(
                 f"zones are of type {type(zones).__name__}: pass a Spark or GeoPandas DataFrame",
                 option="zones",

@@ -17,8 +17,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
-from os import PathLike, fspath
+from os import PathLike, fsencode, fspath
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -32,11 +33,13 @@ _Check = Callable[[str, Any], Any]
 
 _WORDS: Final = {
     bool: "True or False",
-    int: "a whole number",
+    int: "a whole number below 2^63",
     float: "a number",
     str: "a string",
     NoneType: "None",
 }
+# Arguments that may be names of local files, which need not be UTF-8.
+_PATHS: Final = ("path", "to", "source", "target", "files")
 _VARIABLE: Final = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
@@ -49,29 +52,49 @@ def checked_arguments(function: _Function) -> _Function:
 
     Raises InvalidInputError for the first argument that does not fit.
     """
+    return _checked(function, {}, ())
+
+
+def checked_arguments_like(**examples: str) -> Callable[[_Function], _Function]:
+    """Return the decorator `checked_arguments` with examples of arguments, for its errors."""
+    return lambda function: _checked(function, examples, ())
+
+
+def checked_alone(*names: str) -> Callable[[_Function], _Function]:
+    """Return the decorator `checked_arguments` for a function whose other arguments are options."""
+    return lambda function: _checked(function, {}, names)
+
+
+def _checked(function: _Function, examples: Mapping[str, str], names: Sequence[str]) -> _Function:
     signature = inspect.signature(function)
-    kinds = functools.cache(lambda: _kinds_of(function, signature))
+
+    @functools.cache
+    def kinds() -> dict[str, Any]:
+        found = _kinds_of(function, signature)
+        return {name: found[name] for name in names or found}
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
         bound = signature.bind(*given, **named)
         for name, kind in kinds().items():
             if name in bound.arguments:
-                bound.arguments[name] = check_argument(name, bound.arguments[name], kind)
+                value = bound.arguments[name]
+                bound.arguments[name] = check_argument(name, value, kind, examples.get(name))
         return function(*bound.args, **bound.kwargs)
 
     return cast("_Function", checked)
 
 
-def check_argument(name: str, value: Any, kind: Any) -> Any:
+def check_argument(name: str, value: Any, kind: Any, example: str | None = None) -> Any:
     """Return the value of an argument as one of type `kind`, or raise InvalidInputError."""
     if name == "spark":
         return _checked_session(value, allows_none=NoneType in get_args(kind) or kind is NoneType)
     try:
         return _fitted(name, value, kind)
     except _Unfit:
+        hint = "" if example is None else f", such as {example}"
         raise InvalidInputError(
-            f"{name} must be {_in_words(kind)}, but is {shown(value)}",
+            f"{name} must be {_in_words(kind)}{hint}, but is {shown(value)}",
             option=name,
             found=shown(value),
         ) from None
@@ -97,7 +120,8 @@ class SessionType:
 
 
 def _checked_session(value: Any, *, allows_none: bool) -> Any:
-    if not hasattr(value, "createDataFrame") and not (allows_none and value is None):
+    is_session = callable(getattr(value, "createDataFrame", None))
+    if not is_session and not (allows_none and value is None):
         raise InvalidInputError(
             f"spark must be a SparkSession, but is {shown(value)}: pass the session as the first"
             " argument, such as the one of SparkSession.builder.getOrCreate()",
@@ -109,6 +133,8 @@ def _checked_session(value: Any, *, allows_none: bool) -> Any:
 def _fitted(name: str, value: Any, kind: Any) -> Any:
     """Return a value as one of a type; raise _Unfit if it has another one."""
     origin = get_origin(kind)
+    if kind is Any:
+        return value
     if origin in (Union, UnionType):
         return _fitted_to_one(name, value, get_args(kind))
     if origin is Literal:
@@ -122,7 +148,7 @@ def _fitted(name: str, value: Any, kind: Any) -> Any:
     if kind in (None, NoneType):
         return _if(value is None, value)
     if kind in _WORDS:
-        return _plain(single(value), kind)
+        return _plain(single(value), kind, is_path=name in _PATHS)
     return _if(not isinstance(kind, type) or isinstance(value, kind), value)
 
 
@@ -145,17 +171,19 @@ def _word(value: Any, words: Sequence[Any]) -> Any:
     raise _Unfit
 
 
-def _plain(value: Any, kind: type) -> Any:
+def _plain(value: Any, kind: type, *, is_path: bool) -> Any:
     is_boolean = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
     is_duration = type(value).__name__ == "timedelta64"
     if kind is bool and is_boolean:
         return bool(value)
-    if kind is str and isinstance(value, str):
-        return str(value)
     if kind is str and isinstance(value, PathLike):
-        return str(fspath(value))
+        value = fspath(value)
+    if kind is str and isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            fsencode(value) if is_path else value.encode()
+            return str(value)
     if kind is int and isinstance(value, Integral) and not is_boolean and not is_duration:
-        return int(value)
+        return _if(abs(int(value)) < 2**63, int(value))
     if kind is float and isinstance(value, Real) and not is_boolean and not is_duration:
         return float(value)
     raise _Unfit
@@ -168,6 +196,7 @@ def _mapping(name: str, value: Any, key: Any, item: Any) -> dict[Any, Any]:
 
 
 def _sequence(name: str, value: Any, item: Any) -> tuple[Any, ...]:
+    value = single(value)
     if isinstance(value, str) and item is str:
         return parse_names(name, value)
     items = items_of(value)

@@ -91,6 +91,8 @@ def _scalar(value: Any) -> str | None:
     kind = type(value).__name__
     if isinstance(value, bool) or kind in ("bool", "bool_"):  # NumPy's
         return "true" if value else "false"
+    if _has_any_attribute(value):
+        return None
     # A NumPy duration is an instance of an integer type, so it is checked first.
     if isinstance(value, timedelta) or kind == "timedelta64":
         return None
@@ -125,15 +127,24 @@ def items_of(value: Any) -> list[Any] | None:
     """Return the items of a list, a range or an array; None for anything else."""
     if isinstance(value, list | tuple | range):
         return list(value)
+    if _has_any_attribute(value):
+        return None
     if hasattr(value, "to_numpy"):  # of pandas, xarray and Arrow
         value = value.to_numpy()
     return list(value) if type(value).__name__ == "ndarray" and value.ndim else None
+
+
+def _has_any_attribute(value: Any) -> bool:
+    """Return True for objects that have attributes of every name, such as columns of Spark."""
+    return hasattr(value, "no_such_attribute")
 
 
 def single(value: Any) -> Any:
     """Return the value of an array without dimensions, such as xarray's labels."""
     if isinstance(value, str):
         return str(value)  # NumPy's strings have no dimensions, either
+    if _has_any_attribute(value):
+        return value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "__array__"):
         array = value.to_numpy() if hasattr(value, "to_numpy") else value
         return array[()]
