@@ -192,7 +192,14 @@ class DatasetFunction:
             for key, value in {**variable.encoding, **pinned, **self.encoding.get(name, {})}.items()
             if key in _ENCODING
         }
-        encoded = xr.conventions.encode_cf_variable(variable, name=name)
+        try:
+            encoded = xr.conventions.encode_cf_variable(variable, name=name)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInputError(
+                f"encoding: variable {name!r} cannot be encoded as {variable.encoding}: {error}",
+                option="encoding",
+                variable=name,
+            ) from error
         if is_time and "units" in encoded.attrs and "units" not in variable.encoding:
             # xarray spells units that it infers differently from the same units as encoding.
             variable.encoding["units"] = encoded.attrs["units"]

@@ -202,6 +202,11 @@ def whole_id(repository: RepositoryReader, text: str) -> str:
     return found[0] if found else text
 
 
+def node_path(text: str) -> str:
+    """Return the path of a node; one without a slash at its start is below the root."""
+    return text if text.startswith("/") or not text.strip() else f"/{text}"
+
+
 def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:
     """Resolve a branch, a tag, or an abbreviated id to a snapshot."""
     from icechunk_format.dataset.metadata_tables.read import resolve_change

@@ -198,7 +198,7 @@ def _mapping(name: str, value: Any, key: Any, item: Any) -> dict[Any, Any]:
 def _sequence(name: str, value: Any, item: Any) -> tuple[Any, ...]:
     value = single(value)
     if isinstance(value, str) and item is str:
-        return parse_names(name, value)
+        return tuple(_fitted(name, one, item) for one in parse_names(name, value))
     items = items_of(value)
     if items is None:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):

@@ -36,10 +36,11 @@ def parse_mode(text: str | None) -> Mode:
 
     Raises InvalidInputError if the mode does not exist.
     """
-    mode = _MODES.get("default" if text is None else str(text or "default").strip().lower())
+    mode = _MODES.get("default" if text is None else str(text).strip().lower())
     if mode is None:
         raise InvalidInputError(
-            f"mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is {shown(text)}",
+            "mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is"
+            f" {shown(text)}",
             mode=text,
         )
     return mode
