@@ -135,7 +135,7 @@ def items_of(value: Any) -> list[Any] | None:
 
 
 def _has_any_attribute(value: Any) -> bool:
-    """Return True for objects that have attributes of every name, such as columns of Spark."""
+    """Return True if an object has attributes of every name, such as a column of Spark."""
     return hasattr(value, "no_such_attribute")
 
 
