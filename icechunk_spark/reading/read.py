@@ -237,16 +237,18 @@ def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | Non
 
 def columns_of(schema: StructType | str) -> StructType:
     """Return columns that a StructType or a string specifies."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
-        return StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        found: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     except Py4JError:  # such as of half a surrogate pair
         raise InvalidInputError(
             f"schema={shown(schema)} is not a list of columns and types, such as 'time"
             " timestamp_ntz, t2m float'",
             option="schema",
         ) from None
+    columns: StructType = found
+    return columns
 
 
 def _numbers(spark: SparkSession, tasks: IcechunkTasks, size_bytes: int) -> DataFrame:

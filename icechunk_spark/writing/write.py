@@ -112,7 +112,6 @@ def write(
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
-    _check_frame(df)
     given = {
         "branch": branch,
         "storage_client": storage_client,
@@ -140,8 +139,11 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    given = with_session_options(getattr(df, "sparkSession", None), given, path, "write")
+    given = with_session_options(
+        df.sparkSession if isinstance(df, DataFrame) else None, given, path, "write"
+    )
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
+    _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 

@@ -55,8 +55,9 @@ def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[
     """Parse the string of a selection, or return a mapping of values by dimension unchanged."""
     if not isinstance(given, Mapping) or not given:
         return parse_string(name, str(given or ""))
-    odd = next((dim for dim in given if not isinstance(dim, str)), None)
-    if odd is not None or None in given:
+    names: list[Any] = list(given)
+    odd = next((dim for dim in names if not isinstance(dim, str)), None)
+    if odd is not None or None in names:
         raise refused(name, f"has the key {shown(odd)}: its keys are names of dimensions")
     return given
 
