@@ -20,7 +20,7 @@ from helpers.reference.sessions import open_reference, put_chunk, reference_cont
 from helpers.sessions.model import stored_contents
 
 from icechunk_format.errors import ConflictError, UnauthorizedVirtualChunkError
-from icechunk_format.repository import Repository
+from icechunk_format import Repository
 
 _PAIRS = Path(__file__).with_name("test_conflicts.py")
 _spec = importlib.util.spec_from_file_location("pairs_of_edits", _PAIRS)

@@ -7,7 +7,8 @@ changes conflict:
 ours                   conflicts with theirs
 =====================  =========================================================================
 chunks of an array     the same chunks; metadata of the array; the array deleted
-metadata of a node     metadata of the node; the node deleted
+metadata of a node     metadata of the node; the node deleted; chunks of an array, if the metadata
+                       give them another meaning
 a smaller array        the same as metadata; chunks that are dropped here
 delete an array        anything done to the array, unless it was deleted as well and nothing is
                        at its path now
@@ -20,8 +21,9 @@ anything               any move
 =====================  =========================================================================
 
 Metadata of this session can be applied after chunks of other writers if the chunks keep their
-positions. The reverse is refused, since new metadata may change the meaning or the number of
-chunks. Only chunks that both wrote can be resolved, by taking one side; contents are never merged.
+positions and their meaning. The reverse is refused, since new metadata may change the meaning or
+the number of chunks. Only chunks that both wrote can be resolved, by taking one side; contents are
+never merged.
 
 Specification: "Conflict resolution" is left to clients. All conflicts of the reference
 implementation are refused here, and also changes that would lead to two nodes with one path, nodes
@@ -39,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import box_of_grid, inside_box
+from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
@@ -60,12 +63,16 @@ class ConflictKind(Enum):
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
     CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops here"
+    CHUNKS_OF_OTHER_MEANING = (
+        "chunks written there, which metadata changed here give another meaning"
+    )
     METADATA_UPDATED_TWICE = "metadata that both changed"
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
     DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but a node now exists at its path"
+    NEW_NODE_DELETED = "created here, but merged before and deleted there"
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
     MOVED_NODE_GONE = "moved here, but deleted there"
     MOVED_THERE = "moved there"
@@ -217,6 +224,14 @@ class ConflictDetector:
                 continue
             for commit in self._naming(f"updated_{kind}", node_id):
                 yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
+            was = self.base.nodes.with_id(node_id)
+            if was is None or same_meaning(was, state):
+                continue
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                if len(coords):
+                    kind = ConflictKind.CHUNKS_OF_OTHER_MEANING
+                    yield self._of(kind, node_id, commit, coords)
 
     def _deletes(self) -> Iterator[Conflict]:
         for node_id, gone in self.changes.deleted.items():
