@@ -70,7 +70,7 @@ class ConflictKind(Enum):
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
     DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
-    NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
+    NODE_IN_DELETED_GROUP = "created or moved there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but a node now exists at its path"
     NEW_NODE_DELETED = "created here, but merged before and deleted there"
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
@@ -276,13 +276,17 @@ class ConflictDetector:
                 )
 
     def _orphans(self) -> Iterator[Conflict]:
-        """Check nodes that other writers created in a group that this session deletes or moves."""
+        """Check nodes that other writers put in a group that this session deletes or moves."""
         gone = {n.path for n in self.changes.deleted.values() if n.array is None}
         gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {
             node_id: commit.snapshot_id
             for commit in self.theirs
-            for node_id in (*commit.log.new_groups, *commit.log.new_arrays)
+            for node_id in (
+                *commit.log.new_groups,
+                *commit.log.new_arrays,
+                *(move.node_id for move in commit.log.moved_nodes),
+            )
         }
         if not gone or not created:
             return
