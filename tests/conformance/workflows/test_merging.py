@@ -206,8 +206,16 @@ class History:
         options = WriteOptions(mode="append", branch=branch)
         delete_selected(DeleteRequest(read=read, options=options), in_process)
         state.labels.discard(label)
-        for each in state.arrays.values():
+        for each in list(state.arrays.values()):
             each.cells.pop(label, None)
+            self.replaced(state, each)
+
+    def replaced(self, state, array):
+        """Make a renamed variable another one: a new array is known by its path only."""
+        [key] = [key for key, found in state.arrays.items() if found is array]
+        if key in self.base.arrays and self.base.arrays[key].name != array.name:
+            self.count += 1
+            state.arrays[f"{array.name}{self.count}"] = state.arrays.pop(key)
 
     def replace_last(self, branch, state, array):
         self.delete(branch, state, array)
@@ -256,6 +264,7 @@ class History:
             memory=1 << 26,
         )
         rechunk_arrays(request, one_process, cores=None, dry_run=False)
+        self.replaced(state, array)
 
     CHANGES = (
         *(correct, correct, correct, append, append, append, insert, delete, replace_last),
