@@ -28,7 +28,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
-from icechunk_format.workflows.rechunking.rechunk import (
+from icechunk_format.workflows.rechunking import (
     RechunkRequest,
     one_process,
     rechunk_arrays,

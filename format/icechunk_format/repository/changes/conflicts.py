@@ -1,5 +1,7 @@
 """Detects conflicts between a session and commits of other writers, and rebases. Pure.
 
+Long because one class holds the rules of one table.
+
 Transaction logs list the changes of other writers, and their newest snapshot has the paths. These
 changes conflict:
 
@@ -58,7 +60,7 @@ class ConflictKind(Enum):
 
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CELLS_WRITTEN_TWICE = "cells that both wrote"
-    LABELS_NOT_MERGED = "labels that both added"
+    LABELS_NOT_MERGED = "labels of both sides that cannot be joined"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
@@ -230,8 +232,8 @@ class ConflictDetector:
             for commit in self._naming("updated_chunks", node_id):
                 coords = commit.log.updated_chunks[node_id]
                 if len(coords):
-                    kind = ConflictKind.CHUNKS_OF_OTHER_MEANING
-                    yield self._of(kind, node_id, commit, coords)
+                    changed = ConflictKind.CHUNKS_OF_OTHER_MEANING
+                    yield self._of(changed, node_id, commit, coords)
 
     def _deletes(self) -> Iterator[Conflict]:
         for node_id, gone in self.changes.deleted.items():
