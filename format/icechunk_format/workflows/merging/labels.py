@@ -23,6 +23,7 @@ from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.replanning.rivals import label_positions
 from icechunk_format.errors import IcechunkError
 from icechunk_format.repository.changes.conflicts import Conflict
+from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.spec.node_path import parent
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
@@ -152,6 +153,8 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     is_missing = any(size and each not in arrays for each, size in zip(found, sizes, strict=True))
     if is_missing or len({array.metadata.data_type.numpy for array in arrays}) > 1:
         raise CannotMerge
+    if not all(same_meaning(arrays[0].node, array.node) for array in arrays[1:]):
+        raise CannotMerge(f"one side has changed the meaning of the labels of {arrays[0].name!r}")
     labels = [
         np.empty(0)
         if variable is None
