@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
@@ -48,6 +48,8 @@ from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, di
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template
+
+_COPY_IT: Final = "copy such arrays with copy='mismatching'"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -271,6 +273,14 @@ class ArchivePlanner:
             if self.copying is not None and self.copying.which == "all":
                 for path in layout.documents.keys() - layout.stored:
                     member.copy(path, "")
+            for path, unreferable in member.scanned.unreferable.items():
+                if path in layout.stored:
+                    continue
+                if self.copying is not None:
+                    member.copy(path, unreferable.reason)
+                else:
+                    text = f"{unreferable.reason}, so that it cannot be referenced; {_COPY_IT}"
+                    member.row.refuse(text, array=path)
             for item in by_header[member.scanned.header]:
                 if item.is_copyable and self.copying is not None and item.array is not None:
                     member.copy(item.array, item.what)

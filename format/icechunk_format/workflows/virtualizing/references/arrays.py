@@ -379,6 +379,7 @@ def _staged(member: Member, path: str) -> StagedArray:
     first, count = scanned.rows_of(path)
     header = scanned.header
     document = header.times().get(path) or header.documents()[path]
+    unreferable = scanned.unreferable.get(path)
     return StagedArray(
         file=scanned.file,
         text=json.dumps(document.raw, sort_keys=True),
@@ -386,6 +387,7 @@ def _staged(member: Member, path: str) -> StagedArray:
         span=(0, 0) if stage is None else stage.streams.get(path, (0, 0)),
         first=first,
         count=0 if stage is None else count,
+        dataset=None if unreferable is None else unreferable.dataset,
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray
+    from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
 
 VOLATILE: Final = frozenset(
     [

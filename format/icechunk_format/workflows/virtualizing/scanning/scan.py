@@ -40,7 +40,9 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
     loaded_paths,
     metadata_of,
 )
-from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
+from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
+from icechunk_format.workflows.virtualizing.scanning.parse import Parser, parse_file
+from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray, Unreferable
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileOpener,
     FileStore,
@@ -94,6 +96,8 @@ class ScannedFile:
     """Digests of read values by path."""
     uncompared: dict[str, int] = field(default_factory=dict)
     """Bytes of arrays that are too large to compare, by path."""
+    unreferable: dict[str, Unreferable] = field(default_factory=dict)
+    """Datasets that must be copied, by path."""
 
     def rows_of(self, path: str) -> tuple[int, int]:
         """Return the first row of an array in its staged stream, and the number of rows."""
@@ -234,9 +238,11 @@ class _Scanner:
             self._read_values(scanned, arrays, store, opener)
             scanned.array = None
             scanned.header = self._headers.setdefault(header, header)
+            scanned.unreferable = {a.path: a.unreferable for a in arrays if a.unreferable}
         except UnsupportedError as error:
             if error.facts.get("package"):
                 raise
+            scanned.array = scanned.array or error.facts.get("array")
             scanned.problem = message_of(error)
             return
         except Exception as error:  # libraries raise anything on broken files
@@ -344,6 +350,8 @@ def read_values(
     array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
 ) -> NDArray[Any]:
     """Return the values of an array of a file."""
+    if array.unreferable is not None:
+        return read_hdf5(store, array.unreferable.dataset)
     codecs = _codecs_of(array.text, array.path)
     values = metadata.fill_array(metadata.shape)
     for row, index in enumerate(array.coords.tolist()):
