@@ -75,17 +75,8 @@ class ArchivePlanner:
         FormatError
             The record is damaged.
         """
-        rows: list[Row] = []
-        for scanned in self.files:
-            row = Row(file=scanned.file.url)
-            rows.append(row)
-            if scanned.is_known:
-                row.status = KNOWN
-            elif scanned.problem is not None:
-                row.refuse(scanned.problem, array=scanned.array)
-            else:
-                self.members.append(Member(row=row, scanned=scanned))
-        layout, model_file = self._layout(rows)
+        rows = self._rows()
+        layout, model_file = self._layout(len(rows))
         layout = self._compare(self._with_copies(layout), model_file)
         layout = self._set_keys(layout)
         by_url = {} if self.record is None else {s.file.url: s for s in self.record.files}
@@ -105,7 +96,9 @@ class ArchivePlanner:
             splits = {}
             if self.copying is None or self.copying.which == "mismatching":
                 is_free = self.copying is None or not self.copying.chunks
-                splits = chunk_splits(layout, members, is_first=self.record is None and is_free)
+                splits = chunk_splits(
+                    layout, members, found.files, is_first=self.record is None and is_free
+                )
             refuse_uncut(members, splits, copies=self.copying is not None)
             if self.copying is None:
                 refuse_misaligned(layout, found.files, splits)
@@ -126,9 +119,28 @@ class ArchivePlanner:
             old_starts={url: span.starts for url, span in by_url.items()},
         )
 
+    def check(self, count: int) -> None:
+        """Raise InvalidInputError if options do not fit the first of `count` files."""
+        self._rows()
+        self._with_copies(self._layout(count)[0])
+
+    def _rows(self) -> list[Row]:
+        """Return the rows of the report, after adding the readable new files to the members."""
+        rows: list[Row] = []
+        for scanned in self.files:
+            row = Row(file=scanned.file.url)
+            rows.append(row)
+            if scanned.is_known:
+                row.status = KNOWN
+            elif scanned.problem is not None:
+                row.refuse(scanned.problem, array=scanned.array)
+            else:
+                self.members.append(Member(row=row, scanned=scanned))
+        return rows
+
     # -- the model --------------------------------------------------------------------------
 
-    def _layout(self, rows: list[Row]) -> tuple[Layout, Member | None]:
+    def _layout(self, count: int) -> tuple[Layout, Member | None]:
         if self.record is not None:
             layout = self.record.layout
             if self.dims and set(self.dims) != set(layout.dims):
@@ -153,9 +165,9 @@ class ArchivePlanner:
         model_file = next(m for m in full if m.scanned.header == model)
         documents = model.documents()
         inside = {dim for d in documents.values() for dim in d.dimension_names or ()}
-        if not self.dims and len(rows) > 1:
+        if not self.dims and count > 1:
             raise InvalidInputError(
-                f"{len(rows):,} files are given without the dimension along which they are "
+                f"{count:,} files are given without the dimension along which they are "
                 f"concatenated; give concat_dim=, one of {', '.join(sorted(map(str, inside)))} or "
                 "a new one, or a template=",
                 option="concat_dim",

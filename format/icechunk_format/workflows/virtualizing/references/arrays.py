@@ -39,7 +39,7 @@ from icechunk_format.workflows.virtualizing.copying.run import CopySource, Stage
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of, first_chunks
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
-from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
+from icechunk_format.workflows.virtualizing.references.tasks import MANY, PlannedArray, Segment
 from icechunk_format.workflows.virtualizing.report import REFRESHED
 
 if TYPE_CHECKING:
@@ -336,20 +336,30 @@ class ArraysPlanner:
         shift: tuple[int, ...],
     ) -> None:
         first, count = member.scanned.rows_of(path)
-        parts, length = 1, self.plan.layout.splits.get(path)
+        parts, along, length = 1, MANY, self.plan.layout.splits.get(path)
+        number = count
         if length is not None:
-            parts = first_chunks(member.scanned.header)[path] // length
-        member.row.references += count * parts
+            size = first_chunks(member.scanned.header)[path]
+            parts = size // length
+            axis = self.plan.layout.dims.index(planned.target.metadata.dimension_names[0])
+            steps = member.span.lengths.at(path)[axis]
+            along = -(-steps // length)
+            # The last chunk may have fewer parts.
+            last = member.scanned.last_of(path)
+            number = count * parts - last * (-(-steps // size) * parts - along)
+        member.row.references += number
         if count:
             planned.segments.append(
                 Segment(
                     starts=starts,
-                    count=count * parts,
+                    count=number,
+                    rows=count,
                     member=member,
                     shift=shift,
                     path=path,
                     first=first,
                     parts=parts,
+                    along=along,
                 )
             )
 

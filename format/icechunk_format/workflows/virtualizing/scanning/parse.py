@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import check_hdf5, parse_hdf5
@@ -275,11 +276,22 @@ def _array(path: str, array: Any, url: str) -> ParsedArray:
         path=path,
         text=json.dumps(document, default=_plain, sort_keys=True),
         coords=coords,
-        offsets=manifest._offsets.reshape(-1)[rows].astype(np.int64),
-        lengths=manifest._lengths.reshape(-1)[rows].astype(np.int64),
+        offsets=_positions(manifest._offsets.reshape(-1)[rows], path),
+        lengths=_positions(manifest._lengths.reshape(-1)[rows], path),
         locations=None if is_own.all() else named.tolist(),
         inline=inline,
     )
+
+
+def _positions(found: NDArray[Any], path: str) -> NDArray[np.int64]:
+    """Return offsets or lengths; those of references may be any numbers."""
+    if found.size and (int(found.max()) >= 2**62 or int(found.min()) < 0):
+        raise UnsupportedError(
+            f"a reference begins or ends at byte {int(found.max()):,}, and no file has as many "
+            "bytes; make the references again",
+            array=path,
+        )
+    return found.astype(np.int64)
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,12 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.part import Destination
-from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.errors import (
+    IcechunkError,
+    UnauthorizedVirtualChunkError,
+    UnsupportedError,
+)
+from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
@@ -90,6 +95,8 @@ class ScannedFile:
     """Number of references of each array in the header."""
     starts: list[int] = field(default_factory=list)
     """First row of each array in the staged stream."""
+    lasts: list[int] = field(default_factory=list)
+    """Number of references to the last chunks of each array along its first axis."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Values of loaded arrays, keys and scalars."""
     digests: dict[str, bytes] = field(default_factory=dict)
@@ -101,8 +108,15 @@ class ScannedFile:
 
     def rows_of(self, path: str) -> tuple[int, int]:
         """Return the first row of an array in its staged stream, and the number of rows."""
-        index = [p for p, _ in self.header.arrays].index(path)
+        index = self._index(path)
         return self.starts[index], self.counts[index]
+
+    def last_of(self, path: str) -> int:
+        """Return the number of references to the last chunks of an array along its first axis."""
+        return self.lasts[self._index(path)]
+
+    def _index(self, path: str) -> int:
+        return [p for p, _ in self.header.arrays].index(path)
 
 
 def read_stage(storage: Storage, key: str, span: tuple[int, int]) -> pa.Table:
@@ -234,6 +248,7 @@ class _Scanner:
             for array in arrays:
                 scanned.array = array.path
                 _check_extent(array, file)
+                _check_locations(array, opener)
             header = header_of(arrays, groups)
             self._read_values(scanned, arrays, store, opener)
             scanned.array = None
@@ -250,6 +265,7 @@ class _Scanner:
             return
         scanned.counts = [len(array.coords) for array in arrays]
         scanned.starts = [self._totals.get(array.path, 0) for array in arrays]
+        scanned.lasts = [_count_last(array) for array in arrays]
         for array in arrays:
             if len(array.coords):
                 self._rows.setdefault(array.path, []).append(_references(array))
@@ -315,6 +331,13 @@ class _Scanner:
                 scanned.values[array.path] = self._values.setdefault(digest, values)
 
 
+def _count_last(array: ParsedArray) -> int:
+    if not array.coords.shape[1]:
+        return 0
+    [count, *_] = metadata_of(array.text, array.path).grid.num_chunks
+    return int(np.count_nonzero(array.coords[:, 0] == count - 1))
+
+
 def _check_extent(array: ParsedArray, file: SourceFile) -> None:
     if array.locations is not None or file.size is None or not len(array.coords):
         return
@@ -327,6 +350,26 @@ def _check_extent(array: ParsedArray, file: SourceFile) -> None:
             f"the file is truncated: it ends after {file.size:,} bytes, and chunks reach to "
             f"byte {last:,}"
         )
+
+
+def _check_locations(array: ParsedArray, opener: FileOpener) -> None:
+    """Raise an error if references of a file leave the prefixes that the caller gave.
+
+    The file could name any object that the caller can read, such as a private file.
+    """
+    if array.locations is None:
+        return
+    is_inline = [False] * len(array.coords) if array.inline is None else map(bool, array.inline)
+    outside = {url for url, inline in zip(array.locations, is_inline, strict=True) if not inline}
+    for url in sorted({url.rpartition("/")[0] + "/" for url in outside}):
+        try:
+            opener.find(url + "x")
+        except UnauthorizedVirtualChunkError as error:
+            raise UnauthorizedVirtualChunkError(
+                f"it refers to files below {shown(url)!r}, which is neither among the files of the "
+                "call nor authorized; if you trust it, add this prefix to virtual_authorize",
+                location=shown(url),
+            ) from error
 
 
 def _references(array: ParsedArray) -> pa.Table:
