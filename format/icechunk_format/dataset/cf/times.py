@@ -77,7 +77,7 @@ _CLOCK = (
     r"(?:[T\s]\s*(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})"
     r"(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?)?"
 )
-_ZONE = r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?"
+_ZONE = r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[+-]?\d{1,2}:\d{1,2})?"
 _REFERENCE_DATES: Final = tuple(
     re.compile(date + _CLOCK + _ZONE, re.IGNORECASE)
     for date in (
@@ -331,7 +331,7 @@ def _reference_time(text: str, calendar: str) -> int:
         raise ValueError(f"the date {text!r} has an impossible time of day")
     if (fields["fraction"] or "")[6:].strip("0"):
         raise ValueError(f"the date {text!r} is finer than a microsecond")
-    zone = re.fullmatch(r"([+-])(\d{1,2}):?(\d{2})?", fields["zone"] or "")
+    zone = re.fullmatch(r"([+-]?)(\d{1,2}):?(\d{1,2})?", fields["zone"] or "")
     if zone is not None:
         shift = (3600 * int(zone[2]) + 60 * int(zone[3] or 0)) * 1_000_000
         clock += shift if zone[1] == "-" else -shift

@@ -73,7 +73,7 @@ PLAIN = {
     "pair": h5py.h5t.py_create(np.dtype([("a", "<i2"), ("b", "<f8")])),
 }
 OTHER = {
-    "12 bits": _bits(h5py.h5t.STD_I32LE, 12, 0),
+    "12 bits": _bits(h5py.h5t.STD_I16LE, 12, 0),
     "12 bits from bit 4": _bits(h5py.h5t.STD_I32LE, 12, 4),
     "20 bits, big endian": _bits(h5py.h5t.STD_U32BE, 20, 7),
     "padded with blanks": _spaces(),
@@ -110,6 +110,8 @@ def stored_in_any_way(draw: Any) -> Made:
     filters = draw(st.lists(st.sampled_from(able), unique=True, max_size=3))
     # These two read the elements, so the library accepts them only in front of others.
     filters.sort(key=lambda name: name not in ("scaleoffset", "nbit"))
+    if "lzf" in filters:  # crashes the library behind filters that make chunks longer
+        filters = [*(name for name in filters if name == "shuffle"), "lzf"]
     mask = draw(st.integers(0, 2 ** len(filters) - 1) | st.just(0))
     return Made(kind, layout, tuple(filters), mask, draw(st.integers(1, 4)), draw(st.booleans()))
 
@@ -137,7 +139,8 @@ def set_filter(plist: h5py.h5p.PropDCID, name: str) -> None:
         case "scaleoffset":
             plist.set_scaleoffset(h5py.h5z.SO_INT, 0)
         case "lzf" | "nbit":
-            plist.set_filter({"lzf": h5py.h5z.FILTER_LZF, "nbit": 5}[name], 0, ())
+            code = {"lzf": h5py.h5z.FILTER_LZF, "nbit": h5py.h5z.FILTER_NBIT}[name]
+            plist.set_filter(code, h5py.h5z.FLAG_OPTIONAL, ())
         case _:
             made = {"blosc": hdf5plugin.Blosc, "zstd": hdf5plugin.Zstd, "bzip2": hdf5plugin.BZip2}
             given = made[name]()
@@ -282,7 +285,7 @@ def test_what_cannot_be_referenced_is_refused_or_copied(made, reason, tmp_path):
 @pytest.mark.parametrize("layout", ["virtual", "external"])
 @pytest.mark.parametrize("copying", [None, Copying(which="all"), Copying(which="mismatching")])
 def test_values_in_other_files_are_refused_even_if_copied(copying, layout, tmp_path):
-    write(tmp_path / "0.nc", Made("<f4", layout), 0)
+    write(tmp_path / "0.nc", Made("<f8", layout), 0)
     file = str(tmp_path / "0.nc")
     with raises(InvalidInputError) as caught:
         virtualize(file, tmp_path / "r", copying=copying)
@@ -295,7 +298,7 @@ def test_values_in_other_files_are_refused_even_if_copied(copying, layout, tmp_p
 def test_a_dataset_that_is_left_out_is_not_checked(tmp_path):
     from virtualizarr.parsers import HDFParser
 
-    write(tmp_path / "0.nc", Made("<f4", "virtual"), 0)
+    write(tmp_path / "0.nc", Made("<f8", "virtual"), 0)
     parser = HDFParser(drop_variables=["v"])
     virtualize(str(tmp_path / "0.nc"), tmp_path / "repository", parser=parser)
     assert set(by_reference(tmp_path / "repository").variables) == {"time"}

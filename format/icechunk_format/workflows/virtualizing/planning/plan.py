@@ -43,7 +43,11 @@ from icechunk_format.workflows.virtualizing.planning.times import (
     widened,
 )
 from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.workflows.virtualizing.scanning.headers import Header, loaded_paths
+from icechunk_format.workflows.virtualizing.scanning.headers import (
+    Header,
+    bounds_of_scalars,
+    loaded_paths,
+)
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, digest_of
 
 if TYPE_CHECKING:
@@ -217,6 +221,7 @@ class ArchivePlanner:
     def _kind(self, header: Header) -> str:
         documents = header.documents()
         scalars = {path for path in header.times() if documents[path].ndim == 0}
+        scalars |= bounds_of_scalars(documents)
         stored = loaded_paths(documents, self.loadable) | scalars
         return kind_of(header, dims=self.dims, stored=stored)
 
@@ -234,8 +239,10 @@ class ArchivePlanner:
     def _spread(self, model: Header, new_dims: tuple[str, ...]) -> list[str]:
         """Return scalars that differ from file to file."""
         found = []
-        for path, document in model.documents().items():
-            if document.ndim == 0 and len(self.dims) == 1:
+        documents = model.documents()
+        bounds = bounds_of_scalars(documents)
+        for path, document in documents.items():
+            if (document.ndim == 0 or path in bounds) and len(self.dims) == 1:
                 known = {self._digest(m, path, model) for m in self.members} - {None}
                 if len(known) > 1 and path.rpartition("/")[2] not in new_dims:
                     found.append(path)

@@ -102,6 +102,7 @@ class ArraysPlanner:
         is_stored = path in layout.stored
         is_kept = variable is not None and variable.metadata.data_type == metadata.data_type
         is_kept &= is_stored or not is_moved
+        is_kept &= variable is None or variable.metadata.ndim == metadata.ndim
         planned = _planned(metadata, variable if is_kept else None)
         if is_stored:
             self._store(planned, path, added, own, variable)
@@ -187,6 +188,8 @@ class ArraysPlanner:
         before = None
         if variable is not None:
             before = self.destination.open_base().reader(variable.path).read_all()
+            if before.ndim < metadata.ndim:  # bounds that had no dimension of files yet
+                before = np.broadcast_to(before, metadata.shape)
         for span in self.plan.files:
             if before is None or span.row is not None:
                 continue
@@ -196,7 +199,8 @@ class ArraysPlanner:
             assert member.span is not None
             found = self._values_of(member, path)
             box = part(member.span.starts, member.span.lengths)
-            values[box] = found if own or not added else found.reshape(())
+            is_scalar = bool(added) and not self.plan.layout.documents[path].ndim
+            values[box] = found.reshape(()) if is_scalar else found
         first = 0
         if before is not None and planned.target.old_shape is not None:
             first = _first_change(before, values)

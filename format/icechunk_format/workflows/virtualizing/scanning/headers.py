@@ -124,6 +124,12 @@ def loaded_paths(
     return found & documents.keys()
 
 
+def bounds_of_scalars(documents: Mapping[str, ArrayMetadata]) -> set[str]:
+    """Return the paths of bounds of scalar times, which change from file to file with them."""
+    found = {b for path, own in documents.items() if own.ndim == 0 for b in _bounds_of(path, own)}
+    return found & documents.keys()
+
+
 @lru_cache(maxsize=4096)
 def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata]:
     documents = {path: metadata_of(text, path) for path, text in arrays}

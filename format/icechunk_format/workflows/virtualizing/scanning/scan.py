@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
@@ -40,6 +41,7 @@ from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
+    bounds_of_scalars,
     coordinate_paths,
     header_of,
     loaded_paths,
@@ -302,7 +304,7 @@ class _Scanner:
         documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
-        coordinates = coordinate_paths(documents)
+        coordinates, bounds = coordinate_paths(documents), bounds_of_scalars(documents)
         loaded = loaded_paths(documents, self._context.loadable)
         for array in arrays:
             scanned.array = array.path
@@ -327,7 +329,7 @@ class _Scanner:
                 continue
             values = read_values(array, metadata, store, opener)
             digest = scanned.digests[array.path] = digest_of(values)
-            if own or is_loaded or metadata.ndim == 0:
+            if own or is_loaded or metadata.ndim == 0 or array.path in bounds:
                 scanned.values[array.path] = self._values.setdefault(digest, values)
 
 
@@ -359,16 +361,22 @@ def _check_locations(array: ParsedArray, opener: FileOpener) -> None:
     """
     if array.locations is None:
         return
-    is_inline = [False] * len(array.coords) if array.inline is None else map(bool, array.inline)
-    outside = {url for url, inline in zip(array.locations, is_inline, strict=True) if not inline}
-    for url in sorted({url.rpartition("/")[0] + "/" for url in outside}):
+    urls = pa.array(array.locations, pa.string())
+    if array.inline is not None:
+        urls = urls.filter(pa.array([data is None for data in array.inline], pa.bool_()))
+    # Folders stand for their files, except for names that percent-encoding may lead elsewhere.
+    is_plain = pc.invert(pc.match_substring_regex(urls, r"%|\.\."))
+    folders = pc.replace_substring_regex(urls.filter(is_plain), "[^/]*$", "x")
+    checked = pc.unique(pa.concat_arrays([folders, urls.filter(pc.invert(is_plain))]))
+    for url in sorted(checked.to_pylist()):
         try:
-            opener.find(url + "x")
+            opener.find(url)
         except UnauthorizedVirtualChunkError as error:
+            folder = shown(url.rpartition("/")[0] + "/")
             raise UnauthorizedVirtualChunkError(
-                f"it refers to files below {shown(url)!r}, which is neither among the files of the "
-                "call nor authorized; if you trust it, add this prefix to virtual_authorize",
-                location=shown(url),
+                f"it refers to files below {folder!r}, which is neither a folder of the files of "
+                "the call nor authorized; if you trust it, add it to virtual_authorize",
+                location=folder,
             ) from error
 
 
