@@ -18,7 +18,7 @@ def test_an_array_at_the_root_is_unsupported_and_not_damaged(tmp_path):
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
     session = repository.writable_session("main")
     zarr.create_array(session.store, shape=(4, 3), dtype="f4", chunks=(2, 3))[:] = 1
-    session.commit("an array")
+    tip = session.commit("an array")
     opened = Repository.open(str(tmp_path))
     with raises(UnsupportedError, match="the root of the repository is an array"):
-        open_dataset(opened)
+        open_dataset(opened, tip)

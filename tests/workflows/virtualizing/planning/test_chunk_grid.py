@@ -26,7 +26,7 @@ def write(folder, lengths, *, chunk=10, zlib=False, only=None):
     for number, length in enumerate(lengths):
         if only is None or number in only:
             with netCDF4.Dataset(folder / f"{number}.nc", "w") as file:
-                file.createDimension("time", length)
+                file.createDimension("time", None)
                 file.createDimension("x", 3)
                 time = file.createVariable("time", "f8", ("time",))
                 time.units = "days since 2022-01-01"

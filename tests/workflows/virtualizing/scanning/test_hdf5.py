@@ -40,7 +40,9 @@ def by_virtualizarr(path):
 
 def by_us(path):
     file = SourceFile(url=f"file://{path}", size=os.path.getsize(path))
-    arrays, groups = parse_hdf5(FileStore(open_storage(Location(str(path.parent))), path.name, file))
+    arrays, groups = parse_hdf5(
+        FileStore(open_storage(Location(str(path.parent))), path.name, file)
+    )
     return sorted(arrays, key=lambda array: array.path), groups
 
 
@@ -60,15 +62,18 @@ def attributes(path, number):
         values.attrs["empty"] = ""
         file.attrs["numbers"] = np.arange(3, dtype="i2")
         file.create_group("g").attrs["z"] = 1
-        file["g"].create_dataset("w", data=np.arange(6).reshape(2, 3), chunks=(1, 2), fletcher32=True)
+        file["g"].create_dataset(
+            "w", data=np.arange(6).reshape(2, 3), chunks=(1, 2), fletcher32=True
+        )
         file["g"].create_dataset("u", data=np.array([(1, 2.0)], [("a", "<i4"), ("b", "<f8")]))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "attributes"])
 def test_documents_and_references_are_those_of_virtualizarr(kind, tmp_path):
     made.KINDS.get(kind, attributes)(tmp_path / "0.nc", 0)
-    (arrays, groups), (others, other_groups) = by_us(tmp_path / "0.nc"), by_virtualizarr(
-        tmp_path / "0.nc"
+    (arrays, groups), (others, other_groups) = (
+        by_us(tmp_path / "0.nc"),
+        by_virtualizarr(tmp_path / "0.nc"),
     )
     assert groups == other_groups
     assert [array.path for array in arrays] == [array.path for array in others]

@@ -174,6 +174,7 @@ def write(path: Path, made: Made, number: int) -> None:
             data = file.create_virtual_dataset("v", layout)
         elif made.layout == "external":
             raw = path.with_suffix(".raw")
+            raw.write_bytes(bytes(256))
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_external(str(raw).encode(), 0, h5py.h5f.UNLIMITED)
             space = h5py.h5s.create_simple((6,))
@@ -277,9 +278,12 @@ def test_what_cannot_be_referenced_is_refused_or_copied(made, reason, tmp_path):
         assert done.references == 0
         found = by_reference(tmp_path / which, mask_and_scale=False)["v"]
         np.testing.assert_array_equal(found, read(tmp_path / "0.nc"))
-    assert reason in virtualize(
-        file, tmp_path / "noted", copying=Copying(which="mismatching")
-    ).report.to_pylist()[0]["note"]
+    assert (
+        reason
+        in virtualize(
+            file, tmp_path / "noted", copying=Copying(which="mismatching")
+        ).report.to_pylist()[0]["note"]
+    )
 
 
 @pytest.mark.parametrize("layout", ["virtual", "external"])

@@ -30,8 +30,14 @@ def folders(tmp_path):
 
 def refer(folder, *urls, offset=0, length=10):
     array = {
-        **{"zarr_format": 2, "shape": [10 * len(urls)], "chunks": [10], "dtype": "|u1"},
-        **{"compressor": None, "fill_value": 0, "order": "C", "filters": None},
+        "zarr_format": 2,
+        "shape": [10 * len(urls)],
+        "chunks": [10],
+        "dtype": "|u1",
+        "compressor": None,
+        "fill_value": 0,
+        "order": "C",
+        "filters": None,
     }
     refs = {
         ".zgroup": '{"zarr_format": 2}',
@@ -76,9 +82,7 @@ def test_a_refused_file_adds_no_container_and_no_place(folders, tmp_path):
     taken = refer(good, f"file://{web}/good/own")
     (good / "own").write_bytes(b"0123456789")
     bad = refer(web, f"file://{home}/secret")
-    done = virtualize(
-        [taken, bad], tmp_path / "repository", concat_dim="x", on_mismatch="skip"
-    )
+    done = virtualize([taken, bad], tmp_path / "repository", concat_dim="x", on_mismatch="skip")
     assert done.files_added == 1
     containers = Repository.open(str(tmp_path / "repository")).config.virtual_chunk_containers
     assert {*done.places, *(one.url_prefix for one in containers)} == {f"file://{web}/"}

@@ -39,6 +39,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
+from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
     bounds_of_scalars,
@@ -47,7 +48,6 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
     loaded_paths,
     metadata_of,
 )
-from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.parse import Parser, parse_file
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray, Unreferable
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
