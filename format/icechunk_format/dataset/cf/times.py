@@ -69,6 +69,9 @@ _CALENDAR_UNITS: Final = {
     ("noleap", "common_years"): 365,
     ("noleap", "common_year"): 365,
 }
+_VARYING_UNITS: Final = frozenset(
+    [*("month", "months", "mon", "mons"), *("year", "years", "yr", "yrs")]
+)
 
 # xarray decodes a timedelta only from exactly these words.
 TIMEDELTA_UNITS: Final = frozenset(_UNIT_NAMES)
@@ -276,6 +279,14 @@ def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
     except ValueError as error:
         raise attribute_error(name, "units", units, f"{error}") from error
     return TimeScale(unit=unit, offset=offset, calendar=canonical)
+
+
+def has_varying_unit(units: str, calendar: Any) -> bool:
+    """Return True if the units are months or years, which have no fixed length in the calendar."""
+    match = re.match(r"\s*(\S+)\s+since\s", units)
+    word = "" if match is None else match[1].lower()
+    canonical = canonical_calendar(calendar) if isinstance(calendar, str) else None
+    return word in _VARYING_UNITS and (canonical, word) not in _CALENDAR_UNITS
 
 
 def duration_scale(units: str) -> TimeScale:

@@ -204,6 +204,15 @@ def read(path: Path) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("="))
 
 
+def tried(names: list[str], path: Path, **how: Any) -> str | None:
+    """Virtualize files; return the refusal, or None."""
+    try:
+        virtualize(names, path, **how)
+    except InvalidInputError as error:
+        return error.message
+    return None
+
+
 @settings(
     max_examples=by_day(60),
     deadline=None,
@@ -217,19 +226,17 @@ def test_a_dataset_is_read_as_h5py_reads_it_or_refused(tmp_path_factory, made):
         write(file, made, number)
     expected = np.concatenate([read(file) for file in files])
     names = [str(file) for file in files]
-    try:
-        virtualize(names, folder / "repository")
-    except InvalidInputError as error:
-        assert "0.nc: array 'v': " in error.message
-        assert made.layout == "virtual" or made.layout == "external" or "copy=" in error.message
+    problem = tried(names, folder / "repository")
+    if problem is not None:
+        assert "0.nc: array 'v': " in problem
+        assert made.layout in ("virtual", "external") or "copy=" in problem
     else:
         found = by_reference(folder / "repository", mask_and_scale=False)["v"]
         np.testing.assert_array_equal(found, expected)
         assert made.kind in PLAIN or made.layout == "compact"
-    try:
-        virtualize(names, folder / "copied", copying=Copying(which="mismatching"))
-    except InvalidInputError as error:
-        assert made.layout in ("virtual", "external"), error.message
+    problem = tried(names, folder / "copied", copying=Copying(which="mismatching"))
+    if problem is not None:
+        assert made.layout in ("virtual", "external"), problem
     else:
         found = by_reference(folder / "copied", mask_and_scale=False)["v"]
         np.testing.assert_array_equal(found, expected)

@@ -7,8 +7,8 @@ Rules of this file
 1. VirtualiZarr is imported when the first file is parsed, on executors.
 2. A parser is a callable ``(url, registry) -> ManifestStore``, chosen by the option, or else by the
    suffix and the first bytes of the file.
-3. HDF5 files are parsed by ``hdf5``, with the options of ``HDFParser``, which does not check whether
-   references represent the values of a dataset. What other parsers find in HDF5 is checked.
+3. HDF5 files are parsed by ``hdf5``, with the options of ``HDFParser``, which does not check
+   whether references represent the values of a dataset. Arrays of other parsers are checked.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _kind(file: SourceFile, store: FileStore, *, is_needed: bool) -> str:
 
 
 def _is_hdf_parser(parser: Parser) -> bool:
-    """Return True for VirtualiZarr's parser of HDF5, unless it stores object references."""
+    """Return True if a parser is VirtualiZarr's of HDF5 and does not store object references."""
     kind = type(parser)
     is_own = (kind.__module__.partition(".")[0], kind.__name__) == ("virtualizarr", "HDFParser")
     return is_own and not getattr(parser, "links_and_references", False)

@@ -4,6 +4,8 @@ A task has a few hundred files. Their references are staged in one object, with 
 each array, from which other tasks make manifests (``references``). The driver receives headers,
 counts, and values of small coordinates.
 
+Long because receipts, their values and the checks of references are made in one pass of a file.
+
 Rules of this file
 ------------------
 1. Any error of a parser is returned in the file's receipt; a task fails only if the repository
