@@ -153,7 +153,8 @@ def _data_type(dataset: Any, path: str) -> tuple[np.dtype[Any], DataType, bool]:
         raise UnsupportedError(error.message, array=path) from error
     kind = h5py.check_vlen_dtype(dtype) or h5py.check_ref_dtype(dtype)
     raise UnsupportedError(
-        f"its elements are of the type {kind}; of the types of variable length, only strings are supported; "
+        f"its elements are of the type {kind}; of the types of variable length, only strings are "
+        "supported; "
         f"{_DROP.format(name=path.rpartition('/')[2])}",
         array=path,
     )
