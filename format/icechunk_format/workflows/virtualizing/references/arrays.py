@@ -345,7 +345,11 @@ class ArraysPlanner:
         if length is not None:
             size = first_chunks(member.scanned.header)[path]
             parts = size // length
-            axis = self.plan.layout.dims.index(planned.target.metadata.dimension_names[0])
+            names = planned.target.metadata.dimension_names
+            assert names is not None
+            assert names[0] is not None
+            assert member.span is not None
+            axis = self.plan.layout.dims.index(names[0])
             steps = member.span.lengths.at(path)[axis]
             along = -(-steps // length)
             # The last chunk may have fewer parts.

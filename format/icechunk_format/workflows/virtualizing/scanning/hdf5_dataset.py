@@ -332,7 +332,7 @@ def _inlined(
         chunk = document.fill_array(grid.full_chunk_shape(index))
         box = tuple(slice(*edges) for edges in zip(*grid.box_of(index), strict=True))
         part = values[box]
-        chunk[(*(slice(size) for size in part.shape), ...)] = part
+        chunk[tuple(slice(size) for size in part.shape)] = part
         chunks.append(codecs.encode(chunk))
     lengths = [len(chunk or b"") for chunk in chunks]
     rows = np.zeros((len(coords), 3 + document.ndim), np.int64)
