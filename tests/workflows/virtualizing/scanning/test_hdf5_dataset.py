@@ -379,3 +379,16 @@ def test_codecs_of_references_are_not_needed_to_be_known(tmp_path):
     assert (done.files_copied, done.references) == (1, 2)
     expected = np.concatenate([read(tmp_path / f"{number}.nc") for number in range(2)])
     np.testing.assert_array_equal(by_reference(tmp_path / "repository")["v"], expected)
+
+
+def test_scalars_become_inline_chunks(tmp_path):
+    with h5py.File(tmp_path / "0.nc", "w") as file:
+        file["name"] = "Oslo"
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create(h5py.h5s.SCALAR)
+        made = h5py.h5d.create(file.id, b"height", h5py.h5t.IEEE_F64BE, space, plist)
+        h5py.Dataset(made)[()] = 2.5
+    virtualize(str(tmp_path / "0.nc"), tmp_path / "repository", concat_dim=())
+    found = by_reference(tmp_path / "repository")
+    assert (found["name"].item(), found["height"].item()) == ("Oslo", 2.5)

@@ -331,8 +331,9 @@ def _inlined(
     for index in coords.tolist():
         chunk = document.fill_array(grid.full_chunk_shape(index))
         box = tuple(slice(*edges) for edges in zip(*grid.box_of(index), strict=True))
-        part = values[box]
-        chunk[tuple(slice(size) for size in part.shape)] = part
+        # An empty index of an array without axes would return its element.
+        part = values[box or ...]
+        chunk[tuple(slice(size) for size in part.shape) or ...] = part
         chunks.append(codecs.encode(chunk))
     lengths = [len(chunk or b"") for chunk in chunks]
     rows = np.zeros((len(coords), 3 + document.ndim), np.int64)
