@@ -204,6 +204,8 @@ class DatasetFunction:
             # xarray spells units that it infers differently from the same units as encoding.
             variable.encoding["units"] = encoded.attrs["units"]
             encoded = xr.conventions.encode_cf_variable(variable, name=name)
+        if variable.dims == (name,):
+            _check_labels(variable, encoded, name)
         values = np.asarray(encoded.values, order="C")
         if values.dtype.kind in "US":
             values = values.astype(object)
@@ -223,6 +225,35 @@ class DatasetFunction:
             is_coordinate=is_coordinate,
         )
         return Result(layout, values)
+
+
+def _check_labels(variable: xr.Variable, encoded: xr.Variable, name: str) -> None:
+    """Raise InvalidInputError if the encoding rounds labels; measurements may be rounded."""
+    found = xr.conventions.decode_cf_variable(name, encoded.copy(deep=False)).values
+    given = np.asarray(variable.values)
+    if given.dtype.hasobject or given.dtype.kind not in "iufmM":
+        return
+    if given.dtype.kind in "mM":
+        differs = found.astype(given.dtype) != given
+        if encoded.dtype.kind == "f":
+            off = np.abs(found.astype(given.dtype) - given)
+            differs &= off >= np.timedelta64(500, "us")
+    elif given.dtype == encoded.dtype:
+        return
+    else:
+        # As much as a float32 or the steps of packing may differ in writing.
+        written = found.astype("U").astype(np.float64) if found.dtype.kind == "f" else found
+        differs = (found != given) & ~np.isclose(written, given, rtol=1e-12, atol=0)
+    if differs.any():
+        at = int(np.argmax(differs))
+        raise InvalidInputError(
+            f"the labels of {name!r} that the function returned have {given[at]}, which the"
+            f" encoding would turn into {found[at]}; labels are not rounded: give encoding="
+            f"{{{name!r}: ...}} a wider dtype or finer units",
+            variable=name,
+            label=str(given[at]),
+            stored=str(found[at]),
+        )
 
 
 _ENCODING = (

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
 from icechunk_format.options.arguments import checked_arguments
-from icechunk_format.options.keywords import given_options, path_string
+from icechunk_format.options.keywords import given_names, given_options, path_string
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing import VirtualizeResult
 from icechunk_spark.jobs.session_options import with_session_options
@@ -160,7 +160,7 @@ def virtualize(
         options=request,
         dims=dims,
         template=None if template is None else parse_template(template),
-        loadable=None if loadable is None else tuple(loadable),
+        loadable=given_names("loadable", loadable),
         parser=parser,
         on_mismatch=on_mismatch,
         containers=containers,

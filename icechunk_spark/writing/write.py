@@ -139,11 +139,9 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    given = with_session_options(
-        df.sparkSession if isinstance(df, DataFrame) else None, given, path, "write"
-    )
-    request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
+    given = with_session_options(df.sparkSession, given, path, "write")
+    request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
