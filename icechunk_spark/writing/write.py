@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.arguments import checked_alone
@@ -139,13 +139,17 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    _check_frame(df)
-    given = with_session_options(df.sparkSession, given, path, "write")
+    given = with_session_options(_session_of(df), given, path, "write")
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
+    _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
     return run_planned_write(df, request, dry_run=dry_run)
+
+
+def _session_of(df: object) -> SparkSession | None:
+    return df.sparkSession if isinstance(df, DataFrame) else None
 
 
 def _check_frame(df: object) -> None:
