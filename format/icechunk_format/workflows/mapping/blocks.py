@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,16 +18,21 @@ from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
 from icechunk_format.workflows.mapping.record import RECORD_KEY
+from icechunk_format.workflows.mapping.spans import time_spans
 from icechunk_format.workflows.rechunking.groups import Groups
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
 
 class StoredArray(NamedTuple):
-    """The stored values of an array in a block."""
+    """The stored values of an array in a block.
+
+    `span` has the smallest and largest value of times of the whole group.
+    """
 
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: dict[str, Any]
+    span: NDArray[Any] | None = None
 
 
 class Turn(NamedTuple):
@@ -107,6 +112,8 @@ class BlockGrid:
     """First selected element, by dimension; all other indices are relative to it."""
     selection: Mapping[str, str] = field(default_factory=dict)
     """The given selections as strings."""
+    spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Smallest and largest stored value of times, by name."""
 
     @property
     def groups(self) -> Groups:
@@ -175,17 +182,19 @@ class BlockGrid:
         origin = self.origin.get(dim, 0)
         return [(first + origin, end + origin) for first, end in parts]
 
-    def read(self, block: Block) -> dict[str, StoredArray]:
-        """Read the arrays of a block, with overlap."""
+    def read(self, block: Block, names: Iterable[str] | None = None) -> dict[str, StoredArray]:
+        """Read arrays of a block, by default all, with overlap."""
         arrays, found = self.source.open(), {}
-        for name, path in self.paths.items():
+        for name in self.paths if names is None else names:
+            path = self.paths[name]
             variable = arrays.variable(path)
             ranges = [
                 self._parts(dim, block.read_start[dim], block.read_stop[dim])
                 for dim in variable.dims
             ]
             values = _joined(arrays.reader(path), ranges)
-            found[name] = StoredArray(variable.dims, values, dict(variable.metadata.attributes))
+            attributes = dict(variable.metadata.attributes)
+            found[name] = StoredArray(variable.dims, values, attributes, self.spans.get(name))
         return found
 
 
@@ -279,6 +288,7 @@ def cut_into_blocks(
         turns=_turns(dataset, sizes, overlap, periodic),
         origin={dim: start for dim, (start, _) in chosen.items() if start},
         selection={k: str(v) for k, v in (("sel", read.sel), ("isel", read.isel)) if v is not None},
+        spans=time_spans(dataset, arrays),
     )
 
 
