@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
@@ -74,7 +75,9 @@ def encoded(
     if values.dtype.kind in "SO":
         _check_strings(variable.values, values, name, what)
     attributes = {str(key): value for key, value in stored.attrs.items()}
-    if not is_time:
+    if is_time:
+        _check_times(variable, values, name, what)
+    else:
         _check_fits(variable.values, values, attributes, name, what)
     fill = attributes.get("_FillValue")
     if fill is not None:
@@ -130,7 +133,10 @@ def _plain(value: Any, key: str, what: str) -> Any:
 
 def _encode(variable: xr.Variable, name: str, what: str) -> xr.Variable:
     try:
-        return xr.conventions.encode_cf_variable(variable, name=name)
+        # Values that do not fit are found afterwards.
+        with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", xr.SerializationWarning)
+            return xr.conventions.encode_cf_variable(variable, name=name)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         problem = " ".join(str(error).split())
         raise InvalidInputError(
@@ -151,6 +157,23 @@ def _check_strings(given: NDArray[Any], values: NDArray[Any], name: str, what: s
             f" ds[{name!r}].fillna(''), and decode bytes, as with ds[{name!r}].astype(str)",
             variable=name,
             found=found,
+        )
+
+
+def _check_times(variable: xr.Variable, values: NDArray[Any], name: str, what: str) -> None:
+    """Raise InvalidInputError if times do not fit into a small type of integers."""
+    packing = variable.encoding.keys() & {"scale_factor", "add_offset"}
+    if values.dtype.kind not in "iu" or values.dtype.itemsize == 8 or packing:
+        return
+    wide = variable.copy(deep=False)
+    wide.encoding = {**variable.encoding, "dtype": np.dtype(np.int64)}
+    wrong = np.asarray(_encode(wide, name, what).values != values)
+    if wrong.any():
+        value = variable.values.reshape(-1)[int(np.argmax(wrong))]
+        raise InvalidInputError(
+            f"{what} has the time {value}, which does not fit into {values.dtype} of"
+            f" {variable.encoding.get('units')}; set encoding={{{name!r}: {{'dtype': 'int64'}}}}",
+            variable=name,
         )
 
 

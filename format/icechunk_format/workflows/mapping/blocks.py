@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.mapping.spans import time_spans
 from icechunk_format.workflows.rechunking.groups import Groups
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
+
+# Encoded bytes of chunks that a block holds at once.
+_FETCHED_AT_ONCE: Final = 32 * 2**20
 
 
 class StoredArray(NamedTuple):
@@ -206,7 +209,8 @@ def _joined(
     """Read ranges along each axis, and join them."""
     axis = len(chosen)
     if axis == len(ranges):
-        return reader.read_box([low for low, _ in chosen], [high for _, high in chosen])
+        lower, upper = ([part[end] for part in chosen] for end in (0, 1))
+        return reader.read_box(lower, upper, _FETCHED_AT_ONCE)
     parts = [_joined(reader, ranges, (*chosen, part)) for part in ranges[axis]]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
 

@@ -125,7 +125,7 @@ class _RunningTask:
             for name, one in work.arrays.items()
             if (one.is_written_by(block) if task.names is None else name in task.names)
         }
-        cleared = {}
+        cleared: dict[str, NDArray[np.int64]] = {}
         for name, one in placed.items():
             cleared |= self._write(block, one, found[name].values)
         shared = {
@@ -151,7 +151,7 @@ class _RunningTask:
         self, block: Block, arrays: Mapping[str, StoredArray], names: Sequence[str]
     ) -> dict[str, NDArray[np.int64]]:
         """Write arrays of the source; return the chunks that became empty, by path."""
-        cleared = {}
+        cleared: dict[str, NDArray[np.int64]] = {}
         results = self._work.function.source(block, {name: arrays[name] for name in names})
         for layout, values in results:
             cleared |= self._write(block, self._work.arrays[layout.name], values)
@@ -180,7 +180,9 @@ class _RunningTask:
 
 def explain(work: BlockMapping, found: Disagreement) -> InvalidInputError:
     """Compute two blocks that differ; return the error that names the first difference."""
-    name, labels, values, layout = found.box.name, [], [], None
+    name, layout = found.box.name, None
+    labels: list[str] = []
+    values: list[NDArray[Any]] = []
     for number in (found.block, found.other):
         if number is None:
             block = work.grid.block(found.block)
@@ -218,7 +220,9 @@ def _checked_results(
 
 def _check_first(work: BlockMapping, found: Mapping[str, Result], label: str) -> None:
     """Raise InvalidInputError if values are not those that the first block returned."""
-    for name, values in ({} if work.first is None else work.first.values).items():
+    if work.first is None:
+        return
+    for name, values in work.first.values.items():
         pair = [found[name].values, values]
         if work.arrays[name].once and unequal(*pair).any():
             raise _difference(work, found[name].layout, pair, [label, work.first.label])
