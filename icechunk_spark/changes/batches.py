@@ -14,6 +14,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import posixpath
 import time
 import warnings
 from collections.abc import Callable
@@ -50,6 +51,35 @@ _PAUSE_SECONDS: Final = 1.0
 def mode_of(output_mode: str | None) -> Mode:
     """Return the save mode for an output mode: ``complete`` overwrites."""
     return "overwrite" if (output_mode or "append").strip().lower() == "complete" else "append"
+
+
+def refuse_checkpoint_inside(request: WriteRequest, checkpoint: str | None) -> None:
+    """Raise InvalidInputError if a checkpoint would make the place of a new repository not empty.
+
+    An existing repository ignores other folders at its place.
+    """
+    if checkpoint is None:
+        return
+    root, inside = (_folder(text) for text in (request.path, checkpoint))
+    is_inside = inside == root or inside.startswith(f"{root}/")
+    if is_inside and RepositoryReader.find(location_of(request)) is None:
+        raise InvalidInputError(
+            f"checkpointLocation={checkpoint!r} is inside of {request.path}, where the stream"
+            " creates a repository, which needs an empty folder: choose a folder beside it, such"
+            f" as {request.path.rstrip('/')}_checkpoint",
+            option="checkpointLocation",
+            value=checkpoint,
+        )
+
+
+def _folder(text: str) -> str:
+    """Return a path or URL in one spelling: without file:, trailing and double slashes."""
+    scheme, colon, rest = text.strip().partition("://")
+    if not colon:
+        scheme, rest = "file", text.strip().removeprefix("file:")
+        rest = posixpath.abspath(rest)
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    return f"{scheme}://{posixpath.normpath(rest).lstrip('/')}"
 
 
 def check_stream(request: WriteRequest, schema: StructType) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 
+from icechunk_format.options.keywords import given_names
 from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import workflow_read
 
@@ -106,7 +107,7 @@ def delete(
             sel=sel,
             isel=isel,
             sel_method=sel_method or "exact",
-            variables=None if variables is None else tuple(variables),
+            variables=given_names("variables", variables),
         ),
         time_zone=session_time_zone(spark),
         options=checked_commit(

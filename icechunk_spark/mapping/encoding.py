@@ -79,6 +79,8 @@ def encoded(
         _check_times(variable, values, name, what)
     else:
         _check_fits(variable.values, values, attributes, name, what)
+    if variable.dims == (name,):
+        _check_labels(variable, stored, name, what)
     fill = attributes.get("_FillValue")
     if fill is not None:
         attributes["_FillValue"] = _stored_fill(fill)
@@ -209,6 +211,35 @@ def _check_fits(
         wrong = (values == np.asarray(fill).astype(dtype)) & ~nan
         if wrong.any():
             _refuse(given, wrong, f"is stored as the missing value {fill}", name, what)
+
+
+def _check_labels(variable: xr.Variable, stored: xr.Variable, name: str, what: str) -> None:
+    """Raise InvalidInputError if the encoding rounds labels; measurements may be rounded."""
+    given = np.asarray(variable.values)
+    if given.dtype.hasobject or given.dtype.kind not in "iufmM":
+        return
+    found = xr.conventions.decode_cf_variable(name, stored.copy(deep=False)).values
+    if given.dtype.kind in "mM":
+        differs = found.astype(given.dtype) != given
+        if stored.dtype.kind == "f":
+            off = np.abs(found.astype(given.dtype) - given)
+            differs &= off >= np.timedelta64(500, "us")
+    elif given.dtype == stored.dtype:
+        return
+    else:
+        # As much as a float32 or the steps of packing may differ in writing.
+        written = found.astype("U").astype(np.float64) if found.dtype.kind == "f" else found
+        differs = (found != given) & ~np.isclose(written, given, rtol=1e-12, atol=0)
+    if differs.any():
+        at = int(np.argmax(differs))
+        raise InvalidInputError(
+            f"{what} has the label {given[at]}, which the encoding would turn into {found[at]};"
+            f" labels are not rounded: give encoding={{{name!r}: ...}} a wider dtype or finer"
+            " units",
+            variable=name,
+            label=str(given[at]),
+            stored=str(found[at]),
+        )
 
 
 def _refuse(

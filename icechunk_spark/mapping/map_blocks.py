@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose
+from icechunk_format.options.keywords import given_names
 from icechunk_spark.jobs.session_options import workflow_read, workflow_target
 
 if TYPE_CHECKING:
@@ -301,9 +302,11 @@ def _blocks(
 ) -> BlocksRequest:
     from icechunk_format.workflows.mapping import BlocksRequest
 
-    chosen = None if variables is None else tuple(variables)
+    chosen = given_names("variables", variables)
     read = replace(request, variables=chosen, sel=sel, isel=isel)
-    return BlocksRequest(read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic))
+    return BlocksRequest(
+        read=read, blocks=blocks, overlap=overlap, periodic=given_names("periodic", periodic) or ()
+    )
 
 
 def _dataset_function(

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_format.options.keywords import given_names
 from icechunk_format.options.values import parse_byte_size
 from icechunk_spark.jobs.session_options import workflow_read, workflow_target
 
@@ -152,9 +153,7 @@ def rechunk(
     location = location_of(request)
     target = location if to is None else workflow_target(request, to, to_options)
     work = RechunkRequest(
-        read=replace(
-            request, variables=None if variables is None else tuple(variables), sel=sel, isel=isel
-        ),
+        read=replace(request, variables=given_names("variables", variables), sel=sel, isel=isel),
         target=target,
         options=checked_commit(
             WriteOptions(

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
-from icechunk_format.options.keywords import given_options
+from icechunk_format.options.keywords import given_names, given_options
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing import VirtualizeResult
 from icechunk_spark.schema import quoted
@@ -147,9 +147,9 @@ def virtualize(
         location=location_of(request),
         names=_names_of(files),
         options=request,
-        dims=(concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ()),
+        dims=given_names("concat_dim", concat_dim) or (),
         template=None if template is None else parse_template(template),
-        loadable=None if loadable is None else tuple(loadable),
+        loadable=given_names("loadable", loadable),
         parser=parser,
         on_mismatch=on_mismatch,
         containers=containers,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from numbers import Integral, Real
@@ -28,6 +28,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.declare import Call, Option, fold_name
 from icechunk_format.options.parse import OPTIONS, parse_read_options
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.options.values import parse_names
 
 # Types of option values, for annotations.
 Names = str | Sequence[str]
@@ -120,9 +121,18 @@ def items_of(value: Any) -> list[Any] | None:
     """Return the items of a list, a range or an array; None for anything else."""
     if isinstance(value, list | tuple | range):
         return list(value)
+    if str(getattr(value, "type", "")) == "bool" and hasattr(value, "to_pylist"):
+        return list(value.to_pylist())  # Arrow's booleans are bits, which NumPy cannot share
     if hasattr(value, "to_numpy"):  # of pandas, xarray and Arrow
         value = value.to_numpy()
     return list(value) if type(value).__name__ == "ndarray" and value.ndim else None
+
+
+def given_names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return the names of an argument, which may be a string as in options; None if not given."""
+    if value is None:
+        return None
+    return parse_names(name, value) if isinstance(value, str) else tuple(value)
 
 
 def single(value: Any) -> Any:

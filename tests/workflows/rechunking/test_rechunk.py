@@ -3,11 +3,11 @@
 import math
 import pickle
 import random
-import time
 import tracemalloc
 
 import numpy as np
 import pytest
+from helpers.effort import counted_lines
 
 from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
@@ -422,13 +422,12 @@ def test_the_plan_of_a_huge_array_is_fast_and_small(place):
     shape, old, new = (394_488, 778, 706), (24, 778, 706), {"d0": 43_800, "d1": 5, "d2": 5}
     make(place, np.broadcast_to(np.float32(0), shape), old, drop=Everything())
     for memory in ("512m", "16m"):
-        started = time.perf_counter()
         tracemalloc.start()
         wanted = request(place, new, memory=parse_byte_size("memory", memory), target=f"{place}-to")
-        planned = rechunked(wanted, cores=64, dry_run=True)
+        planned, lines = counted_lines(lambda: rechunked(wanted, cores=64, dry_run=True))  # noqa: B023
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert time.perf_counter() - started < 5
+        assert lines < 2_000_000  # the array has 5 million chunks
         assert peak < 300 << 20
         size = planned.shuffled_bytes / planned.pieces
         # Chunks of the source are larger than the smaller memory.

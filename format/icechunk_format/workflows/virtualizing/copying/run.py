@@ -27,10 +27,12 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
+from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
 from icechunk_format.workflows.virtualizing.scanning.scan import copy_chunk, message_of, read_stage
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileOpener,
+    FileStore,
     SourceFile,
 )
 
@@ -51,6 +53,8 @@ class StagedArray:
     span: tuple[int, int]
     first: int
     count: int
+    dataset: str | None = None
+    """The name of a dataset that is read with h5py, since it has no references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +161,9 @@ class _SourceReader:
         self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]
     ) -> NDArray[Any]:
         """Return the stored values of a box of an array in a file."""
+        if file.dataset is not None:
+            storage, key = self._opener.open(file.file.url)
+            return read_hdf5(FileStore(storage, key, file.file), file.dataset, lower, upper)
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
         values, codecs = document.fill_array(sizes), document.chunk_codecs()
         if not file.count:
