@@ -123,8 +123,9 @@ def map_blocks(
         Encoding by variable with the keys of xarray (``dtype``, ``scale_factor``, ``add_offset``,
         ``_FillValue``, ``units``, ``calendar``), and ``codecs``.
     on_error
-        With ``skip``, blocks for which the function fails are missing in the arrays, and the result
-        of the call lists them. With ``fail``, nothing is committed.
+        With ``skip``, blocks for which the function fails are missing in the arrays, with the
+        labels of the source, and the result of the call lists them. Results whose labels are
+        others, or that have no missing value, are refused. With ``fail``, nothing is committed.
     group, branch, tag, snapshot, as_of
         Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version

@@ -97,6 +97,14 @@ class SnapshotChoice:
         return repository.resolve(branch=self.branch, tag=self.tag, snapshot=snapshot, as_of=as_of)
 
 
+SelOption = Annotated[
+    str | None, typer.Option(metavar="LABELS", help="Labels: 'time=2024-07; latitude=35:45'.")
+]
+IselOption = Annotated[
+    str | None, typer.Option(metavar="POSITIONS", help="Positions: 'time=0:24'.")
+]
+
+
 @dataclass(frozen=True)
 class CellChoice:
     """The options that select cells; their names are those of read options."""
@@ -106,12 +114,8 @@ class CellChoice:
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="A condition: \"time >= '2024-07-01'\".")
     ] = None
-    sel: Annotated[
-        str | None, typer.Option(metavar="LABELS", help="Labels: 'time=2024-07; latitude=35:45'.")
-    ] = None
-    isel: Annotated[
-        str | None, typer.Option(metavar="POSITIONS", help="Positions: 'time=0:24'.")
-    ] = None
+    sel: SelOption = None
+    isel: IselOption = None
 
     def given(self) -> dict[str, str]:
         """Return the options that are given."""

@@ -16,7 +16,9 @@ from icechunk_format.command_line.arguments import (
     CellChoice,
     DryRunOption,
     GroupOption,
+    IselOption,
     MessageOption,
+    SelOption,
     TagOption,
     VariablesOption,
     location_at,
@@ -240,7 +242,13 @@ def rechunk(
         str | None,
         typer.Option("--to", metavar="TARGET", help="Repository to write to; default: in place."),
     ] = None,
+    to_group: Annotated[
+        str | None,
+        typer.Option("--to-group", metavar="PATH", help="Group to write to; default: --group."),
+    ] = None,
     target_option: _TargetOption = None,
+    sel: SelOption = None,
+    isel: IselOption = None,
     branch: BranchOption = None,
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="Maximum size of values in memory.")
@@ -259,12 +267,14 @@ def rechunk(
             branch=branch,
             group=group,
             variables=None if variables is None else parse_names("--variables", variables),
+            sel=sel,
+            isel=isel,
         ),
         target=call.location if to is None else location_at(to, target_option),
         options=WriteOptions(
             mode="append",
             branch=(branch if to is None else None) or "main",
-            group=group,
+            group=group if to_group is None else to_group,
             message=message,
         ),
         chunks="auto" if chunks == "auto" else _sizes(chunks, "--chunks"),
@@ -289,7 +299,8 @@ def rechunk(
         call.screen.line(safe(path))
     call.screen.line(
         f"{counted(len(result.arrays), 'array')}, {size(result.decoded_bytes)} decoded, in"
-        f" {counted(result.tasks, 'step')} of at most {size(result.buffer_bytes)}"
+        f" {counted(result.tasks, 'step')} of at most {size(result.buffer_bytes)},"
+        f" {counted(result.requests, 'chunk')} to read and write at most"
     )
     if commit is not None:
         call.screen.line(f"committed as {commit}")

@@ -146,7 +146,7 @@ class _SourceReader:
         if packing_of(document) != packing_of(wanted):
             name = self._task.target.path.rpartition("/")[2]
             decoder = attribute_decoder(document.attributes, document.data_type, name=name)
-            before, column = values, decoder.decode(values)
+            before, column = values, _as_integers_of(wanted, decoder.decode(values), name)
             encoder = variable_encoder(wanted.data_type, wanted.attributes, column.type, name=name)
             values = encoder.encode(column)
             if not self._task.may_round:
@@ -207,6 +207,21 @@ class _SourceReader:
                 ]
                 found |= zip(own, storage.get_many(requests), strict=True)
             yield from found.values()
+
+
+def _as_integers_of(wanted: ArrayMetadata, column: pa.Array, name: str) -> pa.Array:
+    """Return integers as the type of an array of integers, if it holds all of them."""
+    target = attribute_decoder(wanted.attributes, wanted.data_type, name=name).arrow_type
+    if not (pa.types.is_integer(column.type) and pa.types.is_integer(target)):
+        return column
+    try:
+        return column.cast(target)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"its values do not fit into {wanted.data_type.name} of the other files ({error}); copy"
+            f" all files with copy='all' and encoding={{{name!r}: {{'dtype': 'float64'}}}}",
+            variable=name,
+        ) from error
 
 
 def _check_exact(
