@@ -12,8 +12,9 @@ Rules of this file
    Connect reads use the source, since the client may not reach the storage; Connect streams use it,
    since Spark does not pass the query of a batch to functions there.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the original
-   one, and returns its writer unchanged in unregistered sessions. ``DataFrame.writeStream`` of
-   classic sessions and ``SparkSession.read`` are replaced in the same way. ``DataFrame.writeTo``
+   one, and returns its writer unchanged in unregistered sessions. ``DataFrame.writeStream``,
+   ``SparkSession.read`` and ``SparkSession.readStream`` of classic sessions are replaced in the
+   same way. ``DataFrame.writeTo``
    refuses icechunk, for which Spark has no catalog tables. `unregister` restores the originals when
    no registered session remains.
 """
@@ -22,20 +23,23 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from weakref import WeakSet
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.values import listed
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
+    DefaultsLoad,
     NotedOptions,
+    kept_defaults,
     noting,
     set_session_options,
 )
@@ -43,7 +47,7 @@ from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.source import IcechunkDataSource
-from icechunk_spark.sql.table_function import IcechunkFunction
+from icechunk_spark.sql.table_function import function_of
 from icechunk_spark.writing.write import PlannedSave
 
 if TYPE_CHECKING:
@@ -63,10 +67,11 @@ _registered: Final[dict[str, WeakSet[Any]]] = {_CLASSIC: WeakSet(), _CONNECT: We
 _unregistered: Final[WeakSet[Any]] = WeakSet()
 # The properties and methods that were replaced, by class and name.
 _replaced: Final[dict[tuple[Any, str], Any]] = {}
-# The JVM's ids of sessions whose reads use `mapInArrow`.
-_reading_by_function: Final[set[str]] = set()
+# The readers of registered classic sessions, by the JVM's ids of sessions.
+_readers: Final[dict[str, Reader]] = {}
 
 
+@checked_arguments
 def register(
     spark: SparkSession,
     *,
@@ -106,7 +111,7 @@ def register(
     Raises
     ------
     InvalidInputError
-        `reader` is neither ``"function"`` nor ``"source"``.
+        An argument has another type, or a prefix is not a URL.
 
     Examples
     --------
@@ -114,13 +119,10 @@ def register(
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
     """
-    if reader not in get_args(Reader):
-        raise InvalidInputError(
-            f"reader must be {listed(get_args(Reader), 'or')}, but is {reader!r}", reader=reader
-        )
     defaults: dict[str, Any] = {}
     if virtual_authorize:
-        defaults["virtual.authorize"] = ",".join(virtual_authorize)
+        prefixes = json.dumps(virtual_authorize)
+        defaults["virtual.authorize"] = list(parse_url_prefixes("virtual_authorize", prefixes))
     if storage_from_spark:
         defaults["storage.from_spark"] = "true"
     set_session_options(spark, defaults)
@@ -135,7 +137,7 @@ def register(
             # class.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
-    handler = type("IcechunkFunction", (IcechunkFunction,), {"counts": accumulator_of(spark)})
+    handler = function_of(accumulator_of(spark), *kept_defaults(spark))
     table_function = cast("UserDefinedTableFunction", udtf(handler, useArrow=True))
     spark.udtf.register(IcechunkDataSource.name(), table_function)
     _registered[module].add(spark)
@@ -145,6 +147,7 @@ def register(
         _read_by(spark, reader)
 
 
+@checked_arguments
 def unregister(spark: SparkSession) -> None:
     """Restore Spark's own ``spark.read`` and ``df.write`` in a session, and remove its defaults.
 
@@ -169,7 +172,7 @@ def unregister(spark: SparkSession) -> None:
         for name in ("write", "writeStream", "writeTo"):
             _put_back(importlib.import_module(module).DataFrame, name)
     if module == _CLASSIC:
-        _read_by(spark, "source")
+        _read_by(spark, None)
 
 
 def _frame_module(spark: SparkSession) -> str:
@@ -197,16 +200,18 @@ def _replace_write(module: str) -> None:
         _replace(cls, "writeStream", planned_by(PlannedStream))
 
 
-def _read_by(spark: SparkSession, reader: Reader) -> None:
-    """Make ``spark.read`` of a classic session use `mapInArrow` or the data source."""
+def _read_by(spark: SparkSession, reader: Reader | None) -> None:
+    """Make readers of a classic session use `mapInArrow` or the data source, or Spark's alone."""
     cls = importlib.import_module(_CLASSIC_SESSION).SparkSession
-    if reader == "function":
-        _reading_by_function.add(_session_id(spark))
+    if reader is not None:
+        _readers[_session_id(spark)] = reader
         _replace(cls, "read", _reader_of)
+        _replace(cls, "readStream", _stream_reader_of)
         return
-    _reading_by_function.discard(_session_id(spark))
-    if not _reading_by_function:
+    _readers.pop(_session_id(spark), None)
+    if not _readers:
         _put_back(cls, "read")
+        _put_back(cls, "readStream")
 
 
 def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -221,7 +226,14 @@ def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str]
 
 
 def _reader_of(spark: Any, reader: Any) -> Any:
-    return noting(reader, MappedLoad) if _session_id(spark) in _reading_by_function else reader
+    chosen = _readers.get(_session_id(spark))
+    if chosen is None:
+        return reader
+    return noting(reader, MappedLoad if chosen == "function" else DefaultsLoad)
+
+
+def _stream_reader_of(spark: Any, reader: Any) -> Any:
+    return noting(reader, DefaultsLoad) if _session_id(spark) in _readers else reader
 
 
 def _session_id(spark: Any) -> str:

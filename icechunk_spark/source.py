@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
+from icechunk_format.options.declare import fold_name
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write_request import parse_write_options
@@ -111,7 +112,13 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.writing.unplanned import UnplannedWriter
 
         with errors_on_one_line(is_planner=True):
-            request = parse_write_options(self.options, mode="overwrite" if overwrite else "append")
+            # A view may read timestamps in UTC, so that Spark does not convert inserted ones.
+            options = {
+                name: value
+                for name, value in self.options.items()
+                if fold_name(name).replace("_", "").replace(".", "") != "timestamptype"
+            }
+            request = parse_write_options(options, mode="overwrite" if overwrite else "append")
             writer = UnplannedWriter(request, schema)
             writer.check_base()
             return writer

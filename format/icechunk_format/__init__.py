@@ -26,9 +26,9 @@ from icechunk_format.errors import (
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
-    from icechunk_format.repository import Repository
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
+    from icechunk_format.workflows.merging.repository import Repository
 
 # Silent until a program configures logging.
 logging.getLogger("icechunk_format").addHandler(logging.NullHandler())
@@ -55,7 +55,7 @@ __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
         ".storage.location": ["Location"],
-        ".repository": ["Repository"],
+        ".workflows.merging.repository": ["Repository"],
         ".spec.ids": ["SnapshotId"],
         ".maintenance": ["maintenance"],
     },

@@ -13,6 +13,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Self
 
 # Control characters except a line feed, marks of writing direction, and surrogates.
@@ -28,6 +29,28 @@ _ESCAPED: Final = {
     )
     for code in codes
 }
+
+
+# A value in quotes, and a word that no name or path is as long as.
+_QUOTED: Final = re.compile(
+    r"""(?<!\w)(?P<sign>['"])(?P<value>(?:\\.|(?!(?P=sign))[^\\])*)(?P=sign)(?!\w)""", re.DOTALL
+)
+_LONG_WORD: Final = re.compile(r"\S{1000,}")
+_MOST_OF_A_VALUE: Final = 200
+
+
+def _shortened(message: str) -> str:
+    """Return the message with at most 200 characters of each value."""
+    if len(message) <= _MOST_OF_A_VALUE:
+        return message
+    message = _QUOTED.sub(_quoted, message)
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_MOST_OF_A_VALUE]}…", message)
+
+
+def _quoted(found: re.Match[str]) -> str:
+    sign, value = found["sign"], found["value"]
+    is_long = len(value) > _MOST_OF_A_VALUE
+    return f"{sign}{value[:_MOST_OF_A_VALUE]}…{sign}" if is_long else found[0]
 
 
 class IcechunkError(Exception):
@@ -47,7 +70,7 @@ class IcechunkError(Exception):
     """
 
     def __init__(self, message: str, **facts: Any) -> None:
-        message = message.translate(_ESCAPED)
+        message = _shortened(message.translate(_ESCAPED))
         super().__init__(message)
         self.message = message
         self.facts: dict[str, Any] = facts

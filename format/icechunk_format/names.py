@@ -14,8 +14,21 @@ from icechunk_format.errors import InvalidInputError
 
 T = TypeVar("T")
 
+_MOST_SHOWN = 200
+
 # Comparing spellings is slow, so only this many names are compared.
 _MOST_COMPARED = 2_000
+
+
+def shown(value: object) -> str:
+    """Return at most 200 characters of a value, and its type if it is not a string."""
+    try:
+        text = repr(value[:_MOST_SHOWN]) if isinstance(value, str | bytes) else repr(value)
+    except Exception:  # of a class of the caller; integers of more than 4,300 digits
+        text = ""
+    text = f"{text[:_MOST_SHOWN]}…" if len(text) > _MOST_SHOWN else text
+    kind = type(value).__name__
+    return text if value is None or isinstance(value, str) else f"{text} of type {kind}".strip()
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -73,7 +86,7 @@ def choose(option: str, given: object, allowed: Collection[T]) -> T:
         if value == given:
             return value
     raise InvalidInputError(
-        f"{option}={given!r} is not known; choose {', '.join(map(str, allowed))}",
+        f"{option}={shown(given)} is not known; choose {', '.join(map(str, allowed))}",
         option=option,
         found=given,
         allowed=tuple(allowed),

@@ -14,6 +14,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import posixpath
 import time
 import warnings
 from collections.abc import Callable
@@ -24,7 +25,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.result import WriteResult, find_committed, last_committed
+from icechunk_format.dataset.writing.result import (
+    TXN_QUERY,
+    WriteResult,
+    committed_before,
+    last_committed,
+)
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     IcechunkError,
@@ -50,6 +56,35 @@ _PAUSE_SECONDS: Final = 1.0
 def mode_of(output_mode: str | None) -> Mode:
     """Return the save mode for an output mode: ``complete`` overwrites."""
     return "overwrite" if (output_mode or "append").strip().lower() == "complete" else "append"
+
+
+def refuse_checkpoint_inside(request: WriteRequest, checkpoint: str | None) -> None:
+    """Raise InvalidInputError if a checkpoint would make the place of a new repository not empty.
+
+    An existing repository ignores other folders at its place.
+    """
+    if checkpoint is None:
+        return
+    root, inside = (_folder(text) for text in (request.path, checkpoint))
+    is_inside = inside == root or inside.startswith(f"{root}/")
+    if is_inside and RepositoryReader.find(location_of(request)) is None:
+        raise InvalidInputError(
+            f"checkpointLocation={checkpoint!r} is inside of {request.path}, where the stream"
+            " creates a repository, which needs an empty folder: choose a folder beside it, such"
+            f" as {request.path.rstrip('/')}_checkpoint",
+            option="checkpointLocation",
+            value=checkpoint,
+        )
+
+
+def _folder(text: str) -> str:
+    """Return a path or URL in one spelling: without file:, trailing and double slashes."""
+    scheme, colon, rest = text.strip().partition("://")
+    if not colon:
+        scheme, rest = "file", text.strip().removeprefix("file:")
+        rest = posixpath.abspath(rest)
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    return f"{scheme}://{posixpath.normpath(rest).lstrip('/')}"
 
 
 def check_stream(request: WriteRequest, schema: StructType) -> str | None:
@@ -106,10 +141,10 @@ class PlannedBatches:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write one batch."""
-        query = self._request.txn_app_id or _query_id(batch)
+        query = self._request.txn_app_id or _required(_query_id(batch))
         with errors_on_one_line():
             request = replace(self._request, txn_app_id=query, txn_version=number)
-            request = with_group(request, self._group)
+            request = of_query(with_group(request, self._group), _query_id(batch))
             # The rows are used several times, and may be expensive to compute.
             batch.persist()
             try:
@@ -123,14 +158,38 @@ class PlannedBatches:
             run_maintenance(request, number)
 
 
-def _query_id(batch: DataFrame) -> str:
-    found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    if not found:
+def of_query(request: WriteRequest, query: str | None) -> WriteRequest:
+    """Return the request of a batch, whose commit will record the id of the streaming query.
+
+    Raises InvalidInputError if another query has committed the batch: its rows would be skipped.
+    """
+    if query is None:
+        return request
+    repository = RepositoryReader.find(location_of(request))
+    done = repository and committed_before(repository, request)
+    other = done.metadata.get(TXN_QUERY, query) if done else query
+    if other != query:
+        raise InvalidInputError(
+            f"batch {request.txn_version} of {request.txn_app_id!r} has already been committed, in"
+            f" snapshot {done and done.id} by the query {other}, but this query is {query}: its"
+            " checkpoint was deleted or changed, and batches are numbered from 0 again. Choose a"
+            " new txnAppId, so that their rows are not skipped",
+            option="txnAppId",
+        )
+    return replace(request, metadata={**(request.metadata or {}), TXN_QUERY: query})
+
+
+def _query_id(batch: DataFrame) -> str | None:
+    return batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or None
+
+
+def _required(query: str | None) -> str:
+    if not query:
         raise UnsupportedError(
             "Spark does not pass the id of the query of this batch (spark.python.usePinThread or"
             " PYSPARK_PIN_THREAD is off): set option 'txnAppId' to a name that no other stream has"
         )
-    return str(found)
+    return query
 
 
 def write_once(request: WriteRequest, write: Callable[[], WriteResult | None]) -> None:
@@ -146,7 +205,7 @@ def _is_in_history(request: WriteRequest) -> bool:
     for attempt in range(_ATTEMPTS):
         try:
             repository = RepositoryReader.open(location_of(request))
-            if find_committed(repository, request) is not None:
+            if committed_before(repository, request) is not None:
                 return True
         except StorageError:
             pass

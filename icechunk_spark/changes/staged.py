@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.options.write import WriteRequest
-from icechunk_spark.changes.batches import run_maintenance, with_group, write_once
+from icechunk_spark.changes.batches import of_query, run_maintenance, with_group, write_once
 from icechunk_spark.jobs.session import QUERY_ID
 from icechunk_spark.jobs.task_rows import batches_of
 from icechunk_spark.schema import write_schema
@@ -43,7 +43,8 @@ class StagedBatch(WriterCommitMessage):
     """The receipt of one task of a batch."""
 
     staged: StagedRows
-    query: str
+    app_id: str
+    query: str | None
     folder: str
     group: str | None
 
@@ -75,7 +76,8 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
         if self._refused is not None:
             raise self._refused
         context = TaskContext.get()
-        query = self._request.txn_app_id or (context and context.getLocalProperty(QUERY_ID))
+        running = context and context.getLocalProperty(QUERY_ID)
+        query = self._request.txn_app_id or running
         if not query or context is None:
             raise UnsupportedError(
                 "Spark does not pass the id of the query of this batch: set option 'txnAppId' to"
@@ -88,18 +90,18 @@ class StagedStreamWriter(_Base):  # type: ignore[misc]
             batches = batches_of(iterator, write_schema(self._schema), _ROWS_AT_ONCE)
         staged = self._writer(folder).write(batches)
         assert isinstance(staged, StagedRows)
-        return StagedBatch(staged, query, folder, self._group)
+        return StagedBatch(staged, query, running or None, folder, self._group)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Write the rows of a batch in one commit, unless an earlier attempt did."""
         found = [message for message in messages if isinstance(message, StagedBatch)]
         if not found:
             return
-        request = replace(self._request, txn_app_id=found[0].query, txn_version=batchId)
+        request = replace(self._request, txn_app_id=found[0].app_id, txn_version=batchId)
         if not any(message.staged.rows for message in found):
             self.abort(messages, batchId)
             return
-        request = with_group(request, found[0].group)
+        request = of_query(with_group(request, found[0].group), found[0].query)
         writer = UnplannedWriter(request, self._schema, folder=found[0].folder)
         staged = [message.staged for message in found]
         write_once(request, lambda: writer.commit(staged))

@@ -15,8 +15,9 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_spark.jobs.session_options import NotedWrite
+from icechunk_spark.jobs.session_options import NotedWrite, with_session_options
 
 
 class PlannedStream(NotedWrite):
@@ -46,14 +47,21 @@ class PlannedStream(NotedWrite):
             return started
         self.options(**options)
         texts = self._icechunk_texts(path, partitionBy)
-        request = parse_write_options(texts, "writeStream")
+        given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "writeStream")
+        request = parse_write_options(option_strings(given), "writeStream")
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
-        from icechunk_spark.changes.batches import PlannedBatches, check_stream, mode_of
+        from icechunk_spark.changes.batches import (
+            PlannedBatches,
+            check_stream,
+            mode_of,
+            refuse_checkpoint_inside,
+        )
         from icechunk_spark.jobs.errors import errors_on_one_line
 
         mode = mode_of(outputMode or self._icechunk_output_mode)
         request = replace(request, mode=mode)
         with errors_on_one_line():
+            refuse_checkpoint_inside(request, self._icechunk_checkpoint())
             group = check_stream(request, self._icechunk_frame.schema)
         if outputMode is not None:
             self.outputMode(outputMode)
@@ -62,3 +70,12 @@ class PlannedStream(NotedWrite):
         self.foreachBatch(PlannedBatches(request, group))  # type: ignore[attr-defined]
         planned: StreamingQuery = super().start()  # type: ignore[misc]
         return planned
+
+    def _icechunk_checkpoint(self) -> str | None:
+        """Return the location of checkpoints, of the option or of the session."""
+        for name, value in self._icechunk_options.items():
+            if name.lower() == "checkpointlocation":
+                return str(value)
+        conf = self._icechunk_frame.sparkSession.conf
+        found: str | None = conf.get("spark.sql.streaming.checkpointLocation", None)
+        return found

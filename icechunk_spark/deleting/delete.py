@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.keywords import given_names
 from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import workflow_read
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.deleting import DeleteResult
 
 
+@checked_arguments
 def delete(
     spark: SparkSession,
     path: str,
@@ -106,7 +109,7 @@ def delete(
             sel=sel,
             isel=isel,
             sel_method=sel_method or "exact",
-            variables=None if variables is None else tuple(variables),
+            variables=given_names("variables", variables),
         ),
         time_zone=session_time_zone(spark),
         options=checked_commit(

@@ -15,15 +15,17 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.options.declare import fold_name
+from icechunk_format.options.declare import Call, fold_name
 from icechunk_format.options.keywords import option_strings, parse_arguments
 from icechunk_format.options.location import location_of
+from icechunk_format.options.parse import OPTIONS
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.options.values import parse_boolean
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
@@ -40,9 +42,21 @@ _HADOOP: Final = {
     "fs.s3a.endpoint": "storage.endpoint_url",
     "fs.s3a.endpoint.region": "storage.region",
 }
+_S3: Final = re.compile(r"^\W*s3[an]?://", re.IGNORECASE)
+_FETCHING: Final = next(one.calls for one in OPTIONS if one.name == _AUTHORIZE)
 _FORMAT: Final = "icechunk"
 # Classes that Spark's readers and writers get, by the mixin and the class that they had.
 _MADE: Final[dict[tuple[type, type], type]] = {}
+
+
+def kept_defaults(spark: SparkSession) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Return the defaults of a session and, if they include them, Hadoop's settings of S3.
+
+    They are for functions that Spark runs in other processes, which cannot read either.
+    """
+    defaults = _defaults.get(_key(spark), {})
+    uses_hadoop = any(_folded(name) == _FROM_SPARK for name in defaults)
+    return dict(defaults), _of_hadoop(spark) if uses_hadoop else None
 
 
 def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None:
@@ -53,20 +67,62 @@ def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None
 
 
 def with_session_options(
-    spark: SparkSession | None, options: Mapping[str, Any], path: object = ""
+    spark: SparkSession | None,
+    options: Mapping[str, Any],
+    path: object = "",
+    call: Call = "read",
 ) -> dict[str, Any]:
-    """Return options with the defaults of the session, and with Spark's settings of S3."""
+    """Return the options of a call with the defaults of the session, and with Spark's settings.
+
+    Defaults that do not apply are left out: Hadoop's settings of S3 for other storages, and
+    authorized prefixes for calls that fetch no virtual chunks.
+    """
+    defaults = _defaults.get(_key(spark), {})
+    return with_defaults(options, path, call, defaults, lambda: _of_hadoop(spark))
+
+
+def with_defaults(
+    options: Mapping[str, Any],
+    path: object,
+    call: Call,
+    defaults: Mapping[str, Any],
+    of_hadoop: Callable[[], Mapping[str, str]],
+) -> dict[str, Any]:
+    """Return the options of a call with defaults; `of_hadoop` returns Hadoop's settings of S3."""
     found = {name: value for name, value in options.items() if value is not None}
-    for name, value in _defaults.get(_key(spark), {}).items():
-        if not _has(found, name) and (name != _AUTHORIZE or _fetches(found, path)):
-            found[name] = value
+    found |= defaults_of(found, path, call, defaults)
     asked = [name for name in found if _folded(name) == _FROM_SPARK]
-    wanted = [found.pop(name) for name in asked]
-    if any(str(value).strip().lower() == "true" for value in wanted):
-        for name, value in _of_hadoop(spark).items():
+    wanted = [parse_boolean("storage.from_spark", str(found.pop(name))) for name in asked]
+    if any(wanted) and _is_on_s3(found, path):
+        for name, value in of_hadoop().items():
             if not _has(found, name):
                 found[name] = value
     return found
+
+
+def defaults_of(
+    options: Mapping[str, Any], path: object, call: Call, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the defaults that apply to a call and that its options do not set."""
+    return {
+        name: value
+        for name, value in defaults.items()
+        if not _has(options, name) and (name != _AUTHORIZE or _fetches(options, path, call))
+    }
+
+
+def session_read(
+    spark: SparkSession | None, path: object, options: Mapping[str, Any], call: Call = "read"
+) -> ReadRequest:
+    """Parse the path and the options of a function, with the defaults of the session."""
+    return parse_arguments(path, with_session_options(spark, options, path, call), call)
+
+
+def session_location(
+    spark: SparkSession | None, path: object, options: Mapping[str, Any]
+) -> Location:
+    """Return the location of a repository from `storage.*` options and defaults of the session."""
+    return location_of(session_read(spark, path, options, "maintenance"))
 
 
 def workflow_read(
@@ -84,16 +140,19 @@ def workflow_read(
                 " virtual_*",
                 option=name,
             )
-    return parse_arguments(path, with_session_options(spark, {**options, **chosen}), "sample")
+    return session_read(spark, path, {**options, **chosen}, "sample")
 
 
 def workflow_target(
-    request: ReadRequest, to: str, to_options: Mapping[str, str] | None
+    spark: SparkSession,
+    to: str,
+    to_options: Mapping[str, str] | None,
+    options: Mapping[str, Any],
 ) -> Location:
-    """Return the location of the result of a function; `to_options` replace those of the source."""
+    """Return the location of the result of a function; `to_options` replace `options`."""
     if to_options is None:
-        return location_of(replace(request, path=to))
-    return location_of(parse_arguments(to, to_options, "sample"))
+        to_options = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
+    return session_location(spark, to, to_options)
 
 
 def active_session() -> SparkSession:
@@ -109,10 +168,20 @@ def active_session() -> SparkSession:
         ) from None
 
 
-def _fetches(options: Mapping[str, Any], path: object) -> bool:
+def _fetches(options: Mapping[str, Any], path: object, call: Call) -> bool:
     """Return True if a call reads values, for which virtual chunks are fetched."""
+    if call not in _FETCHING:
+        return False
     layout = next((v for name, v in options.items() if fold_name(name) == "layout"), "cells")
     return "#" not in str(path) and not _has(options, "table") and layout != "refs"
+
+
+def _is_on_s3(options: Mapping[str, Any], path: object) -> bool:
+    """Return True if the path of a call, or the option with the path, is a URL of S3."""
+    paths = path if isinstance(path, list | tuple) else [path]
+    if not any(paths):
+        paths = [value for name, value in options.items() if fold_name(name) in ("path", "paths")]
+    return any(_S3.search(str(one)) is not None and "::" not in str(one) for one in paths)
 
 
 def _has(options: Mapping[str, Any], name: str) -> bool:
@@ -179,6 +248,31 @@ class NotedOptions:
     def _is_ours(self, source: str | None = None) -> bool:
         chosen = source if source is not None else self._icechunk_format
         return chosen is not None and chosen.strip().lower() == _FORMAT
+
+
+class DefaultsLoad(NotedOptions):
+    """Mixin for Spark's readers that passes the defaults of a session to the data source."""
+
+    _spark: Any
+
+    def load(
+        self, path: Any = None, format: str | None = None, schema: Any = None, **options: Any
+    ) -> Any:
+        """Load a table or stream by Spark, with the defaults of the session for icechunk."""
+        if format is not None:
+            self.format(format)
+        self.options(**options)
+        if self._is_ours():
+            noted = self._icechunk_options
+            given = option_strings(with_session_options(self._spark, noted, path))
+            for name, value in given.items():
+                if name not in noted:
+                    self.option(name, value)
+            for name in noted:
+                # The settings are given above; the data source cannot read them.
+                if _folded(name) == _FROM_SPARK:
+                    self.option(name, "false")
+        return super().load(path, schema=schema)  # type: ignore[misc]
 
 
 class NotedWrite(NotedOptions):

@@ -42,12 +42,13 @@ from icechunk_format.maintenance.garbage import parts as collect_parts
 from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
-from icechunk_format.options.location import maintenance_location
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, described
+from icechunk_spark.jobs.session_options import session_location
 from icechunk_spark.jobs.task_rows import COUNTS, Step, collected, counted, grouped_rows, noted
 from icechunk_spark.jobs.totals import totalled, with_totals
 from icechunk_spark.maintenance import collect_tasks
@@ -74,6 +75,7 @@ _SNAPSHOTS_PER_TASK: Final = 16
 _WAVES: Final = 4
 
 
+@checked_arguments
 def collect_garbage(
     spark: SparkSession,
     path: str,
@@ -125,7 +127,7 @@ def collect_garbage(
     >>> collect_garbage(spark, "s3://bucket/weather", timedelta(days=7))  # doctest: +SKIP
     """
     older_than = parse_cutoff(older_than, argument="older_than")
-    location = maintenance_location(path, options)
+    location = session_location(spark, path, options)
     repository = Repository.open(location)
     collector = SparkCollector(spark, location, older_than, dry_run=dry_run)
     try:

@@ -40,9 +40,10 @@ from icechunk_format.maintenance.copying.objects import (
 from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.maintenance.garbage.parts import part_count
-from icechunk_format.options.location import maintenance_location
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
+from icechunk_spark.jobs.session_options import session_location
 from icechunk_spark.jobs.task_rows import (
     COUNTS,
     batches_of,
@@ -65,6 +66,7 @@ _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
 
 
+@checked_arguments
 def copy(
     spark: SparkSession,
     source: str,
@@ -115,8 +117,8 @@ def copy(
     >>> copy(spark, "s3://bucket/weather", "gs://archive/weather").chunks  # doctest: +SKIP
     """
     plan = plan_copy(
-        maintenance_location(source, {**options, **(source_options or {})}),
-        maintenance_location(target, {**options, **(target_options or {})}),
+        session_location(spark, source, {**options, **(source_options or {})}),
+        session_location(spark, target, {**options, **(target_options or {})}),
         branch=branch,
         tag=tag,
         target_branch=target_branch,

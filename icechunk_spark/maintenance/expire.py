@@ -7,11 +7,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
-from icechunk_format.options.location import maintenance_location
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff
+from icechunk_spark.jobs.session_options import session_location
 
 
+@checked_arguments
 def expire_snapshots(
     spark: SparkSession,
     path: str,
@@ -30,7 +32,7 @@ def expire_snapshots(
     Parameters
     ----------
     spark
-        The session, as in the other functions; it is not used.
+        The session, whose defaults apply; no job runs.
     path
         Root of the repository.
     older_than, delete_expired_branches, delete_expired_tags, dry_run
@@ -53,7 +55,7 @@ def expire_snapshots(
     >>> from datetime import timedelta
     >>> expire_snapshots(spark, "s3://bucket/weather", timedelta(days=30))  # doctest: +SKIP
     """
-    return Repository.open(maintenance_location(path, options)).expire_snapshots(
+    return Repository.open(session_location(spark, path, options)).expire_snapshots(
         older_than,
         delete_expired_branches=delete_expired_branches,
         delete_expired_tags=delete_expired_tags,

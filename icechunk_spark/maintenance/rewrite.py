@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.maintenance.rewriting.boxes import run_rewrite
-from icechunk_format.options.location import maintenance_location
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
+from icechunk_spark.jobs.session_options import session_location
 from icechunk_spark.jobs.task_rows import on_executors
 from icechunk_spark.jobs.totals import totalled, with_totals
 
@@ -30,6 +31,7 @@ _LEAST_REFS_PER_TASK: Final = 50_000
 _WAVES: Final = 2
 
 
+@checked_arguments
 def rewrite_manifests(
     spark: SparkSession,
     path: str,
@@ -77,7 +79,7 @@ def rewrite_manifests(
     --------
     >>> rewrite_manifests(spark, "s3://bucket/weather", message="Tidy up")  # doctest: +SKIP
     """
-    location = maintenance_location(path, options)
+    location = session_location(spark, path, options)
     plan = one_process.plan_rewrite(location, branch=branch, splitting=splitting, paths=paths)
     if dry_run:
         return one_process.expected_result(plan)

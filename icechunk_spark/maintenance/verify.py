@@ -34,11 +34,12 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
-from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.location import location_of
 from icechunk_format.storage.measures import measured
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, log_totals
+from icechunk_spark.jobs.session_options import session_read
 from icechunk_spark.jobs.task_rows import (
     MAX_PARTITIONS,
     Batches,
@@ -54,6 +55,7 @@ _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
 _AFTER_FAILURE: Final = "Nothing was changed; verify again"
 
 
+@checked_arguments
 def verify(
     spark: SparkSession,
     path: str,
@@ -98,7 +100,7 @@ def verify(
     >>> found = verify(spark, "s3://bucket/weather")  # doctest: +SKIP
     >>> found.where("severity = 'error'").show(truncate=False)  # doctest: +SKIP
     """
-    request = parse_arguments(path, options, "verify")
+    request = session_read(spark, path, options, "verify")
     location = location_of(request)
     plan = plan_verify(
         location,

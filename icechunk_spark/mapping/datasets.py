@@ -29,6 +29,7 @@ from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.names import choose
 from icechunk_format.workflows.mapping.blocks import Block, StoredArray
 from icechunk_format.workflows.mapping.placing import Layout, Result
+from icechunk_spark.mapping.encoding import ENCODING, encoded, plain_attributes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class DatasetFunction:
 
     def __post_init__(self) -> None:
         for key in (key for own in self.encoding.values() for key in own):
-            choose("encoding", key, (*_ENCODING, "codecs"))
+            choose("encoding", key, (*ENCODING, "codecs"))
 
     @property
     def name(self) -> str:
@@ -67,7 +68,7 @@ class DatasetFunction:
     def layouts(self, template: xr.Dataset) -> tuple[list[Layout], dict[str, Any]]:
         """Return the layouts and attributes of the whole result; values are ignored."""
         small = template.isel({dim: slice(0, 1) for dim in template.dims})
-        results, attributes = self._results(small)
+        results, attributes = self._results(small, "of the template")
         sizes = {str(dim): size for dim, size in template.sizes.items()}
         layouts = [
             replace(result.layout, shape=tuple(sizes[dim] for dim in result.layout.dims))
@@ -89,7 +90,21 @@ class DatasetFunction:
                 f" {self.label(block, arrays)}; return an xarray Dataset or DataArray",
                 found=type(returned).__name__,
             )
-        return self._results(_trimmed(returned, block))
+        return self._results(_trimmed(returned, block), f"of block {self.label(block, arrays)}")
+
+    def source(self, block: Block, arrays: Mapping[str, StoredArray]) -> list[Result]:
+        """Return arrays of the source as a function would return them unchanged."""
+        dataset = _trimmed(_around(dataset_of(arrays, {}), block), block)
+        return self._results(dataset, f"of block {block.number}")[0]
+
+    def shown(self, layout: Layout, value: Any) -> str:
+        """Return a stored value as text."""
+        variable = xr.Variable((), value, dict(layout.attributes))
+        try:
+            variable = xr.conventions.decode_cf_variable(layout.name, variable)
+        except (ValueError, TypeError, OverflowError):
+            return str(value)
+        return _shown(variable.values[()])
 
     def rows(
         self,
@@ -136,13 +151,20 @@ class DatasetFunction:
                 ) from error
         yield from pa.Table.from_arrays(fitted, schema=schema).to_batches()
 
-    def _results(self, dataset: xr.Dataset) -> tuple[list[Result], dict[str, Any]]:
+    def _results(self, dataset: xr.Dataset, where: str) -> tuple[list[Result], dict[str, Any]]:
         variables, attrs = xr.conventions.encode_dataset_coordinates(dataset)
         results = [
-            self._encoded(variable, str(name), name in dataset.coords)
+            encoded(
+                variable,
+                str(name),
+                where,
+                is_coordinate=name in dataset.coords,
+                encoding=self.encoding.get(str(name), {}),
+                times=self.times.get(str(name), {}),
+            )
             for name, variable in variables.items()
         ]
-        return results, {str(k): _json(v) for k, v in attrs.items()}
+        return results, plain_attributes(attrs, f"the dataset {where}")
 
     def call(
         self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
@@ -183,46 +205,6 @@ class DatasetFunction:
                 parts.append(f"{dim}[{start}:{stop}]")
         return ", ".join(parts)
 
-    def _encoded(self, variable: xr.Variable, name: str, is_coordinate: bool) -> Result:
-        variable = variable.copy(deep=False)
-        is_time = variable.dtype.kind in "mM" or variable.dtype.hasobject
-        pinned = self.times.get(name, {}) if is_time else {}
-        variable.encoding = {
-            key: value
-            for key, value in {**variable.encoding, **pinned, **self.encoding.get(name, {})}.items()
-            if key in _ENCODING
-        }
-        encoded = xr.conventions.encode_cf_variable(variable, name=name)
-        if is_time and "units" in encoded.attrs and "units" not in variable.encoding:
-            # xarray spells units that it infers differently from the same units as encoding.
-            variable.encoding["units"] = encoded.attrs["units"]
-            encoded = xr.conventions.encode_cf_variable(variable, name=name)
-        values = np.asarray(encoded.values, order="C")
-        if values.dtype.kind in "US":
-            values = values.astype(object)
-        attributes = {str(key): value for key, value in encoded.attrs.items()}
-        fill = attributes.get("_FillValue")
-        if fill is not None:
-            attributes["_FillValue"] = _stored_fill(fill)
-        if fill is None and values.dtype.kind == "f":
-            fill = values.dtype.type(np.nan)
-        layout = Layout(
-            name=name,
-            dims=tuple(map(str, encoded.dims)),
-            shape=values.shape,
-            dtype=values.dtype,
-            attributes={key: _json(value) for key, value in attributes.items()},
-            fill_value=fill,
-            is_coordinate=is_coordinate,
-        )
-        return Result(layout, values)
-
-
-_ENCODING = (
-    "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar",
-    "_Unsigned",
-)  # fmt: skip
-
 
 def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]) -> xr.Dataset:
     """Return stored arrays as a decoded dataset in memory."""
@@ -232,9 +214,24 @@ def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any])
         fill = given.get("_FillValue")
         if isinstance(fill, str) and array.values.dtype.kind in "fc":
             given["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
-        variables[name] = xr.Variable(array.dims, array.values, given)
+        # Functions may change values in place, as those of datasets that xarray has loaded.
+        values = np.require(array.values, requirements="W")
+        variables[name] = xr.Variable(array.dims, values, given)
     dataset = xr.Dataset(variables, attrs=dict(attributes))
-    return xr.decode_cf(dataset).load()
+    coder = xr.coders.CFDatetimeCoder(use_cftime=True)
+    coders = dict.fromkeys(_cftime_variables(arrays), coder)
+    return xr.decode_cf(dataset, decode_times=coders or True).load()
+
+
+def _cftime_variables(arrays: Mapping[str, StoredArray]) -> list[str]:
+    """Return the names of times that xarray decodes to cftime for the whole group."""
+    spans = {
+        name: xr.Variable((f"{name} ends",), array.span, array.attributes)
+        for name, array in arrays.items()
+        if array.span is not None
+    }
+    decoded = xr.decode_cf(xr.Dataset(spans))
+    return [str(name) for name, ends in decoded.variables.items() if ends.dtype.hasobject]
 
 
 def _takes_block(function: Callable[..., Any]) -> bool:
@@ -278,18 +275,6 @@ def _around(dataset: xr.Dataset, block: Block) -> xr.Dataset:
         labels[len(labels) - above :] += turn
         dataset = dataset.assign_coords({dim: (dim, labels, dataset[dim].attrs)})
     return dataset
-
-
-def _stored_fill(fill: Any) -> Any:
-    """Return a missing value as xarray stores it in Zarr v3."""
-    value = np.asarray(fill)
-    if value.dtype.kind == "f":
-        return base64.b64encode(struct.pack("<d", float(value))).decode()
-    return value.item()
-
-
-def _json(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _shown(label: Any) -> str:

@@ -16,7 +16,10 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.keywords import given_names
 from icechunk_spark.jobs.session_options import workflow_read, workflow_target
+from icechunk_spark.queries.read import columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int]
 
 
+@checked_arguments
 def map_blocks(
     spark: SparkSession,
     path: str,
@@ -119,8 +123,9 @@ def map_blocks(
         Encoding by variable with the keys of xarray (``dtype``, ``scale_factor``, ``add_offset``,
         ``_FillValue``, ``units``, ``calendar``), and ``codecs``.
     on_error
-        With ``skip``, blocks for which the function fails are missing in the arrays, and the result
-        of the call lists them. With ``fail``, nothing is committed.
+        With ``skip``, blocks for which the function fails are missing in the arrays, with the
+        labels of the source, and the result of the call lists them. Results whose labels are
+        others, or that have no missing value, are refused. With ``fail``, nothing is committed.
     group, branch, tag, snapshot, as_of
         Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
@@ -168,7 +173,7 @@ def map_blocks(
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 
-    target = workflow_target(request, to, to_options)
+    target = workflow_target(spark, to, to_options, options)
     mapped = _dataset_function(function, encoding or {})
     if template is not None and not hasattr(template, "data_vars"):
         raise InvalidInputError(
@@ -206,6 +211,7 @@ def map_blocks(
     return in_commit(done, totals)
 
 
+@checked_arguments
 def read_blocks(
     spark: SparkSession,
     path: str,
@@ -274,7 +280,7 @@ def read_blocks(
     from icechunk_spark.jobs.task_rows import tasks_in, work_rows
     from icechunk_spark.schema import arrow_target
 
-    struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    struct = columns_of(schema)
     columns = arrow_target(struct)
     grid = _blocks(request, blocks, overlap, variables, periodic, sel, isel).grid()
     mapped = _dataset_function(function, {})
@@ -300,9 +306,11 @@ def _blocks(
 ) -> BlocksRequest:
     from icechunk_format.workflows.mapping import BlocksRequest
 
-    chosen = None if variables is None else tuple(variables)
+    chosen = given_names("variables", variables)
     read = replace(request, variables=chosen, sel=sel, isel=isel)
-    return BlocksRequest(read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic))
+    return BlocksRequest(
+        read=read, blocks=blocks, overlap=overlap, periodic=given_names("periodic", periodic) or ()
+    )
 
 
 def _dataset_function(

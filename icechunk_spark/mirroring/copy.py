@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.parse import collect_options, parse_read_options
 from icechunk_format.workflows.mirroring import (
@@ -20,6 +21,7 @@ from icechunk_format.workflows.mirroring import (
 from icechunk_format.workflows.mirroring.record import REMEMBERED
 from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
+from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.jobs.task_rows import on_executors
 from icechunk_spark.jobs.totals import totalled, with_totals
 
@@ -33,6 +35,7 @@ _AFTER_FAILURE: Final = (
 )
 
 
+@checked_arguments
 def mirror(
     spark: SparkSession,
     path: str,
@@ -114,7 +117,7 @@ def mirror(
     ...     spark, "s3://bucket/weather", "s3://lake/weather", variables=["t2m"]
     ... )
     """
-    strings = given_options(path, options)
+    strings = given_options(path, with_session_options(spark, options, path, "mirror"))
     parsed = parse_read_options(strings, "mirror")
     if parsed.layout != "cells":
         raise InvalidInputError(

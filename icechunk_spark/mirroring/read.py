@@ -14,19 +14,23 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import option_strings
-from icechunk_format.options.location import storage_of
 from icechunk_format.options.parse import collect_options
+from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring import DeltaTarget, Freshness, find_files
 from icechunk_format.workflows.mirroring import freshness as of_copy
 from icechunk_format.workflows.mirroring.versions import MirroredFiles
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of
+from icechunk_spark.jobs.session_options import session_location
 from icechunk_spark.schema import field_metadata, quoted
 
 #: Key of the copied snapshot's id in the metadata of a field.
@@ -46,6 +50,7 @@ _WAVES: Final = 8
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
 
 
+@checked_arguments
 def mirrored(
     spark: SparkSession,
     target: str,
@@ -91,7 +96,7 @@ def mirrored(
     >>> icechunk_spark.mirrored(spark, "s3://lake/weather", tag="v1")  # doctest: +SKIP
     """
     if "asOf" in options:
-        warnings.warn("asOf= is deprecated: use as_of=", DeprecationWarning, stacklevel=2)
+        warnings.warn("asOf= is deprecated: use as_of=", DeprecationWarning, stacklevel=3)
     named = {"tag": tag, "snapshot": snapshot, "asOf": as_of}
     given = collect_options(option_strings({**named, **options}), "mirrored")
     table = DeltaTarget.of(target, target_options)
@@ -101,7 +106,7 @@ def mirrored(
             tag=given.pop("tag", None),
             snapshot=given.pop("snapshot", None),
             as_of=given.pop("asOf", None),
-            storage=storage_of(given),
+            locate=partial(_located, spark, options),
         )
     schema = _schema(found)
     if not found.paths:
@@ -119,8 +124,13 @@ def mirrored(
     )
 
 
+@checked_arguments
 def freshness(
-    target: str, *, target_options: Mapping[str, str] | None = None, **options: Any
+    target: str,
+    *,
+    target_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    **options: Any,
 ) -> Freshness:
     """Return the number of snapshots by which a copy is behind its branch.
 
@@ -130,6 +140,8 @@ def freshness(
         Local path or URL of the Delta table.
     target_options
         Options of the target's storage, as for ``mirror``.
+    spark
+        The session whose defaults apply to the repository; by default the active one, if any.
     **options
         ``storage.*`` options of the repository.
 
@@ -149,9 +161,18 @@ def freshness(
     >>> import icechunk_spark
     >>> icechunk_spark.freshness("s3://lake/weather").is_fresh  # doctest: +SKIP
     """
-    storage = storage_of(collect_options(option_strings(options), "mirrored"))
+    collect_options(option_strings(options), "mirrored")
+    session = SparkSession.getActiveSession() if spark is None else spark
     with errors_on_one_line():
-        return of_copy(DeltaTarget.of(target, target_options), storage=storage)
+        return of_copy(
+            DeltaTarget.of(target, target_options), locate=partial(_located, session, options)
+        )
+
+
+def _located(spark: SparkSession | None, options: Mapping[str, Any], url: str) -> Location:
+    """Return the location of the repository that a copy records."""
+    given = {k: value for k, value in options.items() if fold_name(k).startswith("storage")}
+    return session_location(spark, url, given)
 
 
 @contextlib.contextmanager

@@ -23,22 +23,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shown
+from icechunk_format.options.arguments import checked_alone
 from icechunk_format.options.keywords import (
     Names,
     Selection,
     Sizes,
     option_strings,
-    parse_arguments,
+    path_string,
     with_option_help,
 )
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import session_time_zone
-from icechunk_spark.jobs.session_options import NotedOptions, with_session_options
+from icechunk_spark.jobs.session_options import (
+    NotedOptions,
+    session_read,
+    with_session_options,
+)
 
 
 @with_option_help("read")
+@checked_alone("spark", "schema")
 def read(
     spark: SparkSession,
     path: str,
@@ -147,8 +154,8 @@ def read(
         "on_history_change": on_history_change,
         **options,
     }
-    parsed = parse_arguments(path, with_session_options(spark, given, path), "read")
-    return _mapped(spark, parsed, None if schema is None else _columns(schema))
+    parsed = session_read(spark, path, given)
+    return _mapped(spark, parsed, None if schema is None else columns_of(schema))
 
 
 class MappedLoad(NotedOptions):
@@ -182,7 +189,7 @@ class MappedLoad(NotedOptions):
             given = with_session_options(self._spark, self._icechunk_options, path)
             parsed = parse_read_options(option_strings({**given, **_named(path)}))
             columns = self._icechunk_schema
-            return _mapped(self._spark, parsed, None if columns is None else _columns(columns))
+            return _mapped(self._spark, parsed, None if columns is None else columns_of(columns))
         loaded: DataFrame = super().load(path)  # type: ignore[misc]
         return loaded
 
@@ -191,8 +198,8 @@ def _named(path: Any) -> dict[str, str]:
     if path is None:
         return {}
     if isinstance(path, list | tuple):
-        return {"paths": json.dumps([str(one) for one in path])}
-    return {"path": str(path)}
+        return {"paths": json.dumps([path_string(one) for one in path])}
+    return {"path": path_string(path)}
 
 
 def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | None) -> DataFrame:
@@ -204,12 +211,17 @@ def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | Non
         return planned_read(spark, options, columns, time_zone)
 
 
-def _columns(schema: StructType | str) -> StructType:
-    columns = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(columns, StructType):
+def columns_of(schema: StructType | str) -> StructType:
+    """Return columns that a StructType or a string specifies."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        found: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except Py4JError:  # such as of half a surrogate pair
         raise InvalidInputError(
-            f"schema={schema!r} is not a list of columns and types, such as 'time timestamp_ntz,"
-            " t2m float', nor a StructType",
+            f"schema={shown(schema)} is not a list of columns and types, such as 'time"
+            " timestamp_ntz, t2m float'",
             option="schema",
-        )
+        ) from None
+    columns: StructType = found
     return columns

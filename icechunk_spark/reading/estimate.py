@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.location import location_of
 from icechunk_format.workflows.estimate import Estimate, estimate_read
 from icechunk_format.workflows.running import in_process
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, session_time_zone
+from icechunk_spark.jobs.session_options import session_read
 from icechunk_spark.jobs.task_rows import collected, tasks_in, work_rows
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _WAVES = 4
 
 
+@checked_arguments
 def estimate(
     spark: SparkSession | None, path: str, *, exact: bool = True, **options: Any
 ) -> Estimate:
@@ -57,7 +59,7 @@ def estimate(
     --------
     >>> icechunk_spark.estimate(None, "s3://bucket/weather", tag="v1")  # doctest: +SKIP
     """
-    request = parse_arguments(path, options, "read")
+    request = session_read(spark, path, options)
     if spark is None:
         return estimate_read(request, run=in_process, exact=exact)
     session = spark

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.options.arguments import checked_arguments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _LARGEST_EXACT: Final = 2**53
 
 
+@checked_arguments
 def to_xarray(
     df: DataFrame, *, dims: Sequence[str] | None = None, max_cells: int = 10_000_000
 ) -> xarray.Dataset:
@@ -64,6 +66,8 @@ def to_xarray(
 
     described = {field.name: column_metadata(field) for field in df.schema.fields}
     chosen = _dimensions(described, dims)
+    if len(set(chosen)) < len(chosen):
+        raise InvalidInputError(f"dims names a column more than once: {chosen}", option="dims")
     table = df.limit(max_cells + 1).toArrow()
     if len(table) > max_cells:
         raise InvalidInputError(

@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.keywords import given_names
 from icechunk_format.options.values import parse_byte_size
 from icechunk_spark.jobs.session_options import workflow_read, workflow_target
 
@@ -41,6 +43,7 @@ _BATCH_BYTES = 8 * 2**20
 _BATCH_PIECES = 10_000
 
 
+@checked_arguments
 def rechunk(
     spark: SparkSession,
     path: str,
@@ -150,11 +153,9 @@ def rechunk(
     from icechunk_spark.jobs.totals import in_commit, totalled
 
     location = location_of(request)
-    target = location if to is None else workflow_target(request, to, to_options)
+    target = location if to is None else workflow_target(spark, to, to_options, options)
     work = RechunkRequest(
-        read=replace(
-            request, variables=None if variables is None else tuple(variables), sel=sel, isel=isel
-        ),
+        read=replace(request, variables=given_names("variables", variables), sel=sel, isel=isel),
         target=target,
         options=checked_commit(
             WriteOptions(

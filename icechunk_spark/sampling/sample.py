@@ -27,13 +27,14 @@ from pyspark.sql.types import AtomicType, DateType, LongType, StructField, Struc
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import requested_dataset
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import Names, parse_arguments
+from icechunk_format.options.arguments import checked_arguments_like
+from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of
-from icechunk_spark.jobs.session_options import active_session, with_session_options
+from icechunk_spark.jobs.session_options import active_session, session_read
 from icechunk_spark.reading.plan import shown_variables
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
 from icechunk_spark.schema import arrow_target, spark_schema, spark_type
@@ -44,11 +45,6 @@ _SPREAD: Final = 1024
 _CHUNK: Final = "__icechunk_chunk"
 # Metadata of a column that has a watermark.
 _WATERMARK: Final = "spark.watermarkDelayMs"
-_EXAMPLES: Final = {
-    "on": "{'latitude': 'lat', 'longitude': 'lon'}",
-    "tolerance": "{'time': '1 hour', 'latitude': 0.2}",
-    "circular": "{'longitude': 360}",
-}
 _POINT: Final = "__icechunk_point_{}"
 _COLUMN: Final = "column_{}"
 # Points of fewer estimated bytes (some ten thousand points) are not shuffled.
@@ -59,11 +55,16 @@ _NO_HASH: Final = ("variant", "geometry", "geography")
 _SHARES: Final = 4
 
 
+@checked_arguments_like(
+    on="{'latitude': 'lat', 'longitude': 'lon'}",
+    tolerance="{'time': '1 hour', 'latitude': 0.2}",
+    circular="{'longitude': 360}",
+)
 def sample(
     points: Any,
     path: str,
     *,
-    on: Mapping[str, str | Column],
+    on: Mapping[str, Any],
     variables: Names | None = None,
     method: Method | Mapping[str, Method] = "nearest",
     tolerance: Mapping[str, Any] | None = None,
@@ -145,20 +146,12 @@ def sample(
     ... )
     """
     points, known = _as_points(points)
-    if not hasattr(points, "mapInArrow"):
+    if not callable(getattr(points, "mapInArrow", None)):
         raise InvalidInputError(
             f"points must be a Spark, pandas or GeoPandas DataFrame, but is of type"
             f" {type(points).__name__}"
         )
-    for name, value in (("on", on), ("tolerance", tolerance), ("circular", circular)):
-        if not isinstance(value, Mapping) and (name == "on" or value is not None):
-            raise InvalidInputError(
-                f"{name}={value!r} must be a dictionary, such as"
-                f" {_EXAMPLES[name]}: its keys are dimensions or coordinates of the grid",
-                option=name,
-            )
-    read_options = with_session_options(points.sparkSession, options)
-    read = parse_arguments(path, {"variables": variables, **read_options}, "sample")
+    read = session_read(points.sparkSession, path, {"variables": variables, **options}, "sample")
     existing = points.columns
     points, chosen = _with_point_columns(points, on)
     fields = list(points.schema.fields)

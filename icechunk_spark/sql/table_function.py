@@ -15,19 +15,27 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import Row
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.values import listed
+from icechunk_format.storage.options import SECRET_WORDS
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.session_options import defaults_of, with_defaults
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
+
+_WITH_PASSWORD: Final = re.compile(r"://[^/?#]*:[^/?#]*@")
 
 
 @dataclass
@@ -52,24 +60,7 @@ class IcechunkFunction:
         path: AnalyzeArgument, parts: AnalyzeArgument | None = None, **options: AnalyzeArgument
     ) -> Analysis:
         """Return the columns of the table that the options name."""
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
-        from icechunk_spark.reading.plan import open_read
-
-        with errors_on_one_line(is_planner=True):
-            # Only ``eval`` receives the rows of `parts`.
-            if parts is not None and not parts.isTable:
-                raise InvalidInputError(
-                    f"the second argument of the table function icechunk, parts, must be a table,"
-                    f" but is {parts.value!r}: give options by name, such as tag => 'v1'",
-                    argument="parts",
-                )
-            given = {name: _constant(name, argument) for name, argument in options.items()}
-            request = parse_arguments(_constant("path", path), given, "read")
-            opened = open_read(request)
-            opened.warn_of_left_out()
-            reader = opened.reader(opened.schema, since=None)
-        tasks = [partition.value for partition in reader.partitions()]
-        return Analysis(schema=opened.schema, reader=reader, tasks=tasks)
+        return analyzed(path, parts, options)
 
     def eval(
         self, path: str, parts: Row | None = None, **options: Any
@@ -81,6 +72,80 @@ class IcechunkFunction:
         for task in self._analysis.tasks[first::step]:
             for batch in self._analysis.reader.read(InputPartition(task), self.counts, "icechunk"):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def function_of(
+    counts: Accumulator[Any] | None, defaults: Mapping[str, Any], hadoop: Mapping[str, str] | None
+) -> type[IcechunkFunction]:
+    """Return the handler of a session, with its accumulator, defaults and settings of S3.
+
+    Spark pickles the handler, and shows neither in plans.
+    """
+
+    class OfSession(IcechunkFunction):
+        @staticmethod
+        def analyze(
+            path: AnalyzeArgument, parts: AnalyzeArgument | None = None, **options: AnalyzeArgument
+        ) -> Analysis:
+            return analyzed(path, parts, options, defaults, hadoop)
+
+    OfSession.counts = counts
+    return OfSession
+
+
+def analyzed(
+    path: AnalyzeArgument,
+    parts: AnalyzeArgument | None,
+    options: Mapping[str, AnalyzeArgument],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    hadoop: Mapping[str, str] | None = None,
+) -> Analysis:
+    """Return the analysis of a call with the defaults of its session."""
+    # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
+    from icechunk_spark.reading.plan import open_read
+
+    with errors_on_one_line(is_planner=True):
+        # Only ``eval`` receives the rows of `parts`.
+        if parts is not None and not parts.isTable:
+            raise InvalidInputError(
+                f"the second argument of the table function icechunk, parts, must be a table,"
+                f" but is {parts.value!r}: give options by name, such as tag => 'v1'",
+                argument="parts",
+            )
+        given = {name: _constant(name, argument) for name, argument in options.items()}
+        place = _constant("path", path)
+        _refuse_secrets(place, given)
+        if hadoop is not None:
+            given = with_defaults(given, place, "read", defaults, lambda: hadoop)
+        else:  # the option storage.from_spark is refused
+            given = {**defaults_of(given, place, "read", defaults), **given}
+        request = parse_arguments(place, given, "read")
+        opened = open_read(request)
+        opened.warn_of_left_out()
+        reader = opened.reader(opened.schema, since=None)
+    tasks = [partition.value for partition in reader.partitions()]
+    return Analysis(schema=opened.schema, reader=reader, tasks=tasks)
+
+
+def _refuse_secrets(path: object, options: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError for credentials, since Spark shows arguments in plans and logs."""
+    found = [
+        name
+        for name, value in options.items()
+        if fold_name(name).startswith(("storage", "virtual"))
+        and SECRET_WORDS.search(name)
+        and value != "anon"
+    ]
+    if _WITH_PASSWORD.search(str(path)):
+        found.append("path")
+    if found:
+        raise InvalidInputError(
+            f"the table function icechunk takes no credentials ({listed(found)}), because Spark"
+            " shows the arguments in plans, its UI and the event log: use"
+            " icechunk_spark.register(spark, storage_from_spark=True), the environment of driver"
+            " and executors, icechunk_spark.view, or CREATE TEMPORARY VIEW ... USING icechunk",
+            option=found[0],
+        )
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:

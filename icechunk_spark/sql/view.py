@@ -28,10 +28,11 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.location import location_of
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import described
+from icechunk_spark.jobs.session_options import session_read
 from icechunk_spark.queries.planning import planned_view
 from icechunk_spark.queries.read import read
 from icechunk_spark.reading.metrics import accumulator_of
@@ -45,6 +46,7 @@ _MOST_PARTITIONS: Final = 10_000
 _MOST_BYTES: Final = 1 << 30
 
 
+@checked_arguments
 def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     """Create or replace a temporary view that reads its branch at each query.
 
@@ -75,7 +77,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     >>> icechunk_spark.view(spark, "weather", "s3://bucket/weather")  # doctest: +SKIP
     >>> spark.sql("SELECT time, avg(t2m) FROM weather GROUP BY time")  # doctest: +SKIP
     """
-    request = parse_arguments(path, options, "read")
+    request = session_read(spark, path, options)
     if request.tag or request.snapshot or request.as_of:
         read(spark, path, **options).createOrReplaceTempView(name)
         return

@@ -18,14 +18,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose
-from icechunk_format.options.keywords import given_options
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.keywords import given_names, given_options, path_string
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing import VirtualizeResult
+from icechunk_spark.jobs.session_options import with_session_options
 from icechunk_spark.schema import quoted
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 
 
+@checked_arguments
 def virtualize(
     spark: SparkSession,
     files: str | Iterable[str] | DataFrame,
@@ -124,7 +127,9 @@ def virtualize(
     ... )
     >>> done.report.groupBy("status").count().show()  # doctest: +SKIP
     """
-    request = parse_write_options(given_options(path, options), "virtualize")
+    request = parse_write_options(
+        given_options(path, with_session_options(spark, options, path, "virtualize")), "virtualize"
+    )
     request = replace(request, layout="refs")
     choose("on_mismatch", on_mismatch, ("fail", "skip"))
     choose("copy", copy, (False, True, "mismatching"))
@@ -133,6 +138,12 @@ def virtualize(
             "chunks and encoding apply only to copied files, since references keep those of the"
             " files; set copy=True or copy='mismatching' as well, or leave them out",
             option="chunks" if chunks else "encoding",
+        )
+    dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ())
+    if not all(dims):
+        raise InvalidInputError(
+            "concat_dim is empty: give the name of a dimension, or leave it out",
+            option="concat_dim",
         )
     from icechunk_format.options.location import access_of, location_of
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
@@ -147,9 +158,9 @@ def virtualize(
         location=location_of(request),
         names=_names_of(files),
         options=request,
-        dims=(concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim or ()),
+        dims=dims,
         template=None if template is None else parse_template(template),
-        loadable=None if loadable is None else tuple(loadable),
+        loadable=given_names("loadable", loadable),
         parser=parser,
         on_mismatch=on_mismatch,
         containers=containers,
@@ -194,4 +205,4 @@ def _names_of(files: Any) -> list[str]:
             )
         column = named[0] if named else files.columns[0]
         return [str(row[0]) for row in files.select(quoted(column)).collect() if row[0] is not None]
-    return [str(name) for name in files]
+    return [path_string(name) for name in files]

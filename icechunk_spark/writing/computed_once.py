@@ -26,6 +26,12 @@ _COSTLY = re.compile(
     re.MULTILINE,
 )
 
+# Functions that return the time of the query.
+_CLOCK = re.compile(
+    r"\b(current_timestamp|now|localtimestamp|current_date|curdate|current_time)\(",
+    re.IGNORECASE,
+)
+
 
 @contextlib.contextmanager
 def computed_once(frame: DataFrame, choice: ComputeOnce) -> Iterator[DataFrame]:
@@ -41,8 +47,14 @@ def computed_once(frame: DataFrame, choice: ComputeOnce) -> Iterator[DataFrame]:
 
 
 def is_costly(frame: DataFrame) -> bool:
-    """Return True if the plan has a shuffle, a Python function or nondeterministic rows."""
-    return _COSTLY.search(_plan_of(frame)) is not None
+    """Return True if the plan has a shuffle, a Python function or nondeterministic rows.
+
+    The optimized plan has no calls of the clock: each run replaces them with its own time.
+    """
+    return (
+        _COSTLY.search(_plan_of(frame)) is not None
+        or _CLOCK.search(_analyzed_plan_of(frame)) is not None
+    )
 
 
 def _plan_of(frame: Any) -> str:
@@ -50,6 +62,14 @@ def _plan_of(frame: Any) -> str:
     execution = getattr(frame, "_jdf", None)
     if execution is not None:
         return str(execution.queryExecution().optimizedPlan().toString())
+    return str(frame._explain_string(extended=True))
+
+
+def _analyzed_plan_of(frame: Any) -> str:
+    """Return the plan before the optimizer as a string; in Connect sessions, all plans."""
+    execution = getattr(frame, "_jdf", None)
+    if execution is not None:
+        return str(execution.queryExecution().analyzed().toString())
     return str(frame._explain_string(extended=True))
 
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.arguments import checked_alone
 from icechunk_format.options.keywords import (
     Names,
     Sizes,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 @with_option_help("write")
+@checked_alone("dry_run")
 def write(
     df: DataFrame,
     path: str,
@@ -137,13 +139,17 @@ def write(
         "compute_once": compute_once,
         **options,
     }
-    given = with_session_options(getattr(df, "sparkSession", None), given)
+    given = with_session_options(_session_of(df), given, path, "write")
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
     return run_planned_write(df, request, dry_run=dry_run)
+
+
+def _session_of(df: object) -> SparkSession | None:
+    return df.sparkSession if isinstance(df, DataFrame) else None
 
 
 def _check_frame(df: object) -> None:
@@ -198,7 +204,7 @@ class PlannedSave(NotedWrite):
         self._note(options)
         chosen = parse_mode(mode if mode is not None else self._icechunk_mode)
         texts = self._icechunk_texts(path, partitionBy)
-        given = with_session_options(self._icechunk_frame.sparkSession, texts)
+        given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "write")
         request = parse_write_options(option_strings(given), mode=chosen)
         # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write

@@ -26,11 +26,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import Names, parse_arguments
+from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of, session_time_zone, together
-from icechunk_spark.jobs.session_options import active_session, with_session_options
+from icechunk_spark.jobs.session_options import active_session, session_read
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.zonal import ZonalContext
@@ -44,6 +45,7 @@ _SUMMING_TASKS_OF_A_CORE: Final = 4
 _CELLS_OF_A_PARTITION: Final = 256 << 20
 
 
+@checked_arguments
 def zonal(
     zones: Any,
     path: str,
@@ -124,9 +126,9 @@ def zonal(
     ...     catchments, "s3://bucket/weather", variables=["rain"], statistics=["mean", "max"]
     ... )
     """
-    session = getattr(zones, "sparkSession", spark)
-    chosen = options if session is None else with_session_options(session, options)
-    parsed = parse_arguments(path, {"variables": variables, **chosen}, "zonal")
+    is_of_spark = callable(getattr(zones, "mapInArrow", None))
+    session = zones.sparkSession if is_of_spark else spark
+    parsed = session_read(session, path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
         from icechunk_format.dataset.requested import requested_dataset
         from icechunk_format.workflows.zonal import ZonalRequest, plan_zonal
@@ -138,7 +140,7 @@ def zonal(
         if type(zones).__module__.partition(".")[0] == "geopandas":
             zones, known = _from_geopandas(zones, geometry, spark or active_session())
             crs = known if crs is None else crs
-        elif not hasattr(zones, "mapInArrow"):
+        elif not is_of_spark:
             raise InvalidInputError(
                 f"zones are of type {type(zones).__name__}: pass a Spark or GeoPandas DataFrame",
                 option="zones",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.sessions.model import array_document, group_document
 
-from icechunk_format.repository import Repository
+from icechunk_format import Repository
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:

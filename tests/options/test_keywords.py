@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import pydoc
+from unittest.mock import MagicMock
 
 import pandas
 import pytest
@@ -37,7 +38,7 @@ def test_the_keywords_are_the_options(use):
 def test_every_keyword_is_passed_on(use):
     for option in keyword_options(use):
         with pytest.raises(InvalidInputError) as caught:
-            FUNCTIONS[use](None, "/data/repo", **{option.keyword: object()})
+            FUNCTIONS[use](MagicMock(), "/data/repo", **{option.keyword: object()})
         assert caught.value.facts == {"option": option.keyword}
 
 
@@ -72,7 +73,7 @@ def test_help_tells_what_each_option_does(use):
 )
 def test_keywords_of_read_are_options(options, says):
     with pytest.raises(InvalidInputError, match=says):
-        icechunk_spark.read(None, "/data/repo", **options)
+        icechunk_spark.read(MagicMock(), "/data/repo", **options)
 
 
 @pytest.mark.parametrize(

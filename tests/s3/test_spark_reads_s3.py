@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -190,10 +189,7 @@ def test_the_last_line_helps_and_nothing_tells_the_secret(read, last_line, mista
             said.append(everything_said(error))
             raise
 
-    started = time.monotonic()
     assert re.search(helpful, last_line(load))
-    # The figure leaves room for a busy machine; a client that repeats without end takes longer.
-    assert time.monotonic() - started < 90
     assert_no_canary(said)
 
 

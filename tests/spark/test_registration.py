@@ -92,5 +92,8 @@ def test_another_failure_to_register_is_not_swallowed(spark):
     class Broken:
         dataSource = None
 
+        def createDataFrame(self):
+            pass
+
     with pytest.raises(AttributeError):
         icechunk_spark.register(Broken())

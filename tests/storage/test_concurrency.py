@@ -43,10 +43,7 @@ def most_in_flight(threads: PacedThreads, seconds: float, mean_bytes: float, cou
 
 def test_small_answers_from_afar_are_asked_for_by_many() -> None:
     threads = PacedThreads(8, 100)
-    begun = time.monotonic()
     assert 50 < most_in_flight(threads, 0.05, 1_000, 800) <= 100
-    # Eight at a time would take five seconds.
-    assert time.monotonic() - begun < 2.5
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,12 @@ def _load(user_data: bytes, node_type: str, node_path: str) -> dict[str, Any]:
             f"format 3 is read",
             node_path=node_path,
         )
+    if node_path == "/" and node_type == "group" and document.get("node_type") == "array":
+        raise UnsupportedError(
+            "the root of the repository is an array, and only arrays in groups are read; open it "
+            "with zarr.open_array, or store it below the root, such as at /data",
+            node_path=node_path,
+        )
     if document.get("node_type") != node_type:
         refuse(f"expected {node_type!r}, found {shortened(document.get('node_type'))}", "node_type")
     return document

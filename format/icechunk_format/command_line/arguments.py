@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shown
+from icechunk_format.storage.options import SECRET_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +97,14 @@ class SnapshotChoice:
         return repository.resolve(branch=self.branch, tag=self.tag, snapshot=snapshot, as_of=as_of)
 
 
+SelOption = Annotated[
+    str | None, typer.Option(metavar="LABELS", help="Labels: 'time=2024-07; latitude=35:45'.")
+]
+IselOption = Annotated[
+    str | None, typer.Option(metavar="POSITIONS", help="Positions: 'time=0:24'.")
+]
+
+
 @dataclass(frozen=True)
 class CellChoice:
     """The options that select cells; their names are those of read options."""
@@ -104,12 +114,8 @@ class CellChoice:
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="A condition: \"time >= '2024-07-01'\".")
     ] = None
-    sel: Annotated[
-        str | None, typer.Option(metavar="LABELS", help="Labels: 'time=2024-07; latitude=35:45'.")
-    ] = None
-    isel: Annotated[
-        str | None, typer.Option(metavar="POSITIONS", help="Positions: 'time=0:24'.")
-    ] = None
+    sel: SelOption = None
+    isel: IselOption = None
 
     def given(self) -> dict[str, str]:
         """Return the options that are given."""
@@ -118,7 +124,6 @@ class CellChoice:
 
 _SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
 _SHORTEST_SECRET: Final = 4
-_SECRET: Final = re.compile("key|secret|token|password|connection|credential", re.IGNORECASE)
 
 
 def parse_options(
@@ -165,6 +170,8 @@ def json_or_word(text: str) -> Any:
     """Parse JSON; a string that is not JSON is a word, returned unchanged."""
     try:
         return json.loads(text)
+    except RecursionError:
+        raise InvalidInputError(f"the JSON value {shown(text)} is nested too deeply") from None
     except ValueError:
         return text
 
@@ -199,6 +206,11 @@ def whole_id(repository: RepositoryReader, text: str) -> str:
     return found[0] if found else text
 
 
+def node_path(text: str) -> str:
+    """Return the path of a node; one without a slash at its start is below the root."""
+    return text if text.startswith("/") or not text.strip() else f"/{text}"
+
+
 def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:
     """Resolve a branch, a tag, or an abbreviated id to a snapshot."""
     from icechunk_format.dataset.metadata_tables.read import resolve_change
@@ -216,6 +228,6 @@ def secrets_in(arguments: Sequence[str]) -> list[str]:
         # An option may be one argument or two, so any "=" may be the separator.
         for match in re.finditer("=", argument):
             value = argument[match.end() :]
-            if len(value) >= _SHORTEST_SECRET and _SECRET.search(argument[: match.start()]):
+            if len(value) >= _SHORTEST_SECRET and SECRET_WORDS.search(argument[: match.start()]):
                 found.add(value)
     return sorted(found, key=len, reverse=True)

@@ -22,10 +22,10 @@ from icechunk_format.command_line.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from icechunk_format import Repository
     from icechunk_format.command_line.arguments import CellChoice
     from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.repository import Repository
     from icechunk_format.storage.location import Location
 
 _R = TypeVar("_R")
@@ -63,7 +63,7 @@ class Call:
     @functools.cached_property
     def repository(self) -> Repository:
         """The repository, opened on first use."""
-        from icechunk_format.repository import Repository
+        from icechunk_format import Repository
 
         return Repository.open(self.location)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from numbers import Integral, Real
@@ -25,9 +25,11 @@ from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import shown
 from icechunk_format.options.declare import Call, Option, fold_name
 from icechunk_format.options.parse import OPTIONS, parse_read_options
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.options.values import parse_names
 
 # Types of option values, for annotations.
 Names = str | Sequence[str]
@@ -59,7 +61,11 @@ def option_strings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_string(name: str, value: Any) -> Any:
+    if not isinstance(name, str):
+        raise InvalidInputError(f"names of options are strings, but one is {shown(name)}")
     value = single(value)
+    if fold_name(name) == "path":
+        return path_string(value)
     if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
         return value
     text = _scalar(value)
@@ -74,7 +80,7 @@ def _as_string(name: str, value: Any) -> Any:
         )
     try:
         return json.dumps(plain, default=_json_value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"option '{name}' cannot be written as JSON: {error}", option=name
         ) from None
@@ -86,6 +92,8 @@ def _scalar(value: Any) -> str | None:
     kind = type(value).__name__
     if isinstance(value, bool) or kind in ("bool", "bool_"):  # NumPy's
         return "true" if value else "false"
+    if _has_any_attribute(value):
+        return None
     # A NumPy duration is an instance of an integer type, so it is checked first.
     if isinstance(value, timedelta) or kind == "timedelta64":
         return None
@@ -120,13 +128,33 @@ def items_of(value: Any) -> list[Any] | None:
     """Return the items of a list, a range or an array; None for anything else."""
     if isinstance(value, list | tuple | range):
         return list(value)
+    if _has_any_attribute(value):
+        return None
+    if str(getattr(value, "type", "")) == "bool" and hasattr(value, "to_pylist"):
+        return list(value.to_pylist())  # Arrow's booleans are bits, which NumPy cannot share
     if hasattr(value, "to_numpy"):  # of pandas, xarray and Arrow
         value = value.to_numpy()
     return list(value) if type(value).__name__ == "ndarray" and value.ndim else None
 
 
+def _has_any_attribute(value: Any) -> bool:
+    """Return True if an object has attributes of every name, such as a column of Spark."""
+    return hasattr(value, "no_such_attribute")
+
+
+def given_names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return the names of an argument, which may be a string as in options; None if not given."""
+    if value is None:
+        return None
+    return parse_names(name, value) if isinstance(value, str) else tuple(value)
+
+
 def single(value: Any) -> Any:
     """Return the value of an array without dimensions, such as xarray's labels."""
+    if isinstance(value, str):
+        return str(value)  # NumPy's strings have no dimensions, either
+    if _has_any_attribute(value):
+        return value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "__array__"):
         array = value.to_numpy() if hasattr(value, "to_numpy") else value
         return array[()]
@@ -142,15 +170,28 @@ def keyword_options(call: Call) -> list[Option]:
     ]
 
 
+def path_string(path: object) -> str:
+    """Return a path or URL as a string; raise InvalidInputError for anything else."""
+    if isinstance(path, PathLike):
+        path = fspath(path)
+    if not isinstance(path, str):
+        raise InvalidInputError(
+            f"path must be a URL or a local path, but is {shown(path)}: give the root of the"
+            " repository, such as 's3://bucket/weather'",
+            option="path",
+        )
+    return str(path)
+
+
 def given_options(path: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the argument `path` and the other options of a function, as strings.
 
     Raises InvalidInputError if the path is also given as an option, or a value cannot be written as
     a string.
     """
-    if any(fold_name(name) == "path" for name in options):
+    if any(fold_name(str(name)) == "path" for name in options):
         raise InvalidInputError("the path is given twice: leave option 'path' out", option="path")
-    return {"path": str(path), **option_strings(options)}
+    return {"path": path_string(path), **option_strings(options)}
 
 
 def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> ReadRequest:

@@ -96,8 +96,28 @@ _ELSEWHERE: Final = {
             " a stream takes option 'startingFrom'",
         ),
     ),
+    "start-snapshot-id": (
+        "changesSince",
+        "option 'changesSince' reads the rows that changed since a snapshot, a tag or a branch",
+    ),
     **dict.fromkeys(
-        ("endingVersion", "endingTimestamp"),
+        ("stream-from-timestamp", "startingOffsets"),
+        (
+            "startingFrom",
+            "option 'startingFrom' specifies where a stream begins: a timestamp, a tag or a"
+            " snapshot",
+        ),
+    ),
+    **dict.fromkeys(
+        ("compression", "codec", "compressionCodec", "compressor", "compressors"),
+        (
+            "encoding",
+            "reads find it in the arrays, and option 'encoding' of a write sets it, as in"
+            ' {"t2m": {"compressors": [{"name": "zstd", "configuration": {"level": 5}}]}}',
+        ),
+    ),
+    **dict.fromkeys(
+        ("endingVersion", "endingTimestamp", "end-snapshot-id"),
         ("snapshot", "option 'snapshot', 'tag' or 'asOf' selects the snapshot at which it ends"),
     ),
     "overwriteSchema": (
@@ -129,6 +149,8 @@ _ADVICE: Final[dict[Call, str]] = {
     "virtualize": "arrays are as the files have them",
 }
 _MOST_SHOWN: Final = 20
+# The option of sessions that takes settings from Hadoop's, without its prefix (folded).
+_FROM_SPARK: Final = "fromspark"
 
 EXCLUSIVE: Final = (("branch", "tag", "snapshot"), ("asOf", "tag"), ("asOf", "snapshot"))
 
@@ -198,6 +220,10 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
             option = _BY_FOLDED_NAME["tag"]
         if not set(calls) & set(option.calls):
             raise _meaningless(option, calls[0])
+        if option.is_prefix and fold_name(suffix) == _FROM_SPARK:
+            if str(text).strip().lower() != "false":
+                raise _without_settings(spelling)
+            continue
         if option.is_prefix:
             family = given.setdefault(option.name, {})
             if suffix in family:
@@ -217,6 +243,15 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
         spelled[option.name] = _as_typed(spelling)
         given[option.name] = option.parse(option.name, text)
     return given
+
+
+def _without_settings(spelling: str) -> InvalidInputError:
+    return refused(
+        spelling,
+        "is for functions and readers in Python, in registered classic sessions: SQL and the"
+        " command line cannot read Hadoop's settings. Set storage.key, storage.secret and"
+        " storage.region, or use the environment",
+    )
 
 
 def _as_typed(spelling: str) -> str:
@@ -250,9 +285,8 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
             suffix = spelling.strip()[len(option.name) - 1 :].lower()
             if suffix:
                 return option, suffix
-    elsewhere = _CASED.get(folded, spelling)
-    if elsewhere in _ELSEWHERE:
-        near, advice = _ELSEWHERE[elsewhere]
+    if folded in _FOLDED_ELSEWHERE:
+        near, advice = _FOLDED_ELSEWHERE[folded]
         raise refused(_as_typed(spelling), f"does not exist: {advice}", nearest=near)
     if folded in _STORAGE_WORDS or folded.startswith(("fs.s3a.", "fs.gs.", "fs.azure.")):
         word = folded.rpartition(".")[2]
@@ -345,6 +379,7 @@ _BY_FOLDED_NAME: Final[dict[str, Option]] = {
     if not option.is_prefix
     for name in option.spellings
 }
+_FOLDED_ELSEWHERE: Final = {fold_name(name): advice for name, advice in _ELSEWHERE.items()}
 # Documented spellings of the names that Spark passes in lower case.
 _CASED: Final[dict[str, str]] = {
     name.lower(): name

@@ -40,7 +40,7 @@ def require_path(
         if fold_name(name) == "paths":
             try:
                 listed = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 listed = [text]
             paths += [item for item in listed if item not in paths]
     if len(paths) == 1 and isinstance(paths[0], str) and paths[0].strip():

@@ -20,7 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import nearest
+from icechunk_format.names import nearest, shown
 
 Parser = Callable[[str, Any], Any]
 
@@ -40,7 +40,7 @@ def refused(name: str, problem: str, **facts: Any) -> InvalidInputError:
 
 def _wrong(name: str, text: str, wanted: str, hint: str = "", **facts: Any) -> InvalidInputError:
     """Return the error for an option whose string is not `wanted`."""
-    return refused(name, f"must be {wanted}, but is {text!r}{hint}", value=text, **facts)
+    return refused(name, f"must be {wanted}, but is {shown(text)}{hint}", value=text, **facts)
 
 
 def parse_string(name: str, text: str) -> str:
@@ -53,7 +53,13 @@ def parse_string(name: str, text: str) -> str:
 
 def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
     """Parse the string of a selection, or return a mapping of values by dimension unchanged."""
-    return given if isinstance(given, Mapping) and given else parse_string(name, str(given or ""))
+    if not isinstance(given, Mapping) or not given:
+        return parse_string(name, str(given or ""))
+    names: list[Any] = list(given)
+    odd = next((dim for dim in names if not isinstance(dim, str)), None)
+    if odd is not None or None in names:
+        raise refused(name, f"has the key {shown(odd)}: its keys are names of dimensions")
+    return given
 
 
 def parse_boolean(name: str, text: str) -> bool:
@@ -80,7 +86,8 @@ class Choice:
         return value
 
 
-_NUMBER = re.compile(r"[0-9][0-9_]*")
+# Python refuses to convert very many digits.
+_NUMBER = re.compile(r"[0-9][0-9_]{0,99}")
 
 
 def parse_positive_int(name: str, text: str) -> int:
@@ -91,7 +98,7 @@ def parse_positive_int(name: str, text: str) -> int:
     return int(value)
 
 
-_SIZE = re.compile(r"([0-9][0-9_]*)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9][0-9_]{0,99})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTORS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -123,7 +130,7 @@ def parse_names(name: str, text: str) -> tuple[str, ...]:
     if value.startswith("["):
         try:
             parsed = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
             wanted = 'names separated by commas, or a JSON list of strings such as ["a", "b"]'
@@ -149,7 +156,7 @@ def parse_url_prefixes(name: str, text: str) -> tuple[str, ...]:
     return prefixes
 
 
-_SIZE_OF = re.compile(r"([^=]+?)\s*=\s*([0-9][0-9_]*)")
+_SIZE_OF = re.compile(r"([^=]+?)\s*=\s*([0-9][0-9_]{0,99})")
 
 
 def parse_sizes(name: str, text: str) -> dict[str, int]:
@@ -192,7 +199,7 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
     wanted = 'a JSON object such as {"name": "value"}'
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _wrong(name, text, wanted, f", which is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise _wrong(name, text, wanted)

@@ -132,7 +132,9 @@ class WriteOptions:
     txn_app_id: str | None = _of_a_commit(
         "txnAppId",
         help="With `txnVersion`: a version that this application has already committed is"
-        " skipped, so that a job can be repeated.",
+        " skipped, so that a job can be repeated; the result and the log (WARN) name the skipped"
+        " version. An older version that was not committed, such as a backfill, is written; if"
+        " snapshots have expired, so that this cannot be determined, it is refused.",
     )
     txn_version: int | None = option(
         "txnVersion",

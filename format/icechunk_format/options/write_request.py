@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import choose
+from icechunk_format.names import choose, shown
 from icechunk_format.options.declare import Call
 from icechunk_format.options.parse import (
     by_attribute,
@@ -36,10 +36,11 @@ def parse_mode(text: str | None) -> Mode:
 
     Raises InvalidInputError if the mode does not exist.
     """
-    mode = _MODES.get((text or "default").strip().lower())
+    mode = _MODES.get("default" if text is None else str(text).strip().lower())
     if mode is None:
         raise InvalidInputError(
-            f"mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is {text!r}",
+            "mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is"
+            f" {shown(text)}",
             mode=text,
         )
     return mode

@@ -5,12 +5,13 @@ Long because it is the one class that users hold, with its documentation.
 Rules of this file
 ------------------
 1. This file only documents the methods of the public class and delegates their work.
-2. Methods that only read are in ``RepositoryReader``.
+2. Methods that only read are in ``RepositoryReader``. Merges need labels of arrays, so
+   ``workflows.merging.repository`` adds them to this class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from icechunk_format.progress import ProgressOption
@@ -27,10 +28,8 @@ from icechunk_format.repository.lifecycle.expire import (
 )
 from icechunk_format.repository.lifecycle.restore import restore_snapshot
 from icechunk_format.repository.lifecycle.upgrade import UpgradeReport, upgrade_repository
-from icechunk_format.repository.merging.merge import Merge, MergeResult, merged, parent_of
 from icechunk_format.repository.reader import RepositoryReader
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.repository.state import transitions
 from icechunk_format.repository.state.branch_tip import BranchTip, writable_tip
 from icechunk_format.repository.state.branches_and_tags import RefFilesChanges, RepoInfoChanges
@@ -285,123 +284,6 @@ class Repository(RepositoryReader):
         session = self.writable_session(branch)
         session.delete(path)
         return session.commit(f"Drop {path}" if message is None else message)
-
-    # -- merging ----------------------------------------------------------------------------
-
-    def merge(
-        self,
-        source: str,
-        into: str = "main",
-        *,
-        resolve: Resolve | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        virtual_authorize: Sequence[str] = (),
-        virtual_options: Mapping[str, str] | None = None,
-    ) -> MergeResult:
-        """Commit the changes of a branch since the common ancestor on top of another branch.
-
-        The changes become one commit; no chunk is copied, and ``source`` does not change. If both
-        branches have appended along a dimension, their labels are joined as those of parallel
-        appends; only chunks with cells of both are written again. A later merge of the same
-        branches starts from this one.
-
-        Parameters
-        ----------
-        source, into
-            The branch with the changes, and the branch that receives them.
-        resolve
-            For chunks or cells that both sides changed: ``"ours"`` takes those of ``source``,
-            ``"theirs"`` keeps those of ``into``; None raises ConflictError.
-        message, metadata
-            Message and JSON values by name of the commit. The default message names the branches.
-        dry_run
-            If True, only the changes and conflicts are returned; nothing is committed.
-        virtual_authorize, virtual_options
-            URL prefixes from which virtual chunks may be fetched, and settings of their storage.
-            Only chunks that are written again are fetched.
-
-        Returns
-        -------
-        MergeResult
-            The changes, the conflicts, and the commit, if one was made.
-
-        Raises
-        ------
-        ConflictError
-            Both sides changed the same objects, or the common ancestor no longer exists; nothing
-            was committed.
-        NotFoundError
-            A branch does not exist.
-        InvalidInputError
-            ``resolve``, a prefix or a setting is invalid.
-        UnauthorizedVirtualChunkError
-            A chunk to write again is outside of every authorized prefix.
-
-        Examples
-        --------
-        >>> repository.merge("fix", into="main", dry_run=True).conflicts  # doctest: +SKIP
-        """
-        message = f"Merge branch {source!r} into {into!r}" if message is None else message
-        given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
-        chunks = self.chunk_source(authorized=virtual_authorize, virtual_options=virtual_options)
-        sides = {"name": f"branch {source!r}", "chunk_source": chunks}
-        tip = self.resolve(branch=source)
-        return merged(lambda: self._merge(tip, into, **sides), **given)
-
-    def cherry_pick(
-        self,
-        snapshot: SnapshotId | str,
-        onto: str = "main",
-        *,
-        resolve: Resolve | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        virtual_authorize: Sequence[str] = (),
-        virtual_options: Mapping[str, str] | None = None,
-    ) -> MergeResult:
-        """Commit the changes of one snapshot, relative to its parent, on top of a branch.
-
-        The result is that of ``merge``; its ``base`` is the parent of the snapshot.
-
-        Parameters
-        ----------
-        snapshot, onto
-            Id of the snapshot with the changes, and the branch that receives them.
-        resolve, message, metadata, dry_run, virtual_authorize, virtual_options
-            As for ``merge``; the default message is that of the snapshot.
-
-        Raises
-        ------
-        InvalidInputError
-            The snapshot has no parent, or an argument is invalid.
-        ConflictError, NotFoundError, UnauthorizedVirtualChunkError
-            As for ``merge``; ConflictError also if the parent of the snapshot has expired.
-
-        Examples
-        --------
-        >>> repository.cherry_pick("1CECHNKREP0F1RSTCMT0", onto="main")  # doctest: +SKIP
-        """
-        picked = self.resolve(snapshot=snapshot)
-        parent = parent_of(self._history(), picked, self.storage.root_url)
-        message = self.snapshot_info(picked).message if message is None else message
-        given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
-        chunks = self.chunk_source(authorized=virtual_authorize, virtual_options=virtual_options)
-        sides = {"name": f"snapshot {picked}", "base": parent, "records": "picked_snapshot"}
-        return merged(lambda: self._merge(picked, onto, chunk_source=chunks, **sides), **given)
-
-    def _merge(self, source: SnapshotId, into: str, **given: Any) -> Merge:
-        return Merge(
-            storage=self.storage,
-            history=self._history(),
-            format=ManifestFormat(spec_version=self._version_now(), config=self.config),
-            tip=self.writable_tip(into),
-            source=source,
-            target=self.resolve(branch=into),
-            **given,
-        )
 
     # -- branches and tags ------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from icechunk_format.errors import InvalidInputError
 
@@ -85,6 +85,12 @@ def parse_url(url: str) -> Address:
     """Parse a URL or a local path."""
     if not url.strip():
         raise InvalidInputError("the storage path is empty; give a local path or a URL")
+    try:
+        os.fsencode(url) if "://" not in url else url.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            f"the path {_shown(url)!r} cannot be encoded: it has half of a surrogate pair"
+        ) from None
     match = _SCHEME.match(url)
     if match is None:
         if _CHAINED.match(url):
@@ -148,7 +154,7 @@ def _local(path: str) -> Address:
 
 
 def _local_url(url: str) -> Address:
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.netloc not in ("", "localhost"):
         raise InvalidInputError(
             f"{_shown(url)} names the host {parts.netloc!r}, but file URLs reach this machine "
@@ -161,8 +167,15 @@ def _local_url(url: str) -> Address:
     return _local(path)
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # such as of brackets without an address
+        raise InvalidInputError(f"{_shown(url)} names no host; write https://host/path") from None
+
+
 def _http(url: str) -> Address:
-    parts = urlsplit(url)
+    parts = _split(url)
     user, at, host = parts.netloc.rpartition("@")
     try:
         authority = f"{user}{at}{ascii_authority(host)}"

@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -80,6 +81,11 @@ SECRET_OPTIONS: Final = frozenset(
     ("key", "secret", "token", "account_key", "sas_token", "connection_string", "client_secret")
 )
 """Options whose values must not appear in messages."""
+
+#: Words in names of options whose values may be credentials, of any client.
+SECRET_WORDS: Final = re.compile(
+    "key|secret|token|password|connection|credential|service.?account|sas", re.IGNORECASE
+)
 
 _EVERY_ALIAS: Final = {"skip_signature": "anon", "anonymous": "anon", "endpoint": "endpoint_url"}
 _ALIASES: Final = {
@@ -254,7 +260,8 @@ def _checked(name: str, canonical: str, value: str, negated: bool) -> str:
     if canonical in _NUMBERS:
         low, high = _NUMBERS[canonical]
         text = value.strip()
-        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        is_short = len(text) < 20 and text.isascii()
+        if not (is_short and text.isdigit() and low <= int(text) <= high):
             raise InvalidInputError(
                 f"storage.{name} must be a whole number from {low} to {high}", option=name
             )
@@ -265,7 +272,7 @@ def _checked(name: str, canonical: str, value: str, negated: bool) -> str:
 def _unknown(kind: str, name: str, spellings: Mapping[str, tuple[str, bool]]) -> InvalidInputError:
     known = sorted(KNOWN_OPTIONS[kind])
     near = nearest(_squashed(name), spellings, cutoff=0.5)
-    guess = f"; did you mean storage.{spellings[near][0]}?" if near else ""
+    guess = f"; did you mean storage.{spellings[near][0]}?" if near else "."
     allowed = ", ".join(known) if known else "none"
     urls = _KIND_NAMES.get(kind, f"{kind}:// URLs")
     return InvalidInputError(

@@ -403,3 +403,11 @@ def test_attributes_and_names_are_edited(command, weather):
     assert command("rename", weather.url, "/t", "/t2m").code == 0
     assert command("drop", weather.url, "/t2m", "-m", "Not needed").code == 0
     assert weather.repository.snapshot(weather.repository.resolve()).node("/t2m") is None
+
+
+def test_a_path_without_a_slash_is_below_the_root(command, weather):
+    assert command("attrs", "set", weather.url, "sea/ice", "made=1").code == 0
+    assert command("attrs", "unset", weather.url, "sea/ice", "made").code == 0
+    assert command("rename", weather.url, "sea/ice", "sea/snow").code == 0
+    assert command("rewrite-manifests", weather.url, "--path", "sea/snow", "--dry-run").code == 0
+    assert command("drop", weather.url, "sea/snow").code == 0

@@ -7,6 +7,7 @@ from helpers.grids.weather_repository import write_weather
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.command_line.views.documents import document_keys
+from icechunk_format.dataset import open_dataset
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 
@@ -103,3 +104,12 @@ def test_arrays_are_rechunked(command, tmp_path):
     assert done.code == 0, done.err
     assert json.loads(done.out)["arrays"]
     assert command("rechunk", source, "--chunks", "many").code != 0
+    cut = ("--to-group", "part", "--isel", "y=1:3; x=0:4")
+    part = command("rechunk", source, "--chunks", "y=-1,x=2", *cut, "--json")
+    absent = command("rechunk", source, "--chunks", "y=-1", "--to-group", "b", "--sel", "x=1")
+    assert "no labels" in absent.err
+    assert part.code == 0, part.err
+    assert json.loads(part.out)["arrays"] == ["/part/t"]
+    repository = Repository.open(source)
+    found = open_dataset(repository, repository.resolve(), "part").read("t")
+    assert found.tolist() == [[1] * 4, [2] * 4]

@@ -278,14 +278,18 @@ HOUR = datetime.datetime(2024, 7, 1, 6)
         ({"month": cftime.DatetimeNoLeap(2001, 2, 15)}, "month=2001-02-15T00:00:00"),
         ({"lead": np.timedelta64(6, "h")}, "lead=6h"),
         ({"lead": datetime.timedelta(hours=12)}, "lead=12h"),
-        ({"lead": pd.Timedelta("1D")}, "lead=24h"),
-        ({"lead": pd.TimedeltaIndex(["6h", "12h"])}, "lead=6h,12h"),
         ({"lead": slice(np.timedelta64(0, "ns"), np.timedelta64(6, "h"))}, "lead=0h:6h"),
         ({"time": HOUR, "longitude": 10}, "time=2024-07-01T06:00:00; longitude=10"),
     ],
 )
 def test_values_select_what_their_text_selects(values, text) -> None:
     assert sel(values) == sel(text)
+
+
+@pytest.mark.filterwarnings("ignore:The 'generic' unit:DeprecationWarning")  # of pandas 2
+def test_durations_of_pandas_are_values() -> None:
+    assert sel({"lead": pd.Timedelta("1D")}) == sel("lead=24h")
+    assert sel({"lead": pd.TimedeltaIndex(["6h", "12h"])}) == sel("lead=6h,12h")
 
 
 @pytest.mark.needs_reference
@@ -316,7 +320,7 @@ def test_nearest_takes_values() -> None:
         ({"longitude": slice(0, [1])}, "longitude=.*not a number"),
         ({"longitude": np.array([[1, 2]])}, "longitude=.*not a number"),
         ({"longitude": []}, "longitude has an empty list"),
-        ({"longitude": True}, "longitude=True is not a number"),
+        ({"longitude": True}, "longitude is given by booleans"),
         ({"longitude": None}, "longitude=None is not a number"),
         ({"longitude": HOUR}, "longitude=.*not a number"),
         ({"lead": np.timedelta64(1, "ns")}, "lead=.*not a duration"),
@@ -372,3 +376,61 @@ def test_positions_as_values(value, text) -> None:
 def test_values_that_are_no_positions_are_refused(value, says) -> None:
     with raises(InvalidInputError, match=says, option="isel", dimension="x"):
         resolve_isel({"x": value}, {"x": 6})
+
+
+MASK = np.arange(5) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    "mask", [MASK, MASK.tolist(), tuple(MASK), pd.Series(MASK), pa.array(MASK)], ids=type
+)
+def test_a_mask_selects_its_true_positions(mask) -> None:
+    assert resolve_isel({"latitude": mask}, SIZES)["latitude"].positions().tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "value", [True, np.False_, [True], MASK[:4], [True, 0, 1, 2, 3], [1, np.True_]], ids=repr
+)
+def test_other_booleans_are_no_positions(value) -> None:
+    with raises(InvalidInputError, match="each of the 5 positions", option="isel"):
+        resolve_isel({"latitude": value}, SIZES)
+
+
+def test_a_slice_of_booleans_is_refused() -> None:
+    with raises(InvalidInputError, match="is not a slice", option="isel"):
+        resolve_isel({"latitude": slice(False, True)}, SIZES)
+
+
+@pytest.mark.parametrize("name", ["latitude", "longitude", "time", "station", "lead"])
+@pytest.mark.parametrize("value", [True, np.True_, [True, False]], ids=repr)
+def test_booleans_are_labels_of_booleans_only(name, value) -> None:
+    with raises(InvalidInputError, match="a mask belongs to isel", option="sel", dimension=name):
+        sel({name: value})
+
+
+def test_booleans_are_labels_of_booleans() -> None:
+    flags = pa.array([False, True])
+    found = resolve_sel({"flag": [np.True_]}, {"flag": 2}, lambda _: flags)
+    assert found["flag"].positions().tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("value", "exactly", "positions"),
+    [
+        (40.1, True, [1]),
+        ("40.1", True, [1]),
+        (40.1 * 3 / 3, True, [1]),
+        (slice(30, 40.1), True, [1, 2, 3]),
+        (float(np.float32(40.1)), True, [1]),
+        (40.10000001, False, [1]),
+    ],
+)
+def test_exact_labels_of_short_floats(value, exactly, positions) -> None:
+    coordinate = COORDINATES.__getitem__
+    found = resolve_sel({"latitude": value}, SIZES, coordinate, exactly=exactly)
+    assert found["latitude"].positions().tolist() == positions
+
+
+def test_an_exact_label_is_not_rounded() -> None:
+    with raises(InvalidInputError, match=r"has no value 40.10000001; the nearest"):
+        resolve_sel({"latitude": 40.10000001}, SIZES, COORDINATES.__getitem__, exactly=True)

@@ -1,5 +1,8 @@
 """A write reports its counts, the message of its commit and the order of labels."""
 
+import time
+from datetime import timedelta
+
 from helpers.grids.written_cells import APPEND, DIMS, grid, rows_of, values
 from helpers.raised import raises
 
@@ -70,3 +73,35 @@ def test_orders_are_checked(place):
         write_table(
             place, grid([0], [1]), WriteOptions(dims=("time", "x"), order={"xx": "ascending"})
         )
+
+
+def versioned(version, app_id="daily"):
+    return WriteOptions(mode="append", dims=("time", "x"), txn_app_id=app_id, txn_version=version)
+
+
+def test_exactly_the_committed_versions_are_skipped(place, caplog):
+    written = []
+    for version in (1, 3, 2, 3, 1, 2, 5, 4, 5):
+        with caplog.at_level("WARNING", "icechunk_format"):
+            result = write_table(place, grid([version], [1]), versioned(version))
+        if not result.is_skipped:
+            written.append(version)
+            assert not caplog.records
+            continue
+        assert f"'daily' has already committed txnVersion {version}" in result.reason
+        assert result.reason in caplog.text
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        caplog.clear()
+    assert written == [1, 3, 2, 5, 4]
+    assert write_table(place, grid([9], [1]), versioned(3, "other")).commit
+
+
+def test_an_older_version_is_refused_once_snapshots_have_expired(place):
+    for version in (1, 3, 5):
+        write_table(place, grid([version], [1]), versioned(version))
+    time.sleep(0.01)
+    Repository.open(place).expire_snapshots(timedelta(0))
+    with raises(InvalidInputError, option="txnVersion"):
+        write_table(place, grid([2], [1]), versioned(2))
+    assert write_table(place, grid([5], [1]), versioned(5)).is_skipped
+    assert write_table(place, grid([6], [1]), versioned(6)).commit

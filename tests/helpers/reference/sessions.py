@@ -11,7 +11,7 @@ from helpers.builder import add_array
 from helpers.sessions.model import group_document, stored_contents
 from zarr.core.buffer import default_buffer_prototype
 
-from icechunk_format.repository import Repository
+from icechunk_format import Repository
 
 icechunk.set_logs_filter("off")
 

@@ -224,6 +224,26 @@ def test_changes_that_fit_are_both_there():
     assert contents["g/zarr.json"] == group_document(ord("O"))
 
 
+@pytest.mark.parametrize(
+    ("key", "conflicts"), [("scale_factor", True), ("units", True), ("long_name", False)]
+)
+def test_another_meaning_conflicts_with_chunks_of_other_writers(key, conflicts):
+    repository = new_repository()
+    session = repository.writable_session()
+    array(session, "/a")
+    session.commit("base")
+    late = repository.writable_session()
+    late.set_attributes("/a", {key: 2})
+    winner = repository.writable_session()
+    winner.set_chunk("/a", [1], b"under the old meaning")
+    winner.commit("a chunk")
+    if conflicts:
+        with raises(ConflictError, kinds=("CHUNKS_OF_OTHER_MEANING",), paths=("/a",)):
+            late.commit("another meaning")
+    else:
+        late.commit("a description")
+
+
 def test_what_both_deleted_is_deleted_once():
     contents, repository, result = outcome("delete group", "delete array")
     assert sorted(contents) == ["b/zarr.json", "zarr.json"]

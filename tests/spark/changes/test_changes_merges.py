@@ -3,7 +3,7 @@
 import pytest
 
 import icechunk_spark
-from icechunk_format.repository import Repository
+from icechunk_format import Repository
 
 
 @pytest.fixture

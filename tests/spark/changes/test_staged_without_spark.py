@@ -287,3 +287,16 @@ def test_rows_of_spark_4_0(monkeypatch):
 
     sink.write(0, table)
     assert rows_of(place).column("t").to_pylist() == table.column("t").to_pylist()
+
+
+def test_another_query_does_not_skip_batches_of_the_same_name(monkeypatch):
+    """Rows of a stream whose checkpoint was deleted are refused instead of skipped."""
+    place = new_place()
+    first = Sink(place, monkeypatch, txnAppId="readings")
+    for number in range(2):
+        first.write(number, grid([number], [1, 2]))
+    first.write(1, grid([1], [1, 2]))  # the same batch again
+    other = Sink(place, monkeypatch, query="query-2", txnAppId="readings")
+    with raises(InvalidInputError, option="txnAppId"):
+        other.write(0, grid([7], [1, 2]))
+    assert sorted({row["time"] for row in rows_of(place).to_pylist()}) == [0, 1]

@@ -35,14 +35,20 @@ def hadoop(spark):
     "spelling", ["storage.from_spark", "storage_from_spark", "storage.fromSpark"]
 )
 def test_settings_of_hadoop(spark, hadoop, spelling):
-    found = with_session_options(spark, {spelling: True, "storage_region": "eu-west-1"})
+    found = with_session_options(
+        spark, {spelling: True, "storage_region": "eu-west-1"}, "s3a://bucket/r"
+    )
     assert found == {
         "storage_region": "eu-west-1",
         "storage.key": "one",
         "storage.secret": "two",
         "storage.endpoint_url": "http://127.0.0.1:9000",
     }
-    assert with_session_options(spark, {spelling: "false"}) == {}
+    assert with_session_options(spark, {spelling: "false"}, "s3://bucket/r") == {}
+    for path in ("folder", "file:///s3://x", "https://host/r", "abfss://c@a.dfs/r", "s3fs::s3://b"):
+        assert with_session_options(spark, {spelling: "True"}, path) == {}
+    with raises(InvalidInputError, option="storage.from_spark"):
+        with_session_options(spark, {spelling: "yes"}, "s3://bucket/r")
     assert with_session_options(spark, {"tag": "v1", "branch": None}) == {"tag": "v1"}
 
 
@@ -50,7 +56,7 @@ def test_defaults_of_a_session(spark, hadoop):
     icechunk_spark.register(spark, virtual_authorize=["s3://a/", "s3://b/"])
     try:
         found = with_session_options(spark, {"tag": "v1"})
-        assert found == {"tag": "v1", "virtual.authorize": "s3://a/,s3://b/"}
+        assert found == {"tag": "v1", "virtual.authorize": ["s3://a/", "s3://b/"]}
         assert with_session_options(spark, {"virtualAuthorize": "s3://c/"}) == {
             "virtualAuthorize": "s3://c/"
         }
@@ -60,7 +66,7 @@ def test_defaults_of_a_session(spark, hadoop):
         assert (read.tag, read.virtual_authorize) == ("v1", ("s3://a/", "s3://b/"))
         assert dict(read.storage_options) == {"region": "x"}
         icechunk_spark.register(spark, storage_from_spark=True)
-        assert with_session_options(spark, {})["storage.key"] == "one"
+        assert with_session_options(spark, {}, "s3://b/r")["storage.key"] == "one"
     finally:
         icechunk_spark.register(spark)
     assert with_session_options(spark, {}) == {}

@@ -108,7 +108,7 @@ def test_selections_and_an_empty_copy(spark, grid):
         ({"tag": "v1"}, "option 'tag' does not apply to mirror"),
         ({"layout": "chunks"}, "layout=chunks cannot be copied"),
         ({"variable": "wind"}, "did you mean 'variables'"),
-        ({"target_options": {"a": 1}}, "must be a string"),
+        ({"target_options": {"a": 1}}, "with strings by name"),
     ],
 )
 def test_options_that_a_copy_cannot_take(spark, grid, options, words):

@@ -244,8 +244,8 @@ def test_mistakes_are_told_before_any_job(spark, weather, points):
         r"on\['time'\]='when': .* has no column of that name; it has id, at", on={"time": "when"}
     )
     refused("must be the name of a column", on={"time": 3})
-    refused(r"on=\['lat'\] must be a dictionary", on=["lat"])
-    refused("tolerance=3 must be a dictionary.*1 hour", tolerance=3)
+    refused(r"on must be a dictionary .*, such as .* but is \['lat'\]", on=["lat"])
+    refused("tolerance must be a dictionary.*1 hour.*3", tolerance=3)
     refused("'lattitude'.*did you mean 'latitude'", on={**ON, "lattitude": "lat"})
     refused("need a number.*cast", on={**ON, "latitude": "at"})
     refused("option 'where' does not apply to sample", where="t2m > 1")

@@ -78,3 +78,18 @@ def test_wrong_arguments_are_named(
     with pytest.raises(PySparkException, match=words) as caught:
         spark.sql(f"SELECT * FROM {call(weather.path, arguments)}").collect()
     assert "/icechunk_format/" not in str(caught.value), "frames of the package are shown"
+
+
+@pytest.mark.parametrize(
+    "name", ["storage.secret", "storage_key", "virtual.storage.token", "storage.aws_session_token"]
+)
+def test_credentials_are_refused_with_the_other_ways(spark: SparkSession, name: str):
+    with pytest.raises(PySparkException, match="takes no credentials") as caught:
+        spark.sql(f"SELECT * FROM icechunk('s3://bucket/r', `{name}` => 'x')")
+    for way in ("storage_from_spark", "environment", "icechunk_spark.view", "USING icechunk"):
+        assert way in str(caught.value)
+
+
+def test_a_password_in_the_path_is_refused(spark: SparkSession):
+    with pytest.raises(PySparkException, match="takes no credentials"):
+        spark.sql("SELECT * FROM icechunk('https://me:hunter2@127.0.0.1:1/r')")

@@ -56,3 +56,17 @@ def test_rows_are_let_go_after_a_failure(spark, tmp_path):
     with pytest.raises(IcechunkError):
         icechunk_spark.write(twice, str(tmp_path / "r"), dims=["y", "x"], compute_once=True)
     assert not twice.storageLevel.useMemory
+
+
+@pytest.mark.each_spark
+@pytest.mark.parametrize(
+    "clock",
+    ["current_timestamp()", "cast(now() AS timestamp_ntz)", "localtimestamp()", "current_date()"],
+)
+def test_the_time_of_the_query_can_be_a_dimension(spark, tmp_path, clock):
+    frame = spark.range(4).selectExpr(f"{clock} AS run", "int(id) AS station", "double(id) AS t")
+    assert is_costly(frame)
+    done = icechunk_spark.write(frame, str(tmp_path / "r"), dims=["run", "station"])
+    assert done.rows == 4
+    back = icechunk_spark.read(spark, str(tmp_path / "r"))
+    assert back.selectExpr("count(*)", "count(DISTINCT run)").first() == (4, 1)

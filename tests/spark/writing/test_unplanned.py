@@ -206,3 +206,24 @@ def test_modes_that_spark_denies(unregistered, path):
     frame = grid_frame(unregistered, hours(2, 1))
     with pytest.raises(AnalysisException, match=r"(?i)append|save.?mode"):
         frame.write.format("icechunk").save(path)
+
+
+def test_a_view_in_utc_stores_timestamps_as_df_write_does(spark, tmp_path):
+    path = str(tmp_path / "r")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    first = "SELECT timestamp_ntz '2024-07-01' AS time, 0D AS v"
+    spark.sql(first).write.format("icechunk").options(dims="time").save(path)
+    options = f"OPTIONS (path '{path}', timestampType 'utc')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW in_utc USING icechunk {options}")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        rows = spark.sql("SELECT timestamp '2024-07-02 00:00:00' AS time, 1D AS v")
+        rows.write.format("icechunk").mode("append").save(path)
+        spark.sql("INSERT INTO in_utc SELECT timestamp '2024-07-02 00:00:00', 2D")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    found = spark.read.format("icechunk").load(path).orderBy("time").collect()
+    assert [(str(row.time), row.v) for row in found] == [
+        ("2024-07-01 00:00:00", 0.0),
+        ("2024-07-02 04:00:00", 2.0),
+    ]

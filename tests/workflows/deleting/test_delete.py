@@ -395,3 +395,27 @@ def test_a_deletion_that_ends_at_any_write_is_whole_or_did_not_happen(
         assert read(place).tobytes() != before[0].tobytes()
     assert (False, False) in outcomes
     assert (True, True) in outcomes
+
+
+def test_labels_cannot_be_made_missing(place):
+    weather(place)
+    with raises(InvalidInputError, match="leave it out of variables", variable="x"):
+        delete(place, isel={"x": 0}, variables=("x",))
+    assert read(place, "x").tolist() == [0, 1, 2, 3]
+
+
+def test_a_mask_deletes_its_labels(place):
+    weather(place)
+    delete(place, isel={"x": np.array([True, False, False, True])})
+    assert read(place, "x").tolist() == [1, 2]
+
+
+def test_a_label_that_the_array_cannot_hold_deletes_no_other(place):
+    made(
+        place,
+        lambda s: put(s, "x", np.array([16777216, 5], "f4"), (2,), ["x"]),
+        lambda s: put(s, "t", np.ones(2), (2,), ["x"], fill=np.nan),
+    )
+    with raises(InvalidInputError, match="has no value 16777217"):
+        delete(place, sel={"x": 16777217})
+    assert read(place, "x").tolist() == [16777216, 5]

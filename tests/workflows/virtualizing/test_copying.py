@@ -272,3 +272,26 @@ def test_random_archives_are_what_xarray_makes_of_them(seed, tmp_path, monkeypat
             virtualize([files[n] for n in taken], where, concat_dim="t", copying=copying)
             expected = concatenated([files[n] for n in sorted(taken)], "t")
             xr.testing.assert_equal(by_reference(where), expected)
+
+
+@pytest.mark.parametrize("largest", [5, 40_000])
+def test_wider_integers_are_copied_if_they_fit(tmp_path, largest):
+    def some(path, number):
+        data = made.dataset(number)
+        values = np.full(data["t2m"].shape, 3, "i4" if number == 1 else "i2")
+        if number == 1:
+            values.flat[0] = largest
+        how = {"chunksizes": (1, made.ROWS, made.COLUMNS), "zlib": True}
+        data = data.drop_encoding().assign(t2m=(data["t2m"].dims, values))
+        data.to_netcdf(path, engine="h5netcdf", encoding={"t2m": how})
+
+    files = made.archive(tmp_path / "files", some, count=3)
+    if largest > 2**15:
+        with pytest.raises(InvalidInputError, match=r"1\.nc: .*do not fit into int16"):
+            virtualize(files, tmp_path / "repository", copying=SOME)
+        return
+    done = virtualize(files, tmp_path / "repository", copying=SOME)
+    assert statuses(done) == {"0.nc": "taken", "1.nc": "copied", "2.nc": "taken"}
+    found = by_reference(tmp_path / "repository")
+    assert found["t2m"].dtype == np.dtype("i2")
+    np.testing.assert_array_equal(found["t2m"], concatenated(files)["t2m"])

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icechunk_format.command_line.arguments import BranchOption, MessageOption, json_or_word
+from icechunk_format.command_line.arguments import (
+    BranchOption,
+    MessageOption,
+    json_or_word,
+    node_path,
+)
 from icechunk_format.command_line.call import Call
 from icechunk_format.display.plain_text import safe
 from icechunk_format.errors import InvalidInputError
@@ -15,7 +20,8 @@ if TYPE_CHECKING:
     from icechunk_format.repository.commit.commit import CommitResult
 
 _PathArgument = Annotated[
-    str, typer.Argument(metavar="PATH", help="Path of the group or array: /t2m.")
+    str,
+    typer.Argument(metavar="PATH", help="Path of the group or array: /t2m, or t2m below the root."),
 ]
 
 
@@ -40,7 +46,9 @@ def set_attributes(
                 " valid_range='[180, 340]'",
                 found=item,
             )
-    done = call.repository.set_attributes(path, given, branch=branch or "main", message=message)
+    done = call.repository.set_attributes(
+        node_path(path), given, branch=branch or "main", message=message
+    )
     _report(call, branch, done)
 
 
@@ -53,7 +61,9 @@ def unset_attributes(
 ) -> None:
     """Remove attributes of a group or array."""
     repository, chosen = call.repository, branch or "main"
-    done = repository.set_attributes(path, {}, remove=names, branch=chosen, message=message)
+    done = repository.set_attributes(
+        node_path(path), {}, remove=names, branch=chosen, message=message
+    )
     _report(call, branch, done)
 
 
@@ -65,7 +75,9 @@ def rename(
     message: MessageOption = None,
 ) -> None:
     """Move a group or array to another path, without copying."""
-    done = call.repository.rename(path, new_path, branch=branch or "main", message=message)
+    done = call.repository.rename(
+        node_path(path), node_path(new_path), branch=branch or "main", message=message
+    )
     _report(call, branch, done)
 
 
@@ -73,7 +85,7 @@ def drop(
     call: Call, path: _PathArgument, branch: BranchOption = None, message: MessageOption = None
 ) -> None:
     """Delete a group or array in a new snapshot."""
-    done = call.repository.drop(path, branch=branch or "main", message=message)
+    done = call.repository.drop(node_path(path), branch=branch or "main", message=message)
     _report(call, branch, done)
 
 

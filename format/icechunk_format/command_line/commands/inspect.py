@@ -12,7 +12,8 @@ from icechunk_format.display.plain_text import counted, safe
 from icechunk_format.errors import InvalidInputError
 
 _NumberOption = Annotated[
-    int, typer.Option("--number", "-n", min=0, metavar="N", help="Maximum number; 0 is all.")
+    int,
+    typer.Option("--number", "-n", min=0, max=2**31, metavar="N", help="Maximum number; 0 is all."),
 ]
 _SizesOption = Annotated[
     bool, typer.Option("--sizes/--no-sizes", help="Count chunks and bytes, which reads manifests.")

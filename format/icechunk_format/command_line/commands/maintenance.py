@@ -17,6 +17,7 @@ from icechunk_format.command_line.arguments import (
     MessageOption,
     OlderThanOption,
     YesOption,
+    node_path,
     parse_past,
 )
 from icechunk_format.command_line.call import Call
@@ -232,7 +233,7 @@ def rewrite_manifests(
                 call.location,
                 branch=branch,
                 splitting=rules,
-                paths=path,
+                paths=None if path is None else [node_path(one) for one in path],
                 message=message,
                 amend=amend,
                 dry_run=dry,
@@ -277,7 +278,7 @@ def _parsed_json(text: str | None) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"--splitting is not JSON: {error}") from None
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from icechunk_format.command_line.views.screen import Screen
     from icechunk_format.repository import Repository
-    from icechunk_format.repository.merging.merge import MergeResult
     from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.workflows.merging.merge import MergeResult
 
 _NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the branch or tag.")]
 _AtOption = Annotated[

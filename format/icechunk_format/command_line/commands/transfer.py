@@ -5,7 +5,7 @@ They delete nothing, so they do not ask for confirmation.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
@@ -16,7 +16,9 @@ from icechunk_format.command_line.arguments import (
     CellChoice,
     DryRunOption,
     GroupOption,
+    IselOption,
     MessageOption,
+    SelOption,
     TagOption,
     VariablesOption,
     location_at,
@@ -201,14 +203,13 @@ def freshness(call: Call, target_option: _TableOption = None) -> None:
 
     --option is for the storage of the repository, which the table records.
     """
+    from icechunk_format.options.location import location_of
     from icechunk_format.workflows.mirroring import DeltaTarget
     from icechunk_format.workflows.mirroring import freshness as of_copy
 
     screen, options = call.screen, call.options
     table = DeltaTarget.of(options.path, parse_table_options(target_option))
-    found = of_copy(
-        table, storage={"client": options.storage_client, "options": options.storage_options}
-    )
+    found = of_copy(table, locate=lambda url: location_of(replace(options, path=url)))
     times = {
         "committed_at": iso_time(found.committed_at),
         "branch_committed_at": iso_time(found.branch_committed_at),
@@ -241,7 +242,13 @@ def rechunk(
         str | None,
         typer.Option("--to", metavar="TARGET", help="Repository to write to; default: in place."),
     ] = None,
+    to_group: Annotated[
+        str | None,
+        typer.Option("--to-group", metavar="PATH", help="Group to write to; default: --group."),
+    ] = None,
     target_option: _TargetOption = None,
+    sel: SelOption = None,
+    isel: IselOption = None,
     branch: BranchOption = None,
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="Maximum size of values in memory.")
@@ -250,8 +257,6 @@ def rechunk(
     dry_run: DryRunOption = False,
 ) -> None:
     """Store arrays in other chunks, in one process."""
-    from dataclasses import replace
-
     from icechunk_format.options.values import parse_byte_size, parse_names
     from icechunk_format.options.write import WriteOptions
     from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
@@ -262,12 +267,14 @@ def rechunk(
             branch=branch,
             group=group,
             variables=None if variables is None else parse_names("--variables", variables),
+            sel=sel,
+            isel=isel,
         ),
         target=call.location if to is None else location_at(to, target_option),
         options=WriteOptions(
             mode="append",
             branch=(branch if to is None else None) or "main",
-            group=group,
+            group=group if to_group is None else to_group,
             message=message,
         ),
         chunks="auto" if chunks == "auto" else _sizes(chunks, "--chunks"),
@@ -292,7 +299,8 @@ def rechunk(
         call.screen.line(safe(path))
     call.screen.line(
         f"{counted(len(result.arrays), 'array')}, {size(result.decoded_bytes)} decoded, in"
-        f" {counted(result.tasks, 'step')} of at most {size(result.buffer_bytes)}"
+        f" {counted(result.tasks, 'step')} of at most {size(result.buffer_bytes)},"
+        f" {counted(result.requests, 'chunk')} to read and write at most"
     )
     if commit is not None:
         call.screen.line(f"committed as {commit}")

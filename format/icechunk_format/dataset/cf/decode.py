@@ -24,9 +24,10 @@ CF conventions, sections 2.5.1 "Missing data", 4.4 "Time Coordinate" and 8.1 "Pa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -49,10 +50,13 @@ from icechunk_format.dataset.cf.times import (
     TIMEDELTA_UNITS,
     TimeScale,
     duration_scale,
+    has_varying_unit,
     parse_time_units,
     stored_scale,
 )
 from icechunk_format.errors import FormatError
+
+_LOG: Final = logging.getLogger("icechunk_format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +276,9 @@ def _apply_attributes(
     scale_factor = packing_number(consume("scale_factor"), "scale_factor", name)
     add_offset = packing_number(consume("add_offset"), "add_offset", name)
     units, time = attributes.get("units"), None
-    if isinstance(units, str) and "since" in units:
+    if isinstance(units, str) and has_varying_unit(units, attributes.get("calendar")):
+        _LOG.warning("variable %r is not decoded: its units are %r", name, units[:200])
+    elif isinstance(units, str) and "since" in units:
         consume("units")
         time = parse_time_units(units, consume("calendar"), name=name)
     elif (

@@ -136,7 +136,12 @@ class VariableEncoder:
             if decoder._add_offset is not None:
                 numbers -= decoder._add_offset
             if decoder._scale_factor is not None:
-                numbers /= decoder._scale_factor
+                given = numbers
+                with np.errstate(over="ignore"):
+                    numbers = numbers / decoder._scale_factor
+                too_large = np.isinf(numbers) & ~np.isinf(given)
+                scale = f"is too large for scale_factor={decoder._scale_factor}"
+                self._check(too_large, given, valid, scale)
             if target.kind in "iu":
                 numbers = np.rint(numbers)
         result = self._cast(numbers, valid, target)

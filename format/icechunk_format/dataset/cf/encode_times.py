@@ -176,4 +176,5 @@ def _check(
         "times that the unit can count, or an array with a finer unit",
         variable=name,
         value=shown,
+        step=float(step),
     )

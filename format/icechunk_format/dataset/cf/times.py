@@ -69,6 +69,9 @@ _CALENDAR_UNITS: Final = {
     ("noleap", "common_years"): 365,
     ("noleap", "common_year"): 365,
 }
+_VARYING_UNITS: Final = frozenset(
+    [*("month", "months", "mon", "mons"), *("year", "years", "yr", "yrs")]
+)
 
 # xarray decodes a timedelta only from exactly these words.
 TIMEDELTA_UNITS: Final = frozenset(_UNIT_NAMES)
@@ -77,7 +80,7 @@ _CLOCK = (
     r"(?:[T\s]\s*(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})"
     r"(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?)?"
 )
-_ZONE = r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?"
+_ZONE = r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[+-]?\d{1,2}:\d{1,2})?"
 _REFERENCE_DATES: Final = tuple(
     re.compile(date + _CLOCK + _ZONE, re.IGNORECASE)
     for date in (
@@ -278,6 +281,14 @@ def parse_time_units(units: str, calendar: Any, *, name: str) -> TimeScale:
     return TimeScale(unit=unit, offset=offset, calendar=canonical)
 
 
+def has_varying_unit(units: str, calendar: Any) -> bool:
+    """Return True if the units are months or years, which have no fixed length in the calendar."""
+    match = re.match(r"\s*(\S+)\s+since\s", units)
+    word = "" if match is None else match[1].lower()
+    canonical = canonical_calendar(calendar) if isinstance(calendar, str) else None
+    return word in _VARYING_UNITS and (canonical, word) not in _CALENDAR_UNITS
+
+
 def duration_scale(units: str) -> TimeScale:
     """Return the scale of a CF timedelta; ``units`` is one of :data:`TIMEDELTA_UNITS`."""
     return TimeScale(unit=_UNITS[units])
@@ -331,7 +342,7 @@ def _reference_time(text: str, calendar: str) -> int:
         raise ValueError(f"the date {text!r} has an impossible time of day")
     if (fields["fraction"] or "")[6:].strip("0"):
         raise ValueError(f"the date {text!r} is finer than a microsecond")
-    zone = re.fullmatch(r"([+-])(\d{1,2}):?(\d{2})?", fields["zone"] or "")
+    zone = re.fullmatch(r"([+-]?)(\d{1,2}):?(\d{1,2})?", fields["zone"] or "")
     if zone is not None:
         shift = (3600 * int(zone[2]) + 60 * int(zone[3] or 0)) * 1_000_000
         clock += shift if zone[1] == "-" else -shift

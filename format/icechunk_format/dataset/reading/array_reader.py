@@ -37,6 +37,7 @@ from icechunk_format.errors import FormatError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import count, timed
 
 # Bytes of an entry without its chunk; missing chunks also have entries.
@@ -183,17 +184,41 @@ class ArrayReader:
         request = self.request(selections)
         return self.decode(request, self.fetch(request)).values
 
-    def read_box(self, lower: Sequence[int], upper: Sequence[int]) -> NDArray[Any]:
-        """Read the elements ``[lower, upper)``; raises the errors of ``read``."""
-        return self.read(
-            [
-                DimSelection.span(size, low, high)
-                for size, low, high in zip(self.shape, lower, upper, strict=True)
-            ]
-        )
+    def read_box(
+        self, lower: Sequence[int], upper: Sequence[int], fetch_bytes: int | None = None
+    ) -> NDArray[Any]:
+        """Read the elements ``[lower, upper)``, with at most `fetch_bytes` of encoded chunks."""
+        selections = [
+            DimSelection.span(size, low, high)
+            for size, low, high in zip(self.shape, lower, upper, strict=True)
+        ]
+        if fetch_bytes is None:
+            return self.read(selections)
+        picks = self.picks(selections)
+        sizes = self._stored_bytes(coords := product_coords(picks))
+        if sizes.sum() <= fetch_bytes:
+            return self.read(selections)
+        values = self.metadata.fill_array([p.length for p in picks])
+        counts = [len(p.chunks) for p in picks]
+        for batch in sized_batches(enumerate(sizes.tolist()), len(sizes), fetch_bytes):
+            at = np.array(batch, dtype=np.int64)
+            positions, payloads = self.payloads(coords[at])
+            order = zip(*(n.tolist() for n in np.unravel_index(at[positions], counts)), strict=True)
+            for number, index in enumerate(order):
+                chunk = self.decode_chunk(coords[at[positions[number]]], payloads[number])
+                _copy(values, chunk, picks, index)
+        return values
+
+    def _stored_bytes(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the encoded bytes of (inner) chunks; 0 if missing."""
+        if self.shards is not None:
+            return self.shards.stored_bytes(coords)
+        found, sizes = self.lookup.find(coords.astype(np.uint32)), np.zeros(len(coords), np.int64)
+        sizes[found.positions] = found.refs.length[found.rows].astype(np.int64)
+        return sizes
 
     def read_all(self) -> NDArray[Any]:
-        """Read all elements; raises the errors of ``read``."""
+        """Read all elements."""
         return self.read_box([0] * len(self.shape), self.shape)
 
     def request(self, selections: Sequence[DimSelection]) -> BlockRequest:

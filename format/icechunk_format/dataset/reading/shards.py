@@ -84,6 +84,18 @@ class ShardReads:
         positions = np.array(sorted(payloads), dtype=np.int64)
         return positions, [payloads[position] for position in positions.tolist()]
 
+    def stored_bytes(self, coords: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes that ``fetch`` holds of each inner chunk: those of its shard, shared.
+
+        Nothing is fetched. The bytes of a shard are divided among its requested chunks.
+        """
+        request = _ShardRequest(self, coords)
+        sizes = np.zeros(len(coords), dtype=np.int64)
+        for number, row in enumerate(request.rows.tolist()):
+            members = request.members(number)
+            sizes[members] = -(-int(request.refs.length[row]) // len(members))
+        return sizes
+
     def planned_reads(
         self, coords: NDArray[np.int64], known: set[Hashable]
     ) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:

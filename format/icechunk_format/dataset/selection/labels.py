@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. A label is converted to the type of its coordinate, so that ``35.1`` matches the ``float32``
-   35.1.
+   35.1. ``exactly``, for deletions, converts only numbers that a ``float32`` is written as.
 2. A partial date or time selects its whole period, as in pandas and xarray: ``2024-07`` is a month.
 3. A date or ``datetime64`` selects the period of its unit; other Python values select one value.
 4. A time without a time zone is compared as the column shows it; a time with a zone is converted to
@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.cf.round_trip import is_written_as
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 _TIME: Final = re.compile(
@@ -63,8 +64,9 @@ class Period:
 class Labels:
     """The values of one coordinate, prepared for comparison with labels; nulls match no label."""
 
-    def __init__(self, values: pa.Array, name: str) -> None:
+    def __init__(self, values: pa.Array, name: str, *, exactly: bool = False) -> None:
         self._name = name
+        self._exactly = exactly
         self._type = values.type
         self.valid: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
         self.is_string = pa.types.is_string(values.type)
@@ -172,7 +174,12 @@ class Labels:
         try:
             if self._numbers.kind == "f":
                 number: Any = self._numbers.type(value)
-                return None if np.isnan(number) else Period(number, number)
+                if np.isnan(number):
+                    return None
+                given = np.float64(value)
+                if self._exactly and not is_written_as(number, given):
+                    return Period(given, given)
+                return Period(number, number)
             # Integers are not converted to doubles, which would lose their last digits.
             number = float(value) if _is_fraction(value) else int(value)
         except ValueError:

@@ -4,7 +4,7 @@ The grammar is ``<dimension>=<selector>``, separated by semicolons (or by commas
 ``<dimension>=`` follows):
 
 - ``isel``: a position, a NumPy slice ``start:stop:step``, or positions separated by commas.
-  Negative positions count from the end.
+  Negative positions count from the end. A mask, one boolean for each position, selects by True.
 - ``sel``: a value, a range ``low:high`` or ``low..high`` that includes both ends and may be open,
   or values separated by commas.
 
@@ -67,6 +67,7 @@ def resolve_sel(
     coordinate: Callable[[str], pa.Array],
     *,
     method: str | None = None,
+    exactly: bool = False,
 ) -> dict[str, DimSelection]:
     """Resolve the option ``sel`` to a selection for each dimension that it names.
 
@@ -82,7 +83,7 @@ def resolve_sel(
             found=method,
         )
     return {
-        name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method))
+        name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method, exactly))
         for name, selector in _assignments("sel", given, sizes)
     }
 
@@ -123,6 +124,19 @@ def _parts(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[tuple[s
         yield name.strip("`"), selector
 
 
+def _is_boolean(value: Any) -> bool:
+    return isinstance(single(value), bool | np.bool_)
+
+
+def _no_mask(option: str, name: str, size: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{option}: {name} is given by booleans; a mask belongs to isel, as a list or array of one"
+        f" boolean for each of the {size} positions of {name!r}",
+        option=option,
+        dimension=name,
+    )
+
+
 def _listed(option: str, name: str, value: Any) -> list[Any]:
     """Return the items of a list or an array, or a single value as a list of one item."""
     items = items_of(value)
@@ -144,10 +158,17 @@ def _positions(name: str, selector: Any, size: int) -> DimSelection:
             raise _no_slice(name, selector)
         chosen = slice(*(int(word) if word else None for word in words))
     elif isinstance(selector, slice):
+        if any(map(_is_boolean, (selector.start, selector.stop, selector.step))):
+            raise _no_slice(name, selector)
         chosen = selector
     else:
         words = selector.split(",") if isinstance(selector, str) else selector
-        positions = [_position(name, word, size) for word in _listed("isel", name, words)]
+        listed = _listed("isel", name, words)
+        if any(map(_is_boolean, listed)):
+            if items_of(words) is None or len(listed) != size or not all(map(_is_boolean, listed)):
+                raise _no_mask("isel", name, size)
+            return DimSelection.of_mask(np.array(listed, np.bool_))
+        positions = [_position(name, word, size) for word in listed]
         return DimSelection.of_indices(size, np.array(positions, np.int64))
     if chosen.step == 0:
         raise InvalidInputError(
@@ -197,9 +218,9 @@ def _position(name: str, word: Any, size: int) -> int:
 
 
 def _label_mask(
-    name: str, selector: Any, values: pa.Array, method: str | None
+    name: str, selector: Any, values: pa.Array, method: str | None, exactly: bool
 ) -> NDArray[np.bool_]:
-    labels = Labels(values, name)
+    labels = Labels(values, name, exactly=exactly)
     if method == "nearest" and labels.is_string:
         raise InvalidInputError(
             f"sel.method=nearest does not apply to dimension {name!r}, whose values are strings",
@@ -214,6 +235,8 @@ def _label_mask(
     else:
         bounds = _slice_bounds(name, selector, labels) if isinstance(selector, slice) else None
         items = _listed("sel", name, selector) if bounds is None else []
+        if any(map(_is_boolean, items)) and labels.values.dtype.kind != "b":
+            raise _no_mask("sel", name, len(values))
     if bounds is not None:
         if labels.is_string and not labels.is_iso_string and not labels.is_sorted:
             return _name_range(name, labels, *bounds)

@@ -35,6 +35,7 @@ class Selecting(TypedDict, total=False):
     isel: str | Mapping[str, Any] | None
     sel_method: str | None
     time_zone: str | None
+    exactly: bool
 
 
 def select(
@@ -47,6 +48,7 @@ def select(
     isel: str | Mapping[str, Any] | None = None,
     sel_method: str | None = None,
     time_zone: str | None = "UTC",
+    exactly: bool = False,
 ) -> Selection:
     """Resolve ``where``, ``sel`` and ``isel`` into one selection.
 
@@ -61,6 +63,8 @@ def select(
         for each dimension that a condition names.
     time_zone
         The zone of timestamps without a time zone, as for ``plan_where``.
+    exactly
+        True if numbers in ``sel`` are not rounded to a ``float32`` that is another number.
     """
     sel_method = None if sel_method == "exact" else sel_method
     if sel is None and sel_method is not None:
@@ -78,7 +82,7 @@ def select(
     if sel is not None:
         from icechunk_format.dataset.selection.sel_isel import resolve_sel
 
-        found += resolve_sel(sel, dims, values, method=sel_method).items()
+        found += resolve_sel(sel, dims, values, method=sel_method, exactly=exactly).items()
     if where is not None:
         from icechunk_format.dataset.selection.where.split import plan_where
 

@@ -3,7 +3,8 @@
 Rules of this file
 ------------------
 1. The condition of ``replaceWhere`` consists of conditions on single dimensions, joined by AND, so
-   it selects positions along each.
+   it selects positions along each. It is evaluated once, on the labels after the write as they are
+   read; as TIMESTAMP, in the session's time zone, if the column of the rows is TIMESTAMP.
 2. Every label of the rows must satisfy the condition; otherwise nothing is written.
 3. Tasks replace the region in chunks with rows; ``cells.regions`` makes its other cells missing.
 """
@@ -172,12 +173,15 @@ class DimensionIndices:
         where = self._prepared.options.replace_where
         if where is None:
             return None
-        kinds = {dim: values.type for dim, values in self.values.items()}
+        labels = {dim: self._labels(dim) for dim in self._prepared.dims}
+        kinds = {dim: values.type for dim, values in labels.items()}
+        region: dict[str, DimSelection] = {}
         for dim, condition in self._conditions(where, kinds, time_zone).items():
-            values = self.values[dim]
-            inside = condition.evaluate({dim: values}, len(values)).to_numpy(zero_copy_only=False)
+            found, indexed = labels[dim], self.indexed[dim]
+            mask = condition.evaluate({dim: found}, len(found)).to_numpy(zero_copy_only=False)
+            inside = mask[indexed.indices]
             if not inside.all():
-                first = values[int(np.argmin(inside))].as_py()
+                first = found[int(indexed.indices[np.argmin(inside)])].as_py()
                 raise InvalidInputError(
                     f"replaceWhere={where!r} leaves out {counted(int((~inside).sum()), 'label')} of"
                     f" {dim!r} with rows, such as {dim}={first}; filter the rows with df.where, or"
@@ -186,12 +190,8 @@ class DimensionIndices:
                     dim=dim,
                     label=str(first),
                 )
-        stored = {dim: self._decoded_old_labels(dim) for dim in self._prepared.dims}
-        kinds = {dim: labels.type for dim, labels in stored.items()}
-        region: dict[str, DimSelection] = {}
-        for dim, condition in self._conditions(where, kinds, time_zone).items():
-            kept = condition.evaluate({dim: stored[dim]}, len(stored[dim]))
-            region[dim] = DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))
+            old = slice(indexed.old_size) if indexed.moved is None else indexed.moved
+            region[dim] = DimSelection.of_mask(mask[old])
         return region
 
     def _conditions(
@@ -211,11 +211,17 @@ class DimensionIndices:
             )
         return planned.dimension_conditions
 
-    def _decoded_old_labels(self, dim: str) -> pa.Array:
+    def _labels(self, dim: str) -> pa.Array:
+        """Return all labels after the write, as they are read."""
         target, indexed = self._prepared.targets.get(dim), self.indexed[dim]
         if target is None or indexed.labels is None:
-            return pa.array(np.arange(indexed.old_size))
-        return target.encoder.decoder.decode(indexed.labels[: indexed.old_size])
+            return pa.array(np.arange(indexed.size))
+        labels = target.encoder.decoder.decode(indexed.labels)
+        given = self.values[dim].type
+        if pa.types.is_timestamp(given) and given.tz and pa.types.is_timestamp(labels.type):
+            # Stored times are in UTC.
+            labels = labels.cast(pa.timestamp("us", "UTC"))
+        return labels
 
 
 def _checked_order(wish: str | None, old: NDArray[Any], *, dim: str) -> str | None:

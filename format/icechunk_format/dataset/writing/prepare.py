@@ -254,6 +254,7 @@ def _prepared(
     dims: tuple[str, ...] = ()
     targets: dict[str, ExistingArray | NewArray] = {}
     if options.layout == "cells":
+        check_case(columns, kept)
         # Replaced arrays also determine the dimension columns.
         dims = find_dims(columns, asked=options.dims, existing=arrays.values())
         targets = _targets(options, group, columns, dims, kept)
@@ -319,7 +320,6 @@ def _targets(
             dims=dims,
         )
     check_named(options, columns, dims)
-    check_case(columns, kept)
     attributes = inherit_time_attributes({name: v.attributes for name, v in kept.items()})
     renamed = named_as(columns)
     targets: dict[str, ExistingArray | NewArray] = {}

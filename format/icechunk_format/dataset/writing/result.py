@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.display import shown_by
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
 from icechunk_format.storage.measures import Measures
 
 if TYPE_CHECKING:
@@ -15,8 +19,12 @@ if TYPE_CHECKING:
     from icechunk_format.repository.commit.commit import CommitResult
     from icechunk_format.spec.repo_info.file import SnapshotInfo
 
+_log = logging.getLogger(__name__)
+
 TXN_APP_ID: Final = "txnAppId"
 TXN_VERSION: Final = "txnVersion"
+#: Key of a commit's metadata that holds the id of the streaming query, as in its checkpoint.
+TXN_QUERY: Final = "txnQuery"
 
 
 @shown_by("records.record")
@@ -83,22 +91,71 @@ def txn_metadata(options: WriteOptions) -> dict[str, Any]:
 
 
 def find_committed(repository: RepositoryReader, options: WriteOptions) -> WriteResult | None:
-    """Return the result if this txnVersion or a later one is already committed, else None."""
-    version = options.txn_version
-    info = None if version is None else last_committed(repository, options)
-    if version is None or info is None or info.metadata[TXN_VERSION] < version:
+    """Return the result if exactly this txnVersion is already committed, else None.
+
+    The skipped write is logged at WARNING. Raises InvalidInputError if the history cannot show
+    whether the version was committed.
+    """
+    info = committed_before(repository, options)
+    if info is None:
         return None
-    done = info.metadata[TXN_VERSION]
-    reason = f"{options.txn_app_id!r} has committed version {done} in snapshot {info.id} already"
+    reason = (
+        f"txnAppId {options.txn_app_id!r} has already committed txnVersion {options.txn_version},"
+        f" in snapshot {info.id}"
+    )
+    _log.warning(
+        "skipped a write to branch %r of %s: %s; its rows were not stored again",
+        options.branch,
+        repository.location,
+        reason,
+    )
     return WriteResult.skipped(options, repository.resolve(branch=options.branch), reason)
+
+
+def committed_before(repository: RepositoryReader, options: WriteOptions) -> SnapshotInfo | None:
+    """Return the commit of exactly this txnVersion on the branch, or None.
+
+    Versions may be committed in any order, so the whole history is read, except for batches of a
+    stream. Raises InvalidInputError for a version below others if snapshots have expired, since it
+    may have been committed in one of them.
+    """
+    wanted, newest = options.txn_version, -1
+    if wanted is None:
+        return None
+    for info in _commits_of(repository, options):
+        version = info.metadata[TXN_VERSION]
+        if version == wanted:
+            return info
+        newest = max(newest, version)
+        if TXN_QUERY in info.metadata and newest < wanted:
+            return None
+    if newest > wanted and _has_expired(repository):
+        raise InvalidInputError(
+            f"txnVersion {wanted} of {options.txn_app_id!r} is older than its newest"
+            f" one, {newest}, and snapshots of the repository have expired, so it cannot be"
+            " determined whether it was committed: give a higher txnVersion, or another txnAppId",
+            option=TXN_VERSION,
+        )
+    return None
+
+
+def _has_expired(repository: RepositoryReader) -> bool:
+    # Spec version 1 does not record it.
+    return repository.spec_version > 1 and any(
+        isinstance(update.details, ExpirationRanUpdate) for update in repository.operations()
+    )
 
 
 def last_committed(repository: RepositoryReader, options: WriteOptions) -> SnapshotInfo | None:
     """Return the newest commit of the writer (txnAppId) on its branch, or None."""
+    return next(_commits_of(repository, options), None)
+
+
+def _commits_of(repository: RepositoryReader, options: WriteOptions) -> Iterator[SnapshotInfo]:
+    """Yield the commits of the writer (txnAppId) on its branch, newest first."""
     if options.txn_app_id is None or options.branch not in repository.branches():
-        return None
+        return
     for info in repository.ancestry(branch=options.branch):
         is_of_writer = info.metadata.get(TXN_APP_ID) == options.txn_app_id
         if is_of_writer and isinstance(info.metadata.get(TXN_VERSION), int):
-            return info
-    return None
+            yield info

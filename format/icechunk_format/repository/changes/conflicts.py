@@ -1,5 +1,7 @@
 """Detects conflicts between a session and commits of other writers, and rebases. Pure.
 
+Long because one class holds the rules of one table.
+
 Transaction logs list the changes of other writers, and their newest snapshot has the paths. These
 changes conflict:
 
@@ -7,7 +9,8 @@ changes conflict:
 ours                   conflicts with theirs
 =====================  =========================================================================
 chunks of an array     the same chunks; metadata of the array; the array deleted
-metadata of a node     metadata of the node; the node deleted
+metadata of a node     metadata of the node; the node deleted; chunks of an array, if the metadata
+                       give them another meaning
 a smaller array        the same as metadata; chunks that are dropped here
 delete an array        anything done to the array, unless it was deleted as well and nothing is
                        at its path now
@@ -20,8 +23,9 @@ anything               any move
 =====================  =========================================================================
 
 Metadata of this session can be applied after chunks of other writers if the chunks keep their
-positions. The reverse is refused, since new metadata may change the meaning or the number of
-chunks. Only chunks that both wrote can be resolved, by taking one side; contents are never merged.
+positions and their meaning. The reverse is refused, since new metadata may change the meaning or
+the number of chunks. Only chunks that both wrote can be resolved, by taking one side; contents are
+never merged.
 
 Specification: "Conflict resolution" is left to clients. All conflicts of the reference
 implementation are refused here, and also changes that would lead to two nodes with one path, nodes
@@ -39,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import box_of_grid, inside_box
+from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
@@ -55,17 +60,21 @@ class ConflictKind(Enum):
 
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CELLS_WRITTEN_TWICE = "cells that both wrote"
-    LABELS_NOT_MERGED = "labels that both added"
+    LABELS_NOT_MERGED = "labels of both sides that cannot be joined"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
     CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops here"
+    CHUNKS_OF_OTHER_MEANING = (
+        "chunks written there, which metadata changed here give another meaning"
+    )
     METADATA_UPDATED_TWICE = "metadata that both changed"
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
     DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
-    NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
+    NODE_IN_DELETED_GROUP = "created or moved there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but a node now exists at its path"
+    NEW_NODE_DELETED = "created here, but merged before and deleted there"
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
     MOVED_NODE_GONE = "moved here, but deleted there"
     MOVED_THERE = "moved there"
@@ -217,6 +226,14 @@ class ConflictDetector:
                 continue
             for commit in self._naming(f"updated_{kind}", node_id):
                 yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
+            was = self.base.nodes.with_id(node_id)
+            if was is None or same_meaning(was, state):
+                continue
+            for commit in self._naming("updated_chunks", node_id):
+                coords = commit.log.updated_chunks[node_id]
+                if len(coords):
+                    changed = ConflictKind.CHUNKS_OF_OTHER_MEANING
+                    yield self._of(changed, node_id, commit, coords)
 
     def _deletes(self) -> Iterator[Conflict]:
         for node_id, gone in self.changes.deleted.items():
@@ -261,13 +278,17 @@ class ConflictDetector:
                 )
 
     def _orphans(self) -> Iterator[Conflict]:
-        """Check nodes that other writers created in a group that this session deletes or moves."""
+        """Check nodes that other writers put in a group that this session deletes or moves."""
         gone = {n.path for n in self.changes.deleted.values() if n.array is None}
         gone |= {m.from_path for m in self.changes.moved.values() if not m.is_array}
         created = {
             node_id: commit.snapshot_id
             for commit in self.theirs
-            for node_id in (*commit.log.new_groups, *commit.log.new_arrays)
+            for node_id in (
+                *commit.log.new_groups,
+                *commit.log.new_arrays,
+                *(move.node_id for move in commit.log.moved_nodes),
+            )
         }
         if not gone or not created:
             return

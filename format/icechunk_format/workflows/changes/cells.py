@@ -131,7 +131,8 @@ def why_values_differ(column: Column, side: SnapshotTable, other: SnapshotTable)
         return f"{column.name} is a new column"
     if not _decodes_alike(former, column):
         return f"the values of {column.name} are decoded in another way"
-    if column.path is None:
+    # Labels of dimensions are compared one by one, also those of an array that was replaced.
+    if column.path is None or column.role == "dimension":
         return None
     return why_another_array(side.variables()[column.path], other.variables().get(column.path))
 

@@ -268,7 +268,8 @@ def _what_to_delete(
             " Repository.drop",
             option="where",
         )
-    table, chosen = _table_of(dataset, variables, selecting)
+    # A rounded label would delete another one.
+    table, chosen = _table_of(dataset, variables, {**selecting, "exactly": True})
     restricted = {dim: found for dim, found in chosen.dims.items() if not found.is_whole}
     if chosen.residual is None and variables is None and len(restricted) < 2:
         if restricted:
@@ -287,7 +288,15 @@ def _what_to_delete(
         every = dataset.data_variables
         names = tuple(v.name for v in every if _takes_part(v.dims, table, chosen, restricted))
     for name in names:
-        dims = dataset.variables[name].dims
+        variable = dataset.variables[name]
+        dims = variable.dims
+        if variable.is_dimension_coordinate:
+            raise InvalidInputError(
+                f"{name!r} holds the labels of a dimension, which cannot be missing; leave it out"
+                " of variables, or leave variables out to delete the labels with their cells",
+                option="variables",
+                variable=name,
+            )
         if not _takes_part(dims, table, chosen, restricted):
             needed = table.dims if chosen.residual is not None else tuple(restricted)
             raise InvalidInputError(

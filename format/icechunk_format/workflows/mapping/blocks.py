@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,24 @@ from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
 from icechunk_format.workflows.mapping.record import RECORD_KEY
+from icechunk_format.workflows.mapping.spans import time_spans
 from icechunk_format.workflows.rechunking.groups import Groups
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
+# Encoded bytes of chunks that a block holds at once.
+_FETCHED_AT_ONCE: Final = 32 * 2**20
+
 
 class StoredArray(NamedTuple):
-    """The stored values of an array in a block."""
+    """The stored values of an array in a block.
+
+    `span` has the smallest and largest value of times of the whole group.
+    """
 
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: dict[str, Any]
+    span: NDArray[Any] | None = None
 
 
 class Turn(NamedTuple):
@@ -107,6 +115,8 @@ class BlockGrid:
     """First selected element, by dimension; all other indices are relative to it."""
     selection: Mapping[str, str] = field(default_factory=dict)
     """The given selections as strings."""
+    spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Smallest and largest stored value of times, by name."""
 
     @property
     def groups(self) -> Groups:
@@ -175,17 +185,19 @@ class BlockGrid:
         origin = self.origin.get(dim, 0)
         return [(first + origin, end + origin) for first, end in parts]
 
-    def read(self, block: Block) -> dict[str, StoredArray]:
-        """Read the arrays of a block, with overlap."""
+    def read(self, block: Block, names: Iterable[str] | None = None) -> dict[str, StoredArray]:
+        """Read arrays of a block, by default all, with overlap."""
         arrays, found = self.source.open(), {}
-        for name, path in self.paths.items():
+        for name in self.paths if names is None else names:
+            path = self.paths[name]
             variable = arrays.variable(path)
             ranges = [
                 self._parts(dim, block.read_start[dim], block.read_stop[dim])
                 for dim in variable.dims
             ]
             values = _joined(arrays.reader(path), ranges)
-            found[name] = StoredArray(variable.dims, values, dict(variable.metadata.attributes))
+            attributes = dict(variable.metadata.attributes)
+            found[name] = StoredArray(variable.dims, values, attributes, self.spans.get(name))
         return found
 
 
@@ -197,7 +209,8 @@ def _joined(
     """Read ranges along each axis, and join them."""
     axis = len(chosen)
     if axis == len(ranges):
-        return reader.read_box([low for low, _ in chosen], [high for _, high in chosen])
+        lower, upper = ([part[end] for part in chosen] for end in (0, 1))
+        return reader.read_box(lower, upper, _FETCHED_AT_ONCE)
     parts = [_joined(reader, ranges, (*chosen, part)) for part in ranges[axis]]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
 
@@ -279,6 +292,7 @@ def cut_into_blocks(
         turns=_turns(dataset, sizes, overlap, periodic),
         origin={dim: start for dim, (start, _) in chosen.items() if start},
         selection={k: str(v) for k, v in (("sel", read.sel), ("isel", read.isel)) if v is not None},
+        spans=time_spans(dataset, arrays),
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -107,7 +108,10 @@ def existing_arrays(
         if any(now < was for now, was in zip(shape, variable.shape, strict=True)):
             return f"{path} would become shorter"
         target = ArrayTarget.of_existing(variable, variable.metadata.with_shape(shape))
-        found[name] = Placed(target=target, factors=factors, once=tuple(placed["once"]))
+        one = Placed(target=target, factors=factors, once=tuple(placed["once"]))
+        # Records of earlier releases have no such key.
+        is_alike = one.needs_source and grid.dims.get(name) == variable.dims
+        found[name] = replace(one, passed=placed.get("passed", is_alike))
     return found
 
 
@@ -200,6 +204,7 @@ def recorded(arrays: Mapping[str, Placed]) -> dict[str, dict[str, Any]]:
             "node": str(placed.target.node_id),
             "factors": dict(placed.factors),
             "once": list(placed.once),
+            "passed": placed.passed,
         }
         for name, placed in arrays.items()
     }

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
@@ -25,7 +26,13 @@ from icechunk_format.repository import Repository
 from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.mapping.agreement import (
+    Disagreement,
+    FirstValues,
+    check_agreement,
+)
 from icechunk_format.workflows.mapping.blocks import BlockGrid, cut_into_blocks
+from icechunk_format.workflows.mapping.first_block import BlockFunction, first_layouts
 from icechunk_format.workflows.mapping.follow import (
     changed_blocks,
     existing_arrays,
@@ -40,10 +47,11 @@ from icechunk_format.workflows.mapping.record import (
     FollowRecord,
     parse_record,
 )
+from icechunk_format.workflows.mapping.skipping import check_skips, once_more
 from icechunk_format.workflows.mapping.tasks import (
-    BlockFunction,
     BlockMapping,
-    first_layouts,
+    BlockTask,
+    explain,
     map_blocks,
 )
 from icechunk_format.workflows.running import Run
@@ -141,6 +149,8 @@ class MapPlan:
     full_run: str | None = None
     deleted: tuple[str, ...] = ()
     """Paths of arrays of the last run that this run does not produce."""
+    first: FirstValues | None = None
+    """Values of the first block, for comparison."""
 
 
 def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> MapBlocksResult:
@@ -189,18 +199,27 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         destination=destination,
         arrays=plan.arrays,
         skips_errors=request.skips_errors,
+        first=plan.first,
     )
     at_once = _blocks_at_once(dataset, grid, len(plan.numbers), request.cores)
+    if request.skips_errors:
+        check_skips(plan.arrays)
+    numbers = plan.numbers
     tasks = [
-        [(number, None) for number in plan.numbers[first : first + at_once]]
-        for first in range(0, len(plan.numbers), at_once)
+        [BlockTask(number) for number in numbers[first : first + at_once]]
+        for first in range(0, len(numbers), at_once)
     ]
-    step = partial(map_blocks, work)
-    found = list(run(step, tasks))
-    failed = sorted(one.number for _, own in found for one in own if one.failed is not None)
+    found = list(run(partial(map_blocks, work), tasks))
+    done = sorted((one for _, own in found for one in own), key=attrgetter("number"))
+    failed = [one.number for one in done if one.failed is not None]
+    agreed = check_agreement(grid, plan.arrays, ((one.number, one.shared) for one in done))
+    if isinstance(agreed, Disagreement):
+        [error] = run(partial(explain, work), [agreed])
+        raise error
     if failed:
-        found += run(step, [[one] for one in _once_more(plan, grid, failed)])
-    done = [one for _, own in found for one in own]
+        again = list(run(partial(map_blocks, work), once_more(plan.arrays, done, agreed)))
+        found += again
+        done += [one for _, own in again for one in own]
     attributes = dict(plan.attributes)
     if request.follow:
         skipped = [list(grid.block(number).index.values()) for number in failed[:MOST_FAILED]]
@@ -302,11 +321,16 @@ def _all_blocks(
 ) -> MapPlan:
     """Return the plan of all blocks, with arrays from the template or from one computed block."""
     lengths: Mapping[str, int] = grid.sizes
+    first = None
     if request.template is not None:
         layouts, attributes = request.template
+        alike = (one for one in layouts if grid.dims.get(one.name) == one.dims)
+        passed = frozenset(layout.name for layout in alike if layout.may_pass)
     else:
-        number, layouts, attributes = first_layouts(grid, function, run, request.skips_errors)
-        block = grid.block(number)
+        found = first_layouts(grid, function, run, request.skips_errors)
+        layouts, attributes, first = list(found.layouts), dict(found.attributes), found.first
+        passed = found.passed
+        block = grid.block(found.number)
         lengths = {dim: block.stop[dim] - start for dim, start in block.start.items()}
     dims = {dim for layout in layouts for dim in layout.dims}
     check_names("chunks", "dimension", request.chunks, sorted(dims))
@@ -320,6 +344,7 @@ def _all_blocks(
             str(group),
             chunks=request.chunks,
             codecs=request.encoding.get(layout.name, {}).get("codecs"),
+            passed=layout.name in passed,
         )
         for layout in layouts
     }
@@ -330,21 +355,5 @@ def _all_blocks(
         attributes=attributes,
         full_run=reason,
         deleted=tuple(path_in(group, name) for name in sorted(former)),
+        first=first,
     )
-
-
-def _once_more(
-    plan: MapPlan, grid: BlockGrid, failed: Sequence[int]
-) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the blocks that write arrays shared between blocks in place of failed blocks."""
-    succeeded = [grid.block(number) for number in sorted(set(plan.numbers) - set(failed))]
-    again: dict[int, list[str]] = {}
-    for number in failed:
-        block = grid.block(number)
-        for name, placed in plan.arrays.items():
-            if placed.once and placed.is_written_by(block):
-                box = placed.box(block)
-                other = next((b for b in succeeded if placed.box(b) == box), None)
-                if other is not None:
-                    again.setdefault(other.number, []).append(name)
-    return [(number, tuple(names)) for number, names in again.items()]

@@ -31,7 +31,7 @@ from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
 
 # Attributes that define the meaning of stored values.
 _OF_VALUES: Final = (
-    "units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value",
+    "units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned",
 )  # fmt: skip
 
 
@@ -55,6 +55,11 @@ class Layout:
     fill_value: Any = None
     is_coordinate: bool = False
 
+    @property
+    def may_pass(self) -> bool:
+        """True if failed blocks have the values of the source, if it has the same array."""
+        return self.is_coordinate or not _has_missing(self.attributes, self.dtype)
+
 
 class Result(NamedTuple):
     """One variable that a function returned for a block, encoded."""
@@ -74,11 +79,22 @@ class Placed:
     once
         Dimensions that are divided into blocks and absent in the array. The first block along them
         whose function does not fail writes the array.
+    passed
+        True if the values are those of the source, so that failed blocks take them from it.
     """
 
     target: ArrayTarget
     factors: Mapping[str, int]
     once: tuple[str, ...]
+    passed: bool = False
+
+    @property
+    def needs_source(self) -> bool:
+        """True if elements of failed blocks would read as values, unless the source has them."""
+        metadata = self.target.metadata
+        is_index = self.target.dims == (self.target.name,)
+        has_missing = _has_missing(metadata.attributes, metadata.data_type.numpy)
+        return bool(self.factors) and (is_index or not has_missing)
 
     def is_written_by(self, block: Block) -> bool:
         """Return True if a block writes its result to the array."""
@@ -103,6 +119,7 @@ def place(
     *,
     chunks: Mapping[str, int],
     codecs: Sequence[Any] | None,
+    passed: bool = False,
 ) -> Placed:
     """Return the array of a variable.
 
@@ -112,6 +129,8 @@ def place(
         The layout of the result for one block, or for the whole group.
     lengths
         Lengths of the dimensions of the block, or of the group.
+    passed
+        True if the values are those of the source.
     """
     shape, steps, factors = [], [], {}
     for dim, size in zip(layout.dims, layout.shape, strict=True):
@@ -165,7 +184,12 @@ def place(
         attributes=layout.attributes,
         node_path=path_in(NodePath(group), layout.name),
     )
-    return Placed(target=ArrayTarget.of_new(metadata), factors=factors, once=once)
+    return Placed(
+        target=ArrayTarget.of_new(metadata),
+        factors=factors,
+        once=once,
+        passed=passed and all(factor == 1 for factor in factors.values()),
+    )
 
 
 def shortened(grid: BlockGrid, name: str, dim: str, factor: int) -> int:
@@ -199,7 +223,7 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
             for key in _OF_VALUES
         ),
     ):
-        if found != wanted and not (what == "the data type" and dtype.hasobject):
+        if found != wanted:
             raise InvalidInputError(
                 f"variable {layout.name!r} of block {label} has {what} {found}, but its array has"
                 f" {wanted}; return the same for each block"
@@ -207,6 +231,11 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
                 variable=layout.name,
                 block=label,
             )
+
+
+def _has_missing(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    """Return True if elements of missing chunks read as missing."""
+    return "_FillValue" in attributes or dtype.kind in "fc"
 
 
 def _text(value: Any) -> str:

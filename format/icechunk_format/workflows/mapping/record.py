@@ -34,7 +34,8 @@ class FollowRecord:
     settings
         All other settings that affect the results.
     arrays
-        ``node`` (the id), ``factors`` and ``once`` of `Placed`, by name of the array.
+        ``node`` (the id), and ``factors``, ``once`` and ``passed`` of `Placed`, by name of the
+        array. Records of earlier releases lack ``passed``.
     failed
         Indices of skipped blocks; None if there are too many.
     """
@@ -84,7 +85,8 @@ def parse_record(text: object) -> FollowRecord | None:
 
 def _is_placement(found: object) -> bool:
     """Return True if an entry of ``arrays`` has the required fields."""
-    if not isinstance(found, dict) or found.keys() != {"node", "factors", "once"}:
+    fields = {"node", "factors", "once"}
+    if not isinstance(found, dict) or found.keys() | {"passed"} != fields | {"passed"}:
         return False
     factors, once = found["factors"], found["once"]
     return (
@@ -93,4 +95,5 @@ def _is_placement(found: object) -> bool:
         and all(type(factor) is int and factor > 0 for factor in factors.values())
         and isinstance(once, list)
         and all(isinstance(dim, str) for dim in once)
+        and isinstance(found.get("passed", False), bool)
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,40 +13,57 @@ from icechunk_format.dataset.writing.part import Destination, TaskReceipt
 from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
+from icechunk_format.workflows.mapping.agreement import (
+    Digest,
+    Disagreement,
+    FirstValues,
+    SharedBox,
+    differing,
+    digest_of,
+    unequal,
+)
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
+from icechunk_format.workflows.mapping.first_block import BlockFunction, is_same
 from icechunk_format.workflows.mapping.placing import Layout, Placed, Result, check_like_first
-from icechunk_format.workflows.running import Run
-
-
-class BlockFunction(Protocol):
-    """Computes the results of a block; picklable."""
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-
-    def __call__(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any], /
-    ) -> tuple[list[Result], dict[str, Any]]:
-        """Return variables and attributes of the group."""
-
-    def label(self, block: Block, arrays: Mapping[str, StoredArray], /) -> str:
-        """Return the labels of a block, for messages."""
-
-    def like(self, arrays: Mapping[str, tuple[Any, Mapping[str, Any]]], /) -> BlockFunction:
-        """Return the function with times encoded as in arrays of these types and attributes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockMapping:
-    """The context of all tasks; picklable."""
+    """The context of all tasks; picklable.
+
+    Parameters
+    ----------
+    arrays
+        The arrays of the result by name.
+    first
+        Values of the first block, for comparison; None if they are unknown.
+    """
 
     grid: BlockGrid
     function: BlockFunction
     destination: Destination
     arrays: Mapping[str, Placed]
-    """The arrays of the result by name."""
     skips_errors: bool
+    first: FirstValues | None = None
+
+    def read_passed(self, arrays: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
+        """Return copies of the arrays of a block whose values the result takes from the source."""
+        return {
+            name: arrays[name]._replace(values=arrays[name].values.copy())
+            for name, placed in self.arrays.items()
+            if placed.passed and name in arrays
+        }
+
+
+class BlockTask(NamedTuple):
+    """A block to compute; `names` limits the arrays to write.
+
+    If `is_failed`, the function failed for the block, and the arrays are those of the source.
+    """
+
+    number: int
+    names: tuple[str, ...] | None = None
+    is_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,99 +76,210 @@ class Mapped:
         Labels and error of a skipped block.
     cleared
         Chunks of arrays of an earlier run to delete, ``int64 (n, ndim)`` by path.
+    shared
+        Digests of the boxes that other blocks return as well; None for a skipped block.
+    missing
+        Boxes among them that a skipped block would have written.
     """
 
     number: int
     failed: str | None = None
     cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    shared: Mapping[SharedBox, Digest | None] = field(default_factory=dict)
+    missing: tuple[SharedBox, ...] = ()
 
 
-def map_blocks(
-    work: BlockMapping, task: Sequence[tuple[int, Collection[str] | None]]
-) -> tuple[TaskReceipt, list[Mapped]]:
-    """Compute and write blocks, given as numbers with names of arrays or None, one by one."""
-    blocks = TaskFiles(work.destination)
-    done = [_map_block(work, blocks, *block) for block in task]
-    return blocks.receipt(), done
+def map_blocks(work: BlockMapping, task: Sequence[BlockTask]) -> tuple[TaskReceipt, list[Mapped]]:
+    """Compute and write blocks, one by one."""
+    running = _RunningTask(work)
+    done = [running.map(one) for one in task]
+    return running.files.receipt(), done
 
 
-def _map_block(
-    work: BlockMapping, blocks: TaskFiles, number: int, names: Collection[str] | None
-) -> Mapped:
-    """Compute one block and write its arrays; `names` limits them."""
-    block = work.grid.block(number)
-    arrays = work.grid.read(block)
-    placed = {
-        name: one
-        for name, one in work.arrays.items()
-        if (one.is_written_by(block) if names is None else name in names)
-    }
-    try:
-        results, _ = work.function(block, arrays, work.grid.attributes)
-        found = {result.layout.name: result for result in results}
+class _RunningTask:
+    """Computes the blocks of one task."""
+
+    def __init__(self, work: BlockMapping) -> None:
+        self._work = work
+        self.files = TaskFiles(work.destination)
+        # Digests of stored values, by box: the blocks of a task share most of them.
+        self._stored: dict[SharedBox, bytes] = {}
+
+    def map(self, task: BlockTask) -> Mapped:
+        work, block = self._work, self._work.grid.block(task.number)
+        arrays = work.grid.read(block)
+        if task.is_failed:
+            return Mapped(task.number, None, self._write_source(block, arrays, task.names or ()))
+        source = work.read_passed(arrays) if work.skips_errors else {}
         label = work.function.label(block, arrays)
-        if found.keys() != work.arrays.keys():
+        try:
+            found = _checked_results(work, block, arrays, label)
+        except InvalidInputError as error:
+            if not work.skips_errors:
+                raise
+            return self._skipped(block, source, error.message)
+        _check_first(work, found, label)
+        _check_passed(work, block, source, found, label)
+        placed = {
+            name: one
+            for name, one in work.arrays.items()
+            if (one.is_written_by(block) if task.names is None else name in task.names)
+        }
+        cleared: dict[str, NDArray[np.int64]] = {}
+        for name, one in placed.items():
+            cleared |= self._write(block, one, found[name].values)
+        shared = {
+            box: self._digest(box, work.arrays[box.name], block, found[box.name].values)
+            for box in _shared(work, block)
+        }
+        return Mapped(task.number, None, cleared, shared)
+
+    def _skipped(self, block: Block, source: Mapping[str, StoredArray], message: str) -> Mapped:
+        """Leave the block missing, with the labels of the source."""
+        own = {name: one for name, one in self._work.arrays.items() if not one.once}
+        passed = [name for name in own if name in source]
+        cleared = dict(self._write_source(block, source, passed))
+        for name, one in own.items():
+            if name not in passed and one.target.old_shape is not None:
+                cleared[one.target.path] = _chunks_of(one, block)
+        boxes = _shared(self._work, block)
+        arrays = self._work.arrays
+        missing = tuple(box for box in boxes if arrays[box.name].is_written_by(block))
+        return Mapped(block.number, message, cleared, dict.fromkeys(boxes), missing)
+
+    def _write_source(
+        self, block: Block, arrays: Mapping[str, StoredArray], names: Sequence[str]
+    ) -> dict[str, NDArray[np.int64]]:
+        """Write arrays of the source; return the chunks that became empty, by path."""
+        cleared: dict[str, NDArray[np.int64]] = {}
+        results = self._work.function.source(block, {name: arrays[name] for name in names})
+        for layout, values in results:
+            cleared |= self._write(block, self._work.arrays[layout.name], values)
+        return cleared
+
+    def _write(
+        self, block: Block, placed: Placed, values: NDArray[Any]
+    ) -> dict[str, NDArray[np.int64]]:
+        """Write one array; return the chunks that became empty, by path."""
+        stored = self.files.write(placed.target, placed.box(block)[0], values)
+        if placed.target.old_shape is None:
+            return {}
+        held = {tuple(at) for refs in stored for at in refs.coords.tolist()}
+        empty = [at for at in _chunks_of(placed, block).tolist() if tuple(at) not in held]
+        return {placed.target.path: np.array(empty, dtype=np.int64)} if empty else {}
+
+    def _digest(self, box: SharedBox, placed: Placed, block: Block, values: NDArray[Any]) -> Digest:
+        digest = digest_of(values)
+        if placed.target.old_shape is None:
+            return Digest(digest)
+        if box not in self._stored:
+            before = _stored_values(self._work, placed, block)
+            self._stored[box] = b"" if before is None else digest_of(before)
+        return Digest(digest, self._stored[box] == digest)
+
+
+def explain(work: BlockMapping, found: Disagreement) -> InvalidInputError:
+    """Compute two blocks that differ; return the error that names the first difference."""
+    name, layout = found.box.name, None
+    labels: list[str] = []
+    values: list[NDArray[Any]] = []
+    for number in (found.block, found.other):
+        if number is None:
+            block = work.grid.block(found.block)
+            labels.append("the last run (if the function changed, set another function_version)")
+            stored = _stored_values(work, work.arrays[name], block)
+            values.append(values[0][:0] if stored is None else stored)
+            continue
+        block = work.grid.block(number)
+        arrays = work.grid.read(block)
+        labels.append(work.function.label(block, arrays))
+        result = _checked_results(work, block, arrays, labels[-1])[name]
+        layout = layout or result.layout
+        values.append(result.values)
+    assert layout is not None
+    labels = [labels[0], labels[1] if found.other is None else f"block {labels[1]}"]
+    return _difference(work, layout, values, labels)
+
+
+def _checked_results(
+    work: BlockMapping, block: Block, arrays: Mapping[str, StoredArray], label: str
+) -> dict[str, Result]:
+    """Call the function with a block; return its results by name."""
+    results, _ = work.function(block, arrays, work.grid.attributes)
+    found = {result.layout.name: result for result in results}
+    if found.keys() != work.arrays.keys():
+        raise InvalidInputError(
+            f"block {label} has the variables {', '.join(found)}, and others"
+            f" {', '.join(work.arrays)}; return the same for each block",
+            block=label,
+        )
+    for name, result in found.items():
+        check_like_first(work.arrays[name], block, result.layout, label)
+    return found
+
+
+def _check_first(work: BlockMapping, found: Mapping[str, Result], label: str) -> None:
+    """Raise InvalidInputError if values are not those that the first block returned."""
+    if work.first is None:
+        return
+    for name, values in work.first.values.items():
+        pair = [found[name].values, values]
+        if work.arrays[name].once and unequal(*pair).any():
+            raise _difference(work, found[name].layout, pair, [label, work.first.label])
+
+
+def _check_passed(
+    work: BlockMapping,
+    block: Block,
+    source: Mapping[str, StoredArray],
+    found: Mapping[str, Result],
+    label: str,
+) -> None:
+    """Raise InvalidInputError if a result differs from the source that failed blocks take."""
+    for before in work.function.source(block, source):
+        name = before.layout.name
+        if not is_same(before, *found[name]):
             raise InvalidInputError(
-                f"block {label} has the variables {', '.join(found)}, and others"
-                f" {', '.join(work.arrays)}; return the same for each block",
+                f"variable {name!r} of block {label} is not that of the source, as in other blocks;"
+                " with on_error='skip', failed blocks have the values of the source: drop it, or"
+                " use on_error='fail'",
+                variable=name,
                 block=label,
             )
-        for name, result in found.items():
-            check_like_first(work.arrays[name], block, result.layout, label)
-    except InvalidInputError as error:
-        if not work.skips_errors:
-            raise
-        gone = ((one.target, _chunks_of(one, block)) for one in placed.values())
-        cleared = {target.path: at for target, at in gone if target.old_shape is not None}
-        return Mapped(number, error.message, cleared)
-    cleared = {}
-    for name, one in placed.items():
-        stored = blocks.write(one.target, one.box(block)[0], found[name].values)
-        if one.target.old_shape is not None:
-            held = {tuple(at) for refs in stored for at in refs.coords.tolist()}
-            empty = [at for at in _chunks_of(one, block).tolist() if tuple(at) not in held]
-            if empty:
-                cleared[one.target.path] = np.array(empty, dtype=np.int64)
-    return Mapped(number, None, cleared)
+
+
+def _difference(
+    work: BlockMapping, layout: Layout, values: Sequence[NDArray[Any]], labels: Sequence[str]
+) -> InvalidInputError:
+    one, other = values
+    mask = np.ones(one.shape, np.bool_) if one.shape != other.shape else unequal(one, other)
+    shown: list[str] = []
+    if mask.any() and one.shape == other.shape:
+        at = np.unravel_index(int(np.argmax(mask)), mask.shape)
+        shown = [work.function.shown(layout, value[at]) for value in values]
+    placed = work.arrays[layout.name]
+    return differing(placed, layout, (labels[0], labels[1]), mask, shown)
+
+
+def _shared(work: BlockMapping, block: Block) -> list[SharedBox]:
+    """Return the boxes that other blocks return as well."""
+    return [
+        SharedBox(name, tuple(placed.box(block)[0]))
+        for name, placed in work.arrays.items()
+        if placed.once
+    ]
+
+
+def _stored_values(work: BlockMapping, placed: Placed, block: Block) -> NDArray[Any] | None:
+    """Return the values that the last run stored for a block; None if they are new."""
+    lower, upper = placed.box(block)
+    old = placed.target.old_shape
+    if old is None or any(high > size for high, size in zip(upper, old, strict=True)):
+        return None
+    return work.destination.open_base().reader(placed.target.path).read_box(lower, upper)
 
 
 def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
     """Return the chunks of a block that were in the old array, ``int64 (n, ndim)``."""
     edges = placed.target.metadata.grid.chunks_of_box(*placed.box(block))
     return coords_of_boxes(np.array(edges, np.int64).T[None]).astype(np.int64)
-
-
-def first_layouts(
-    grid: BlockGrid, function: BlockFunction, run: Run, skips_errors: bool
-) -> tuple[int, list[Layout], dict[str, Any]]:
-    """Return number and layouts of the first block whose function does not fail."""
-    start, at_once, error = 0, 1, ""
-    while start < len(grid):
-        numbers = range(start, min(start + at_once, len(grid)))
-        step = partial(_layouts, grid, function, skips_errors)
-        found = sorted(run(step, numbers), key=itemgetter(0))
-        for number, layouts, attributes, problem in found:
-            if problem is None:
-                return number, layouts, attributes
-            error = error or problem
-        start, at_once = numbers.stop, at_once * 8
-    raise InvalidInputError(
-        f"the function failed at each of {len(grid)} blocks, so the arrays of the result are not"
-        f" known; the first: {error}",
-        blocks=len(grid),
-    )
-
-
-def _layouts(
-    grid: BlockGrid, function: BlockFunction, skips_errors: bool, number: int
-) -> tuple[int, list[Layout], dict[str, Any], str | None]:
-    """Return the number of a block, the layouts and attributes of its results, and its error."""
-    block = grid.block(number)
-    arrays = grid.read(block)
-    try:
-        results, attributes = function(block, arrays, grid.attributes)
-    except InvalidInputError as error:
-        if not skips_errors:
-            raise
-        return number, [], {}, error.message
-    return number, [result.layout for result in results], attributes, None

@@ -1,4 +1,4 @@
-"""Merges the arrays of a group that grew on both branches, like concurrent writes.
+"""Merges the arrays of a group by their labels, like concurrent writes.
 
 Long because its parts share the two sides of one group.
 
@@ -11,7 +11,6 @@ possible, and other chunks are merged cell by cell, one at a time (see
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,43 +35,42 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
-from icechunk_format.repository.merging.sides import GroupMerge, Sides
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.node_path import NodePath, parent
+from icechunk_format.workflows.merging.documents import merged_document
 from icechunk_format.workflows.merging.labels import (
-    CannotMerge,
     DimLabels,
     MergedLabels,
-    described,
     destination_of,
     dim_labels,
     encoder_of,
-    keeps_meaning,
-    merged_document,
 )
+from icechunk_format.workflows.merging.positions import misplaced
+from icechunk_format.workflows.merging.sides import CannotMerge, GroupMerge, Sides
 
 # Limit for the references of a side that inserted labels, which are held in memory.
 _MOST_MOVED_CHUNKS: Final = 1_000_000
 
-__all__ = ["described", "group_merges", "keeps_meaning"]
-
 
 def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
-    """Return a merge for each group with arrays that grew on both sides."""
+    """Return a merge for each group whose positions have other labels, or that both sides grew."""
     nodes = [sides.source.nodes.with_id(i) for i in _changed_arrays(sides)]
     groups = {parent(node.path) for node in nodes if node is not None and node.array is not None}
     found: list[GroupMerge] = []
     for group in sorted(group for group in groups if group is not None):
-        # On an error, the conflict of documents or chunks remains.
-        with suppress(FormatError, UnsupportedError):
-            try:
-                merge = _group_merge(sides, changes, group)
-            except CannotMerge as error:
-                merge = GroupMerge(_not_merged(group, str(error))) if error.args else None
-            if merge is not None:
-                found.append(merge)
+        problem, merge = misplaced(sides, group), None
+        try:
+            merge = _group_merge(sides, changes, group, by_labels=problem is not None)
+        except CannotMerge as error:
+            problem = str(error) or problem
+        except (FormatError, UnsupportedError):
+            pass  # The conflict of documents or chunks remains, or the problem is refused.
+        if merge is not None:
+            found.append(merge)
+        elif problem is not None:
+            found.append(GroupMerge(_not_merged(group, problem)))
     return found
 
 
@@ -95,7 +93,10 @@ class _Array:
     document: ArrayMetadata | None = None
 
 
-def _group_merge(sides: Sides, changes: ChangeSet, group: NodePath) -> GroupMerge | None:
+def _group_merge(
+    sides: Sides, changes: ChangeSet, group: NodePath, *, by_labels: bool
+) -> GroupMerge | None:
+    """Return the merge of a group; None if its chunks are merged by their positions."""
     named = [arrays_in(each, group) for each in (sides.base, sides.source, sides.target)]
     sizes: dict[str, list[int]] = {}
     for side, arrays in enumerate(named):
@@ -105,16 +106,13 @@ def _group_merge(sides: Sides, changes: ChangeSet, group: NodePath) -> GroupMerg
                 raise CannotMerge
             seen[side] = size
     old = [dim for dim, size in sizes.items() if size[0]]
-    # The parent of a cherry-picked snapshot may have other labels at the same positions.
-    if not sides.is_picked and not any(max(sizes[dim]) > sizes[dim][0] for dim in old):
+    grew = [any(sizes[dim][side] > sizes[dim][0] for dim in old) for side in (1, 2)]
+    if not by_labels and not all(grew):
         return None
     dims = {
         dim: dim_labels(sides, [arrays.get(dim) for arrays in named], size)
         for dim, size in sizes.items()
     }
-    grew = [any(sizes[dim][side] > sizes[dim][0] for dim in old) for side in (1, 2)]
-    if not all(grew) and not any(dims[dim].moves for dim in old):
-        return None
     changed = _changed_arrays(sides)
     gone = {*changes.deleted, *changes.moved}
     return _GroupMerge(
@@ -197,7 +195,7 @@ class _GroupMerge(GroupMerge):
     def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
         problem = "too many chunks would have to move to put the labels in order"
         for array in self.arrays.values():
-            if array.base is not None and self._edits_lacking(array.source, array.base):
+            if self._edits_lacking(array.source, array.base):
                 problem = "the branch lacks labels of its edits"
                 return [_not_merged(array.source.path, problem)]
         stays = {dim: len(each.base) for dim, each in self.dims.items()}
@@ -220,9 +218,12 @@ class _GroupMerge(GroupMerge):
         assert self.planned is not None, "chunks were merged"
         apply_planned(session, self.planned)
 
-    def _edits_lacking(self, source: Variable, base: Variable) -> bool:
+    def _edits_lacking(self, source: Variable, base: Variable | None) -> bool:
         """Return True if the source changed cells at a label that the target lacks."""
         coords = self.chunks[source.path].touched().coords()
+        if base is None:
+            axes = zip(source.dims, source.metadata.grid.axes, coords.T, strict=True)
+            return any(np.isin(a.chunk_of(self.dims[d].lacking), at).any() for d, a, at in axes)
         readers = [
             self.destination.reader(snapshot, variable)
             for snapshot, variable in ((self.sides.source, source), (self.sides.base, base))

@@ -1,7 +1,7 @@
-"""Merges labels and documents that two branches have changed since a common snapshot.
+"""Merges labels that two branches have changed since a common snapshot.
 
-Stored labels are compared. Labels of the common snapshot must exist on both sides; equal labels
-added by both sides become one label.
+Stored labels are compared. Labels that the target removed stay removed, if the source did not edit
+their cells; equal labels added by both sides become one label.
 """
 
 from __future__ import annotations
@@ -14,27 +14,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import VariableEncoder, missing_value
 from icechunk_format.dataset.table.variable import Variable, arrays_in
-from icechunk_format.dataset.writing.columns.checks import CF_KEYS
 from icechunk_format.dataset.writing.columns.labels import in_order, index_labels
 from icechunk_format.dataset.writing.dimensions import is_disordered
 from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.dataset.writing.replanning.rivals import label_positions
-from icechunk_format.errors import FormatError, IcechunkError
+from icechunk_format.errors import IcechunkError
 from icechunk_format.repository.changes.conflicts import Conflict
-from icechunk_format.repository.merging.sides import Sides
-from icechunk_format.repository.merging.three_way import joined_attributes
+from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.spec.node_path import parent
-from icechunk_format.spec.snapshot.file import NodeSnapshot
+from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
 _MOST_SHOWN: Final = 100_000
-
-
-class CannotMerge(Exception):
-    """The arrays of a group cannot be merged by their labels; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,7 +79,6 @@ class DimLabels:
         Stored labels of source and target.
     lacking
         ``int64``: indices in the source of labels of the common snapshot that the target lacks.
-        Only the parent of a cherry-picked snapshot may have such labels.
     """
 
     base: NDArray[np.int64]
@@ -149,7 +141,7 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     Raises
     ------
     CannotMerge
-        Labels were removed, changed, added to a dimension on one side only, or repeat.
+        Labels were removed by the source, added to a dimension on one side only, or repeat.
     """
     was, source, target = sizes
     arrays = [each for each in found if each is not None and each.is_dimension_coordinate]
@@ -161,6 +153,8 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     is_missing = any(size and each not in arrays for each, size in zip(found, sizes, strict=True))
     if is_missing or len({array.metadata.data_type.numpy for array in arrays}) > 1:
         raise CannotMerge
+    if not all(same_meaning(arrays[0].node, array.node) for array in arrays[1:]):
+        raise CannotMerge(f"one side has changed the meaning of the labels of {arrays[0].name!r}")
     labels = [
         np.empty(0)
         if variable is None
@@ -168,8 +162,8 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
         for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
     at = [label_positions(labels[0], side) for side in labels[1:]]
-    if (at[0] < 0).any() or ((at[1] < 0).any() and not sides.is_picked):
-        raise CannotMerge("one side has removed or changed labels of the common snapshot")
+    if (at[0] < 0).any():
+        raise CannotMerge("the source has removed or changed labels of the common snapshot")
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
     return DimLabels(
@@ -225,39 +219,3 @@ def _ends(sides: Sides, variable: Variable, first: int, last: int) -> str:
         for at in dict.fromkeys((first, last))
     ]
     return "..".join(map(str, values))
-
-
-def keeps_meaning(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Return True if stored values have the same meaning; shape and other attributes may differ."""
-    try:
-        return _meaning(Variable(before)) == _meaning(Variable(after))
-    except FormatError:
-        return False
-
-
-def _meaning(variable: Variable) -> object:
-    raw = {k: v for k, v in variable.metadata.raw.items() if k not in ("shape", "attributes")}
-    if variable.metadata.grid.chunk_shape is None:
-        # The edges of a rectilinear grid grow with the array.
-        raw["chunk_grid"] = None
-    return raw, [variable.attributes.get(key) for key in (*CF_KEYS, "dtype")]
-
-
-def merged_document(base: Variable, source: Variable, target: Variable) -> ArrayMetadata:
-    """Return the target's document, with the source's attributes if only the source changed them.
-
-    Raises
-    ------
-    CannotMerge
-        Both sides changed an attribute, or one side changed the meaning of stored values.
-    """
-    was, ours, theirs = (each.attributes for each in (base, source, target))
-    if not (keeps_meaning(base.node, source.node) and keeps_meaning(base.node, target.node)):
-        raise CannotMerge
-    joined = joined_attributes(was, ours, theirs)
-    if joined is None:
-        raise CannotMerge
-    if joined == theirs:
-        return target.metadata
-    document = {**target.metadata.raw, "attributes": joined}
-    return parse_array_metadata(dump_document(document), node_path=target.node.path)

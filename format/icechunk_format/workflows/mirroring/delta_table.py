@@ -75,6 +75,14 @@ class DeltaTarget:
                 " an object store",
                 target=address.shown_url,
             )
+        if (
+            not address.url.isprintable()
+            and address.url.encode(errors="replace").decode() != address.url
+        ):
+            raise InvalidInputError(
+                f"{address.shown_url} is not UTF-8, which deltalake needs: choose another folder",
+                target=address.shown_url,
+            )
         odd = next((sign for sign in "%\\" if sign in address.url), None)
         if address.kind == "local" and odd is not None:
             raise InvalidInputError(

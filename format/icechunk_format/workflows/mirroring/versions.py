@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import pyarrow.fs as pa_fs
 
@@ -73,13 +73,13 @@ class Freshness:
         return self.snapshots_behind == 0
 
 
-def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location:
+def _source(record: MirrorRecord, locate: Callable[[str], Location]) -> Location:
     """Return the location of the repository in a record.
 
     A table is untrusted, so it must not choose the hosts to contact or the code that fsspec loads.
     Raises InvalidInputError for such a URL unless the caller chose a client.
     """
-    location = Location(record.repository, **(storage or {}))
+    location = locate(record.repository)
     if location.address.kind in ("http", "other") and location.client == "auto":
         raise InvalidInputError(
             f"the copy names {location} as its repository, and URLs of this kind are not contacted"
@@ -89,15 +89,15 @@ def _source(record: MirrorRecord, storage: Mapping[str, Any] | None) -> Location
     return location
 
 
-def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) -> Freshness:
+def freshness(target: DeltaTarget, *, locate: Callable[[str], Location] = Location) -> Freshness:
     """Count the snapshots of the branch that are missing in its copy.
 
     Parameters
     ----------
     target
         The Delta table.
-    storage
-        Arguments ``client`` and ``options`` of the repository's ``Location``.
+    locate
+        Returns the location of the repository at a URL, with its client and options.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def freshness(target: DeltaTarget, *, storage: Mapping[str, Any] | None = None) 
     """
     newest = newest_copy(target)
     record = newest.record
-    repository = RepositoryReader.open(_source(record, storage)).as_read()
+    repository = RepositoryReader.open(_source(record, locate)).as_read()
     tip = repository.resolve(branch=record.branch)
     after = snapshots_after(SnapshotId.parse(record.snapshot_id), repository.ancestry(snapshot=tip))
     return Freshness(
@@ -134,7 +134,7 @@ def find_files(
     tag: str | None = None,
     snapshot: str | None = None,
     as_of: datetime | None = None,
-    storage: Mapping[str, Any] | None = None,
+    locate: Callable[[str], Location] = Location,
 ) -> MirroredFiles:
     """Return the files of a mirrored snapshot, by default the newest.
 
@@ -145,8 +145,8 @@ def find_files(
     tag, snapshot, as_of
         At most one of them: a tag of the repository, the id of a snapshot, or a timestamp, which
         selects the newest copied snapshot committed at or before it.
-    storage
-        Arguments ``client`` and ``options`` of the repository's ``Location``, to resolve a tag.
+    locate
+        Returns the location of the repository at a URL, to resolve a tag.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def find_files(
     table = target.existing()
     wanted = snapshot
     if tag is not None:
-        source = RepositoryReader.open(_source(newest_copy(target).record, storage))
+        source = RepositoryReader.open(_source(newest_copy(target).record, locate))
         wanted = str(source.resolve(tag=tag))
     known: list[str] = []
     for found in records(target, table):

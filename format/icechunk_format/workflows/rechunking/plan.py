@@ -56,7 +56,8 @@ class ArrayPlan:
     buffer_bytes
         Bytes of the largest group.
     source_chunks, target_chunks
-        Numbers of (inner) chunks to read, and of chunks to write, including missing chunks.
+        Numbers of (inner) chunks to read, and of chunks to write, including missing chunks. A chunk
+        that several groups read counts for each of them.
     """
 
     target: ArrayTarget
@@ -120,7 +121,9 @@ def plan_array(
     item = variable.metadata.data_type.item_bytes
     total = item * int(np.prod([float(n) for n in shape]))
     common = windows(source, edges)
-    at_once = min(memory, max(_LEAST_TASK_BYTES, total // (_WAVES * (cores or 1))))
+    # In one process, groups that share chunks read them again, so they are as large as possible.
+    waves = _WAVES * cores if cores else 1
+    at_once = min(memory, max(_LEAST_TASK_BYTES, total // waves))
     is_direct = common.largest * item <= memory and (
         total <= 2 * _LEAST_TASK_BYTES or len(common) >= 2 * (cores or 1)
     )
@@ -161,7 +164,7 @@ def plan_array(
         pieces=pieces,
         decoded_bytes=total,
         buffer_bytes=item * max(part.largest for part in (groups, parts, middle or groups)),
-        source_chunks=int(np.prod([float(len(own) - 1) for own in source])),
+        source_chunks=_pieces(Groups(tuple(source)), parts if pieces else groups),
         target_chunks=int(np.prod([float(n) for n in target.metadata.grid.num_chunks])),
     )
 

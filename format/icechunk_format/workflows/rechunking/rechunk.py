@@ -87,8 +87,9 @@ class RechunkResult:
     pieces
         Maximum number of pieces of read chunks that Spark shuffles.
     requests
-        Maximum number of chunks to read and write. Missing chunks are not read, and chunks of fill
-        values are not written.
+        Maximum number of chunks to read and write; in one process, a chunk that several groups need
+        counts for each of them. Missing chunks are not read, and chunks of fill values are not
+        written.
     buffer_bytes
         Maximum bytes of values that a task holds.
     rounds
@@ -204,7 +205,9 @@ def _rechunk_once(
         reason = "all arrays have these chunks"
         nothing = WriteResult.skipped(request.options, destination.base, reason)
         return _result(list(plans.values()), None if dry_run else nothing)
-    work = Rechunking(source=dataset.source, destination=destination, arrays=plans)
+    work = Rechunking(
+        source=dataset.source, destination=destination, arrays=plans, memory=request.memory
+    )
     change = ArraysCommit(
         destination=destination,
         options=request.options,

@@ -5,7 +5,8 @@ Rules of this file
 1. Stored values are copied bit by bit, without CF decoding.
 2. A piece with only the fill value is not sent. Other pieces are compressed with a fast codec,
    since Spark copies each byte several times.
-3. Memory of a task is one group of values, its chunks, and the references of the task.
+3. Memory of a task is one group of values, a batch of encoded chunks, and the references of the
+   task.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from icechunk_format.workflows.rechunking.groups import Box, Groups
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
 
 _PIECE_BYTES: Final = 16 * 2**20
+_FETCHED_AT_ONCE: Final = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,11 +42,14 @@ class Rechunking:
     destination: Destination
     arrays: Mapping[str, ArrayPlan]
     """Plans by path of the new array."""
+    memory: int = _FETCHED_AT_ONCE
+    """Maximum bytes of encoded chunks that a task holds, up to a limit."""
 
     def read(self, plan: ArrayPlan, box: Box) -> NDArray[Any]:
         """Read a box of the selected part of an array of the source."""
         lower, upper = (np.add(edge, plan.origin).tolist() for edge in box)
-        return self.source.open().reader(plan.source_path).read_box(lower, upper)
+        reader = self.source.open().reader(plan.source_path)
+        return reader.read_box(lower, upper, min(_FETCHED_AT_ONCE, self.memory))
 
 
 class Piece(NamedTuple):

@@ -147,7 +147,9 @@ class Axis:
             return None
         step = (numbers[-1] - numbers[0]) / (size - 1)
         uneven = np.abs(numbers - (numbers[0] + step * np.arange(size))).max()
-        return (float(numbers[0]), float(step)) if uneven <= _UNEVEN * abs(step) else None
+        if not step or uneven > _UNEVEN * abs(step):
+            return None  # a step of 0: labels beyond 2^53 that are one double
+        return float(numbers[0]), float(step)
 
     def find(self, values: NDArray[Any]) -> Positions:
         """Find the positions of numbers that are not NaN; times are ``int64`` microseconds."""

@@ -331,16 +331,36 @@ class _Call:
             loadable=archive.loadable if layout is None else tuple(sorted(layout.loaded)),
             folder=None if archive.dry_run else self._folder,
         )
+        receipts: list[list[ScannedFile]] = []
+        numbered = list(enumerate(files))
+        if self._record is None and len(files) > 1:
+            # Wrong options are found by one file, before all others are opened.
+            [first] = self._run(partial(run_scan, context), [[(0, files[0], None)]])
+            self._check_first(first)
+            receipts, numbered = [first], numbered[1:]
         wanted = -(-len(files) // (_SCANS_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_TASK, wanted))
-        listed = [(number, file, known.get(file.url)) for number, file in enumerate(files)]
+        listed = [(number, file, known.get(file.url)) for number, file in numbered]
         tasks = [listed[start : start + size] for start in range(0, len(listed), size)]
-        receipts = []
         with phase(self._progress, "Scanning files", len(files)) as advance:
+            advance(sum(map(len, receipts)))
             for receipt in self._run(partial(run_scan, context), tasks):
                 receipts.append(receipt)
                 advance(len(receipt))
         return finish_scan(receipts)
+
+    def _check_first(self, first: list[ScannedFile]) -> None:
+        """Raise an error for dimensions that cannot be concatenated, if the first file is read."""
+        if first[0].problem is None:
+            archive = self._archive
+            ArchivePlanner(
+                files=first,
+                dims=self._dims,
+                template=archive.template,
+                loadable=archive.loadable,
+                record=None,
+                copying=archive.copying,
+            ).check(len(self._urls))
 
     def _delete_staged(self) -> None:
         if self._archive.dry_run:

@@ -50,6 +50,7 @@ _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 # Decimal digits that hold every integer of the type, as in Spark.
 _INTEGER_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _SPARK_DIGITS: Final = 38
+_MOST_DIGITS: Final = 1_000
 
 _TIMESTAMP_FORMAT: Final = re.compile(
     r"(\d{4,5})(?:-(\d{1,2})(?:-(\d{1,2})"
@@ -105,6 +106,8 @@ def number_literal(text: str) -> Typed:
     if "e" in text.lower():
         return constant(float(text), DOUBLE)
     value = Decimal(text)
+    if len(text) > _MOST_DIGITS:  # which arithmetic of decimals does not support
+        raise TypeMismatchError(f"the number {text} has more than {_SPARK_DIGITS} digits")
     if "." not in text:
         for kind in (INT, BIGINT):
             if abs(value) <= np.iinfo(numpy_dtype(kind)).max:

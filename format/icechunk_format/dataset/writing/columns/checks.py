@@ -7,8 +7,10 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -51,6 +53,9 @@ ENCODING_KEYS: Final = (
 """Keys of the option ``encoding``; the last two are for the layouts of chunks."""
 
 
+_OF_CHUNKS: Final = ("codecs", "shape", "dims")
+
+
 def check_options(options: WriteOptions) -> None:
     """Raise InvalidInputError before the write for metadata and encodings that cannot be stored."""
     MetadataItems.of(options.metadata)
@@ -62,6 +67,38 @@ def check_options(options: WriteOptions) -> None:
                     variable=name,
                     key=key,
                 )
+        if encoding.get("codecs") is not None and encoding.get("compressors") is not None:
+            problem = "contains the compressors; leave compressors out"
+            raise bad_encoding(name, "codecs", encoding["codecs"], problem)
+        for key in encoding:
+            _check_encoding(name, key, encoding[key], options.layout)
+
+
+def _check_encoding(name: str, key: str, value: Any, layout: str) -> None:
+    """Raise InvalidInputError for a value that would be ignored or make all values infinite."""
+    if value is None:
+        return
+    if key in _OF_CHUNKS and layout == "cells":
+        advice = "compressors" if key == "codecs" else "the columns and the option dims"
+        raise bad_encoding(
+            name, key, value, f"applies to layout=chunks and refs; in layout=cells, use {advice}"
+        )
+    problem = ""
+    if key == "order" and layout != "cells":
+        problem = "applies to layout=cells; leave it out"
+    elif key == "_Unsigned" and str(value).lower() not in ("true", "false"):
+        problem = 'must be "true" or "false"'
+    elif key == "order" and not isinstance(value, list):
+        if value not in ("ascending", "descending", "unsorted"):
+            problem = "must be ascending, descending or unsorted"
+    elif key in ("scale_factor", "add_offset"):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            problem = "must be a finite number"
+        elif key == "scale_factor" and abs(value) < sys.float_info.min:
+            problem = "is 0 or too small to divide by; leave it out if values are not packed"
+    if problem:
+        raise bad_encoding(name, key, value, problem)
 
 
 def bad_encoding(name: str, key: str, value: object, problem: str) -> InvalidInputError:
@@ -179,6 +216,12 @@ def check_named(
     check_names("chunks", "dimension", options.chunks or (), dims)
     check_names("shards", "dimension", options.shards or (), dims)
     check_names("order", "dimension", options.order or (), dims)
+    for name, given in options.encoding.items():
+        if given.get("order") is not None and name not in dims:
+            problem = (
+                f"sorts labels, and {name!r} is not a dimension ({', '.join(dims)}); leave it out"
+            )
+            raise bad_encoding(name, "order", given["order"], problem)
 
 
 def check_layout_columns(schema: pa.Schema, layout: str) -> None:

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. Labels are compared in their stored form: a ``double`` is first rounded to ``float32`` if the
-   array stores ``float32``.
+1. Labels are compared in their stored form. A label that the array would hold as another value is
+   an error, and so are two labels that it would hold as one (``cf.round_trip``).
 2. Old labels keep their indices. New labels follow, sorted like the old labels or those of the
    array that the column was read from.
 3. A new label closer to an old label than a thousandth of the distance between neighbours is an
@@ -13,6 +13,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from icechunk_format.dataset.cf.round_trip import changed_values, comparable, holding_encoding
 from icechunk_format.dataset.table.table import direction
+from icechunk_format.display.plain_text import counted
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -97,8 +100,10 @@ def index_labels(
     stored = values
     if isinstance(values, pa.Array):
         check_labels(values, dim=dim)
-        stored = encoder.encode(values)
+        stored = _stored_labels(values, encoder, dim=dim)
     wanted, inverse = np.unique(stored, return_inverse=True)
+    if isinstance(values, pa.Array) and len(wanted) < len(values):
+        _check_distinct(values, stored, inverse.reshape(-1), encoder, dim=dim)
     old = np.empty(0, wanted.dtype) if existing is None else existing
     if len(old) > 1 and direction(old) < 0:
         is_descending = True
@@ -133,6 +138,74 @@ def index_labels(
         size=len(old) + len(fresh),
         old_size=len(old),
         labels=np.concatenate([old, fresh]),
+    )
+
+
+def _stored_labels(values: pa.Array, encoder: VariableEncoder, *, dim: str) -> NDArray[Any]:
+    """Encode labels; raise InvalidInputError if the array would hold one as another value."""
+    try:
+        stored = encoder.encode(values)
+    except InvalidInputError as error:
+        if "step" not in error.facts:
+            raise
+        given = json.dumps({encoder.name: holding_encoding(values, encoder)})
+        raise InvalidInputError(
+            f"{error.message}: encoding={given} (with mode=overwrite if the array exists)",
+            **error.facts,
+        ) from error
+    changed = changed_values(values, stored, encoder)
+    if changed.any():
+        at = int(np.argmax(changed))
+        given, held = values[at].as_py(), _shown(stored[at : at + 1], encoder)
+        raise InvalidInputError(
+            f"column {dim!r} has {counted(int(changed.sum()), 'label')} that its array of"
+            f" {_described(encoder)} cannot hold, such as {given}, which would become {held};"
+            f" labels are not rounded. {_holding(values, encoder)}",
+            dim=dim,
+            label=str(given),
+            stored=held,
+        )
+    return stored
+
+
+def _check_distinct(
+    values: pa.Array,
+    stored: NDArray[Any],
+    inverse: NDArray[np.int64],
+    encoder: VariableEncoder,
+    *,
+    dim: str,
+) -> None:
+    """Raise InvalidInputError if two labels have one stored form."""
+    _, first = np.unique(comparable(values, encoder), return_index=True)
+    at = inverse[first]
+    repeats = np.flatnonzero(np.bincount(at) > 1)
+    if not len(repeats):
+        return
+    one, other = (str(values[int(n)]) for n in first[at == repeats[0]][:2])
+    held = _shown(stored[first[at == repeats[0]][:1]], encoder)
+    raise InvalidInputError(
+        f"column {dim!r} has the labels {one} and {other}, and its array of {_described(encoder)}"
+        f" would hold both as {held}; labels are not rounded. {_holding(values, encoder)}",
+        dim=dim,
+        labels=(one, other),
+        stored=held,
+    )
+
+
+def _described(encoder: VariableEncoder) -> str:
+    """Return the data type of an array, its units and its packing, for errors."""
+    encoding = encoder.decoder.encoding
+    parts = [repr(encoding["units"])] if "units" in encoding else []
+    parts += [f"{key}={encoding[key]}" for key in ("scale_factor", "add_offset") if key in encoding]
+    return " with ".join(filter(None, (encoder.data_type.name, ", ".join(parts))))
+
+
+def _holding(values: pa.Array, encoder: VariableEncoder) -> str:
+    given = json.dumps({encoder.name: holding_encoding(values, encoder)})
+    return (
+        "Change the labels (round or cast the column), or write to an array that holds them:"
+        f" encoding={given} (with mode=overwrite if the array exists)"
     )
 
 

@@ -27,6 +27,7 @@ from icechunk_format.arrays.data_types import DataType, data_type_from_numpy, pa
 from icechunk_format.arrays.fill_values import NON_FINITE, decode_fill_value, default_fill_value
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
+from icechunk_format.dataset.cf.calendars import CALENDAR_NAMES, canonical_calendar
 from icechunk_format.dataset.cf.column_types import (
     BOOLEAN_FLAGS,
     default_array_type,
@@ -246,7 +247,28 @@ def described_attributes(
             attributes[called] = _fill_attribute(value, data_type, called, name)
         else:
             attributes[key] = value
+    _check_used(given, attributes, data_type, name)
     return attributes
+
+
+def _check_used(
+    given: Mapping[str, Any], attributes: Mapping[str, Any], data_type: DataType, name: str
+) -> None:
+    """Raise InvalidInputError for a CF attribute that readers of this data type ignore."""
+    kind = data_type.numpy.kind
+    for key in ("scale_factor", "add_offset", "_Unsigned"):
+        wanted = "iu" if key == "_Unsigned" else "iuf"
+        if given.get(key) is not None and kind not in wanted:
+            raise bad_encoding(name, key, given[key], f"does not apply to {data_type.name}")
+    calendar = given.get("calendar")
+    if calendar is None:
+        return
+    if not isinstance(calendar, str) or canonical_calendar(calendar) is None:
+        allowed = ", ".join(CALENDAR_NAMES)
+        raise bad_encoding(name, "calendar", calendar, f"is unknown; allowed are {allowed}")
+    if " since " not in str(attributes.get("units")):
+        problem = "applies to times; give units such as 'hours since 1970-01-01' as well"
+        raise bad_encoding(name, "calendar", calendar, problem)
 
 
 def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
@@ -261,11 +283,15 @@ def encoded_fill(given: Any, data_type: DataType, name: str) -> Any:
     """Return the ``fill_value`` of the option ``encoding``; None if not given."""
     if given is None:
         return None
+    problem = f"is not a {data_type.name} value"
     try:
-        return decode_fill_value(given, data_type, node_path=name)
+        value = decode_fill_value(given, data_type, node_path=name)
     except FormatError as error:
-        problem = f"is not a {data_type.name} value"
         raise bad_encoding(name, "fill_value", given, problem) from error
+    is_float = data_type.kind == "float" and isinstance(given, int)
+    if is_float and (not np.isfinite(value) or int(value) != given):
+        raise bad_encoding(name, "fill_value", given, problem)
+    return value
 
 
 def _fill_attribute(value: Any, data_type: DataType, key: str, name: str) -> Any:

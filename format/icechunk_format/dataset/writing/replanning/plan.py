@@ -37,7 +37,7 @@ from icechunk_format.dataset.writing.replanning.adopt import (
 )
 from icechunk_format.dataset.writing.replanning.conflicts import cells_written_twice, refused
 from icechunk_format.dataset.writing.replanning.rivals import Rivals, can_move
-from icechunk_format.dataset.writing.result import WriteResult, find_committed
+from icechunk_format.dataset.writing.result import WriteResult, committed_before
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
@@ -70,7 +70,7 @@ class Watch:
         is_old = any(tip.node(path) is not None for path in plan.missing_groups)
         is_old |= _described(tip, plan) != _described(self.planned.base, plan)
         is_old |= any(map(self._is_shared, theirs))
-        if is_old or find_committed(self.repository, plan.options) is not None:
+        if is_old or committed_before(self.repository, plan.options) is not None:
             raise PlanIsOld(tip, theirs)
 
     def _is_shared(self, commit: TheirCommit) -> bool:

@@ -27,10 +27,12 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
+from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
 from icechunk_format.workflows.virtualizing.scanning.scan import copy_chunk, message_of, read_stage
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileOpener,
+    FileStore,
     SourceFile,
 )
 
@@ -51,6 +53,8 @@ class StagedArray:
     span: tuple[int, int]
     first: int
     count: int
+    dataset: str | None = None
+    """The name of a dataset that is read with h5py, since it has no references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +146,7 @@ class _SourceReader:
         if packing_of(document) != packing_of(wanted):
             name = self._task.target.path.rpartition("/")[2]
             decoder = attribute_decoder(document.attributes, document.data_type, name=name)
-            before, column = values, decoder.decode(values)
+            before, column = values, _as_integers_of(wanted, decoder.decode(values), name)
             encoder = variable_encoder(wanted.data_type, wanted.attributes, column.type, name=name)
             values = encoder.encode(column)
             if not self._task.may_round:
@@ -157,6 +161,9 @@ class _SourceReader:
         self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]
     ) -> NDArray[Any]:
         """Return the stored values of a box of an array in a file."""
+        if file.dataset is not None:
+            storage, key = self._opener.open(file.file.url)
+            return read_hdf5(FileStore(storage, key, file.file), file.dataset, lower, upper)
         sizes = [b - a for a, b in zip(lower, upper, strict=True)]
         values, codecs = document.fill_array(sizes), document.chunk_codecs()
         if not file.count:
@@ -200,6 +207,21 @@ class _SourceReader:
                 ]
                 found |= zip(own, storage.get_many(requests), strict=True)
             yield from found.values()
+
+
+def _as_integers_of(wanted: ArrayMetadata, column: pa.Array, name: str) -> pa.Array:
+    """Return integers as the type of an array of integers, if it holds all of them."""
+    target = attribute_decoder(wanted.attributes, wanted.data_type, name=name).arrow_type
+    if not (pa.types.is_integer(column.type) and pa.types.is_integer(target)):
+        return column
+    try:
+        return column.cast(target)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"its values do not fit into {wanted.data_type.name} of the other files ({error}); copy"
+            f" all files with copy='all' and encoding={{{name!r}: {{'dtype': 'float64'}}}}",
+            variable=name,
+        ) from error
 
 
 def _check_exact(

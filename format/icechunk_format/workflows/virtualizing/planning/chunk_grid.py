@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.workflows.virtualizing.planning.compare import can_split
 
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.record import Layout
     from icechunk_format.workflows.virtualizing.scanning.headers import Header
 
+_COPY_IT: Final = "copy files that do not fit with copy='mismatching'"
 
-def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -> dict[str, int]:
+
+def chunk_splits(
+    layout: Layout, members: Sequence[Member], files: Sequence[FileSpan], *, is_first: bool
+) -> dict[str, int]:
     """Return the arrays whose chunks are split along their first axis, with the split length.
 
-    The first call for a group chooses the lengths.
+    The first call for a group chooses the lengths. `files` are arranged.
     """
     splits: dict[str, int] = {}
     for path, document in layout.documents.items():
@@ -38,8 +42,13 @@ def chunk_splits(layout: Layout, members: Sequence[Member], *, is_first: bool) -
         found = [(first_chunks(m.scanned.header).get(path), m.span) for m in members]
         sizes = {size for size, span in found if size is not None and span is not None}
         lengths = {span.lengths.at(path)[axis] for _, span in found if span is not None}
-        broken = {n for n in lengths if n % max(sizes, default=1)}
-        if len(sizes) > 1 or len(broken) > 1:
+        end = max((span.starts.at(path)[axis] for span in files), default=0)
+        is_broken = any(
+            span.lengths.at(path)[axis] % max(sizes, default=1)
+            for span in files
+            if span.starts.at(path)[axis] != end
+        )
+        if len(sizes) > 1 or is_broken:
             splits[path] = math.gcd(*sizes, *lengths)
     return splits
 
@@ -57,7 +66,7 @@ def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies
                 if copies:
                     member.copy(path, text)
                 else:
-                    member.row.refuse(text, array=path)
+                    member.row.refuse(f"{text}; {_COPY_IT}", array=path)
 
 
 def refuse_misaligned(layout: Layout, files: Sequence[FileSpan], splits: Mapping[str, int]) -> None:
@@ -80,12 +89,9 @@ def refuse_misaligned(layout: Layout, files: Sequence[FileSpan], splits: Mapping
                     f"has {length} steps along {dim}, which are not whole chunks of {size}: only "
                     "the last file of a Zarr array may end within a chunk"
                 )
-                way_out = (
-                    "call again when that file has grown to whole chunks; or "
-                    "copy files that do not fit with copy='mismatching'"
-                )
+                way_out = f"call again when that file has grown to whole chunks; or {_COPY_IT}"
                 if span.row is not None:
-                    span.row.refuse(text, array=path)
+                    span.row.refuse(f"{text}; {_COPY_IT}", array=path)
                     continue
                 for after in files:
                     if after.row is not None and after.starts.at(path)[number] > start:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
@@ -43,11 +43,17 @@ from icechunk_format.workflows.virtualizing.planning.times import (
     widened,
 )
 from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFUSED, Row
-from icechunk_format.workflows.virtualizing.scanning.headers import Header, loaded_paths
+from icechunk_format.workflows.virtualizing.scanning.headers import (
+    Header,
+    bounds_of_scalars,
+    loaded_paths,
+)
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, digest_of
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template
+
+_COPY_IT: Final = "copy such arrays with copy='mismatching'"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,17 +79,8 @@ class ArchivePlanner:
         FormatError
             The record is damaged.
         """
-        rows: list[Row] = []
-        for scanned in self.files:
-            row = Row(file=scanned.file.url)
-            rows.append(row)
-            if scanned.is_known:
-                row.status = KNOWN
-            elif scanned.problem is not None:
-                row.refuse(scanned.problem, array=scanned.array)
-            else:
-                self.members.append(Member(row=row, scanned=scanned))
-        layout, model_file = self._layout(rows)
+        rows = self._rows()
+        layout, model_file = self._layout(len(rows))
         layout = self._compare(self._with_copies(layout), model_file)
         layout = self._set_keys(layout)
         by_url = {} if self.record is None else {s.file.url: s for s in self.record.files}
@@ -103,7 +100,9 @@ class ArchivePlanner:
             splits = {}
             if self.copying is None or self.copying.which == "mismatching":
                 is_free = self.copying is None or not self.copying.chunks
-                splits = chunk_splits(layout, members, is_first=self.record is None and is_free)
+                splits = chunk_splits(
+                    layout, members, found.files, is_first=self.record is None and is_free
+                )
             refuse_uncut(members, splits, copies=self.copying is not None)
             if self.copying is None:
                 refuse_misaligned(layout, found.files, splits)
@@ -124,9 +123,28 @@ class ArchivePlanner:
             old_starts={url: span.starts for url, span in by_url.items()},
         )
 
+    def check(self, count: int) -> None:
+        """Raise InvalidInputError if options do not fit the first of `count` files."""
+        self._rows()
+        self._with_copies(self._layout(count)[0])
+
+    def _rows(self) -> list[Row]:
+        """Return the rows of the report, after adding the readable new files to the members."""
+        rows: list[Row] = []
+        for scanned in self.files:
+            row = Row(file=scanned.file.url)
+            rows.append(row)
+            if scanned.is_known:
+                row.status = KNOWN
+            elif scanned.problem is not None:
+                row.refuse(scanned.problem, array=scanned.array)
+            else:
+                self.members.append(Member(row=row, scanned=scanned))
+        return rows
+
     # -- the model --------------------------------------------------------------------------
 
-    def _layout(self, rows: list[Row]) -> tuple[Layout, Member | None]:
+    def _layout(self, count: int) -> tuple[Layout, Member | None]:
         if self.record is not None:
             layout = self.record.layout
             if self.dims and set(self.dims) != set(layout.dims):
@@ -151,9 +169,9 @@ class ArchivePlanner:
         model_file = next(m for m in full if m.scanned.header == model)
         documents = model.documents()
         inside = {dim for d in documents.values() for dim in d.dimension_names or ()}
-        if not self.dims and len(rows) > 1:
+        if not self.dims and count > 1:
             raise InvalidInputError(
-                f"{len(rows):,} files are given without the dimension along which they are "
+                f"{count:,} files are given without the dimension along which they are "
                 f"concatenated; give concat_dim=, one of {', '.join(sorted(map(str, inside)))} or "
                 "a new one, or a template=",
                 option="concat_dim",
@@ -203,6 +221,7 @@ class ArchivePlanner:
     def _kind(self, header: Header) -> str:
         documents = header.documents()
         scalars = {path for path in header.times() if documents[path].ndim == 0}
+        scalars |= bounds_of_scalars(documents)
         stored = loaded_paths(documents, self.loadable) | scalars
         return kind_of(header, dims=self.dims, stored=stored)
 
@@ -220,8 +239,10 @@ class ArchivePlanner:
     def _spread(self, model: Header, new_dims: tuple[str, ...]) -> list[str]:
         """Return scalars that differ from file to file."""
         found = []
-        for path, document in model.documents().items():
-            if document.ndim == 0 and len(self.dims) == 1:
+        documents = model.documents()
+        bounds = bounds_of_scalars(documents)
+        for path, document in documents.items():
+            if (document.ndim == 0 or path in bounds) and len(self.dims) == 1:
                 known = {self._digest(m, path, model) for m in self.members} - {None}
                 if len(known) > 1 and path.rpartition("/")[2] not in new_dims:
                     found.append(path)
@@ -271,6 +292,14 @@ class ArchivePlanner:
             if self.copying is not None and self.copying.which == "all":
                 for path in layout.documents.keys() - layout.stored:
                     member.copy(path, "")
+            for path, unreferable in member.scanned.unreferable.items():
+                if path in layout.stored:
+                    continue
+                if self.copying is not None:
+                    member.copy(path, unreferable.reason)
+                else:
+                    text = f"{unreferable.reason}, so that it cannot be referenced; {_COPY_IT}"
+                    member.row.refuse(text, array=path)
             for item in by_header[member.scanned.header]:
                 if item.is_copyable and self.copying is not None and item.array is not None:
                     member.copy(item.array, item.what)

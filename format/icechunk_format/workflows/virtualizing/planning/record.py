@@ -35,7 +35,11 @@ from icechunk_format.errors import FormatError
 from icechunk_format.spec.node_path import NodePath, name
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan
-from icechunk_format.workflows.virtualizing.scanning.headers import Header, coordinate_paths
+from icechunk_format.workflows.virtualizing.scanning.headers import (
+    Header,
+    bounds_of_scalars,
+    coordinate_paths,
+)
 from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
 
 RECORD: Final = "virtualized_files"
@@ -67,12 +71,19 @@ class Layout:
         return self.model.documents()
 
     @cached_property
+    def scalars(self) -> frozenset[str]:
+        """Scalars, and bounds of scalar times: in each file, they have one value of a dimension."""
+        found = {path for path, document in self.documents.items() if document.ndim == 0}
+        bounds = {b for b in bounds_of_scalars(self.documents) if not self.own_dims(b)}
+        return frozenset(found | bounds)
+
+    @cached_property
     def stored(self) -> frozenset[str]:
         """The arrays whose values are stored; all other arrays are references."""
         return frozenset(
             path
-            for path, document in self.documents.items()
-            if path in self.loaded or (document.ndim == 0 and self.added_dims(path))
+            for path in self.documents
+            if path in self.loaded or (path in self.scalars and self.added_dims(path))
         )
 
     def with_documents(self, documents: Mapping[str, ArrayMetadata]) -> Layout:
@@ -83,12 +94,12 @@ class Layout:
 
     def added_dims(self, path: str) -> tuple[str, ...]:
         """Return the new dimensions that are added in front of those of an array."""
-        document = self.documents[path]
-        if document.ndim == 0:
+        if path in self.scalars:
             name = path.rpartition("/")[2]
             if name in self.new_dims:
                 return (name,)
-            return self.dims[:1] if path in self.spread else ()
+            is_along = path in self.spread or bool(self.new_dims and self.documents[path].ndim)
+            return self.dims[:1] if is_along else ()
         is_data = path not in coordinate_paths(self.documents)
         has_own = bool(self.own_dims(path))
         is_concatenated = has_own or not (set(self.dims) - set(self.new_dims))

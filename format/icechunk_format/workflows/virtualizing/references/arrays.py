@@ -39,7 +39,7 @@ from icechunk_format.workflows.virtualizing.copying.run import CopySource, Stage
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of, first_chunks
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
-from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
+from icechunk_format.workflows.virtualizing.references.tasks import MANY, PlannedArray, Segment
 from icechunk_format.workflows.virtualizing.report import REFRESHED
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class ArraysPlanner:
         is_stored = path in layout.stored
         is_kept = variable is not None and variable.metadata.data_type == metadata.data_type
         is_kept &= is_stored or not is_moved
+        is_kept &= variable is None or variable.metadata.ndim == metadata.ndim
         planned = _planned(metadata, variable if is_kept else None)
         if is_stored:
             self._store(planned, path, added, own, variable)
@@ -187,6 +188,8 @@ class ArraysPlanner:
         before = None
         if variable is not None:
             before = self.destination.open_base().reader(variable.path).read_all()
+            if before.ndim < metadata.ndim:  # bounds that had no dimension of files yet
+                before = np.broadcast_to(before, metadata.shape)
         for span in self.plan.files:
             if before is None or span.row is not None:
                 continue
@@ -196,7 +199,8 @@ class ArraysPlanner:
             assert member.span is not None
             found = self._values_of(member, path)
             box = part(member.span.starts, member.span.lengths)
-            values[box] = found if own or not added else found.reshape(())
+            is_scalar = bool(added) and not self.plan.layout.documents[path].ndim
+            values[box] = found.reshape(()) if is_scalar else found
         first = 0
         if before is not None and planned.target.old_shape is not None:
             first = _first_change(before, values)
@@ -336,20 +340,34 @@ class ArraysPlanner:
         shift: tuple[int, ...],
     ) -> None:
         first, count = member.scanned.rows_of(path)
-        parts, length = 1, self.plan.layout.splits.get(path)
+        parts, along, length = 1, MANY, self.plan.layout.splits.get(path)
+        number = count
         if length is not None:
-            parts = first_chunks(member.scanned.header)[path] // length
-        member.row.references += count * parts
+            size = first_chunks(member.scanned.header)[path]
+            parts = size // length
+            names = planned.target.metadata.dimension_names
+            assert names is not None
+            assert names[0] is not None
+            assert member.span is not None
+            axis = self.plan.layout.dims.index(names[0])
+            steps = member.span.lengths.at(path)[axis]
+            along = -(-steps // length)
+            # The last chunk may have fewer parts.
+            last = member.scanned.last_of(path)
+            number = count * parts - last * (-(-steps // size) * parts - along)
+        member.row.references += number
         if count:
             planned.segments.append(
                 Segment(
                     starts=starts,
-                    count=count * parts,
+                    count=number,
+                    rows=count,
                     member=member,
                     shift=shift,
                     path=path,
                     first=first,
                     parts=parts,
+                    along=along,
                 )
             )
 
@@ -379,6 +397,7 @@ def _staged(member: Member, path: str) -> StagedArray:
     first, count = scanned.rows_of(path)
     header = scanned.header
     document = header.times().get(path) or header.documents()[path]
+    unreferable = scanned.unreferable.get(path)
     return StagedArray(
         file=scanned.file,
         text=json.dumps(document.raw, sort_keys=True),
@@ -386,6 +405,7 @@ def _staged(member: Member, path: str) -> StagedArray:
         span=(0, 0) if stage is None else stage.streams.get(path, (0, 0)),
         first=first,
         count=0 if stage is None else count,
+        dataset=None if unreferable is None else unreferable.dataset,
     )
 
 

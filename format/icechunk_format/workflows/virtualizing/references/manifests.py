@@ -38,6 +38,8 @@ class StagedRows:
     """Last modification in seconds since 1970; 0 if unknown."""
     parts: NDArray[np.int64]
     """Number of chunks into which each chunk is split along the first axis of the file."""
+    counts: NDArray[np.int64]
+    """Number of split chunks along that axis; further parts of its last chunk have no elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,10 @@ def _of_stage(
     parts = staged.parts[number]
     taken = np.repeat(np.arange(len(number)), parts)
     part = np.arange(len(taken)) - np.repeat(np.cumsum(parts) - parts, parts)
+    if "c0" in rows.column_names:
+        at = rows.column("c0").to_numpy()[taken] * parts[taken] + part
+        is_inside = at < staged.counts[number[taken]]
+        taken, part = taken[is_inside], part[is_inside]
     rows, number, parts = rows.take(pa.array(taken)), number[taken], parts[taken]
     axes = [name for name in rows.column_names if name[0] == "c" and name[1:].isdigit()]
     ndim = staged.shifts.shape[1]

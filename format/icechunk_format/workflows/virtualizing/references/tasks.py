@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_REFS_PER_TASK: Final = 200_000
 _LEAST_REFS_PER_TASK: Final = 5_000
+MANY: Final = 2**62
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +52,11 @@ class Segment:
     path: str = ""
     first: int = 0
     """First row in the staged stream of the array at ``path``."""
+    rows: int = 0
+    """Number of rows, each of `parts` references or fewer."""
     parts: int = 1
+    along: int = MANY
+    """Number of chunks along the first axis of the file, after the split."""
 
 
 def plan_references(arrays: Sequence[PlannedArray], wanted: int) -> list[ReferencesTask]:
@@ -99,7 +104,7 @@ def _task(array: PlannedArray, segments: Sequence[Segment]) -> ReferencesTask:
             members.append((segment, scanned))
     staged = []
     for stage, members in by_stage.values():
-        rows = [(s.first, s.count // s.parts) for s, _ in members]
+        rows = [(s.first, s.rows) for s, _ in members]
         staged.append(
             StagedRows(
                 key=stage.key,
@@ -109,6 +114,7 @@ def _task(array: PlannedArray, segments: Sequence[Segment]) -> ReferencesTask:
                 shifts=np.array([s.shift for s, _ in members], np.int64).reshape(len(members), -1),
                 modified=np.array([f.file.modified or 0 for _, f in members], np.int64),
                 parts=np.array([s.parts for s, _ in members], np.int64),
+                counts=np.array([s.along for s, _ in members], np.int64),
             )
         )
     moved = tuple(segment.box for segment in segments if segment.box is not None)

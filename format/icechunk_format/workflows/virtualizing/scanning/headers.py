@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray
+    from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
 
 VOLATILE: Final = frozenset(
     [
@@ -121,6 +121,12 @@ def loaded_paths(
         name = path.rpartition("/")[2]
         if document.dimension_names == (name,) if loadable is None else {name, path} & {*loadable}:
             found |= {path, *_bounds_of(path, document)}
+    return found & documents.keys()
+
+
+def bounds_of_scalars(documents: Mapping[str, ArrayMetadata]) -> set[str]:
+    """Return the paths of bounds of scalar times, which change from file to file with them."""
+    found = {b for path, own in documents.items() if own.ndim == 0 for b in _bounds_of(path, own)}
     return found & documents.keys()
 
 

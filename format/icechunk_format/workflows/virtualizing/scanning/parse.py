@@ -1,4 +1,4 @@
-"""Parses one file with a parser of VirtualiZarr; only this module imports it.
+"""Parses one file, with a parser of VirtualiZarr unless it is HDF5; only this module imports it.
 
 The result has the ``zarr.json`` and the references (as columns) of each array.
 
@@ -7,6 +7,8 @@ Rules of this file
 1. VirtualiZarr is imported when the first file is parsed, on executors.
 2. A parser is a callable ``(url, registry) -> ManifestStore``, chosen by the option, or else by the
    suffix and the first bytes of the file.
+3. HDF5 files are parsed by ``hdf5``, with the options of ``HDFParser``, which does not check
+   whether references represent the values of a dataset. Arrays of other parsers are checked.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.workflows.virtualizing.scanning.hdf5 import check_hdf5, parse_hdf5
+from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileOpener,
     FileStore,
@@ -36,7 +40,6 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
 Parser = Callable[..., Any]
 
 _CLASSES: Final = {
-    "hdf": "virtualizarr.parsers.HDFParser",
     "netcdf3": "virtualizarr.parsers.NetCDF3Parser",
     "zarr": "virtualizarr.parsers.ZarrParser",
     "kerchunk_json": "virtualizarr.parsers.KerchunkJSONParser",
@@ -52,8 +55,9 @@ _NEEDED: Final = {
     "fits": ("astropy", "fits"),
     "grib": ("gribberish", "grib"),
 }
-_OTHER_NAMES: Final = {"hdf5": "hdf", "netcdf4": "hdf", "kerchunk": "kerchunk_json"}
-PARSERS: Final = tuple(sorted({*_CLASSES, *_OTHER_NAMES}))
+_HDF5: Final = "hdf"
+_OTHER_NAMES: Final = {"hdf5": _HDF5, "netcdf4": _HDF5, "kerchunk": "kerchunk_json"}
+PARSERS: Final = tuple(sorted({*_CLASSES, *_OTHER_NAMES, _HDF5}))
 _MAGIC: Final = (
     (b"\x89HDF\r\n\x1a\n", "hdf"),
     (b"CDF\x01", "netcdf3"),
@@ -71,24 +75,6 @@ _SUFFIXES: Final = {
 _ANY_ENCODING: Final = {"name": "default", "configuration": {"separator": "/"}}
 _INLINED: Final = "__inlined__"
 _INSTALL: Final = "pip install 'icechunk-spark[virtualize]' on the driver and on the executors"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedArray:
-    """An array of a file, and its references."""
-
-    path: str
-    """Path in the file, without a leading ``/``."""
-    text: str
-    """The ``zarr.json`` with sorted keys, so that equal documents are parsed once."""
-    coords: NDArray[np.int64]
-    """Chunk indices, ``int64 (n, ndim)``."""
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    locations: list[str] | None = None
-    """URL of each reference; None if all references are to the file itself."""
-    inline: list[bytes | None] | None = None
-    """Encoded chunk of each inline reference, None for others; None without inline references."""
 
 
 def check_parser(parser: str | Parser | None) -> str | Parser | None:
@@ -117,8 +103,13 @@ def parse_file(
     UnsupportedError
         The format of the file is unknown, or VirtualiZarr is not installed.
     """
-    registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
     name = parser if isinstance(parser, str) else _kind(file, store, is_needed=parser is None)
+    if name == _HDF5 and (not callable(parser) or _is_hdf_parser(parser)):
+        _check_package(name)
+        dropped = set(getattr(parser, "drop_variables", None) or ())
+        found, groups = parse_hdf5(store, group=getattr(parser, "group", None), dropped=dropped)
+        return sorted(found, key=lambda array: array.path), groups
+    registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
     chosen = parser if callable(parser) else _parser_named(name)
     with contextlib.ExitStack() as stack:
         url = file.url
@@ -136,8 +127,10 @@ def parse_file(
             "needed"
         )
     arrays: list[ParsedArray] = []
-    groups: dict[str, dict[str, Any]] = {}
+    groups = {}
     _walk(result._group, "", file.url, arrays, groups)
+    if name == _HDF5:
+        check_hdf5(store, getattr(parser, "group", None), {array.path for array in arrays})
     if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
         arrays = [replace(array, text=_with_missing_value(array.text)) for array in arrays]
     return sorted(arrays, key=lambda array: array.path), groups
@@ -167,8 +160,14 @@ def _kind(file: SourceFile, store: FileStore, *, is_needed: bool) -> str:
     )
 
 
-def _parser_named(name: str) -> Parser:
-    _imported("virtualizarr")
+def _is_hdf_parser(parser: Parser) -> bool:
+    """Return True if a parser is VirtualiZarr's of HDF5 and does not store object references."""
+    kind = type(parser)
+    is_own = (kind.__module__.partition(".")[0], kind.__name__) == ("virtualizarr", "HDFParser")
+    return is_own and not getattr(parser, "links_and_references", False)
+
+
+def _check_package(name: str) -> None:
     module, extra = _NEEDED.get(name, ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise UnsupportedError(
@@ -176,6 +175,11 @@ def _parser_named(name: str) -> Parser:
             f"pip install 'virtualizarr[{extra}]' on the driver and on the executors",
             package=module,
         )
+
+
+def _parser_named(name: str) -> Parser:
+    _imported("virtualizarr")
+    _check_package(name)
     module_name, _, class_name = _CLASSES[name].rpartition(".")
     parser: Parser = getattr(_imported(module_name), class_name)()
     return parser
@@ -272,11 +276,22 @@ def _array(path: str, array: Any, url: str) -> ParsedArray:
         path=path,
         text=json.dumps(document, default=_plain, sort_keys=True),
         coords=coords,
-        offsets=manifest._offsets.reshape(-1)[rows].astype(np.int64),
-        lengths=manifest._lengths.reshape(-1)[rows].astype(np.int64),
+        offsets=_positions(manifest._offsets.reshape(-1)[rows], path),
+        lengths=_positions(manifest._lengths.reshape(-1)[rows], path),
         locations=None if is_own.all() else named.tolist(),
         inline=inline,
     )
+
+
+def _positions(found: NDArray[Any], path: str) -> NDArray[np.int64]:
+    """Return offsets or lengths; those of references may be any numbers."""
+    if found.size and (int(found.max()) >= 2**62 or int(found.min()) < 0):
+        raise UnsupportedError(
+            f"a reference begins or ends at byte {int(found.max()):,}, and no file has as many "
+            "bytes; make the references again",
+            array=path,
+        )
+    return found.astype(np.int64)
 
 
 def _plain(value: Any) -> Any:

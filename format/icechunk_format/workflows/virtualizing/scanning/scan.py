@@ -4,6 +4,8 @@ A task has a few hundred files. Their references are staged in one object, with 
 each array, from which other tasks make manifests (``references``). The driver receives headers,
 counts, and values of small coordinates.
 
+Long because receipts, their values and the checks of references are made in one pass of a file.
+
 Rules of this file
 ------------------
 1. Any error of a parser is returned in the file's receipt; a task fails only if the repository
@@ -26,21 +28,30 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.arrays.codecs.chain import ChunkCodecs
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.part import Destination
-from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.errors import (
+    IcechunkError,
+    UnauthorizedVirtualChunkError,
+    UnsupportedError,
+)
+from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
+from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
+    bounds_of_scalars,
     coordinate_paths,
     header_of,
     loaded_paths,
     metadata_of,
 )
-from icechunk_format.workflows.virtualizing.scanning.parse import ParsedArray, Parser, parse_file
+from icechunk_format.workflows.virtualizing.scanning.parse import Parser, parse_file
+from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray, Unreferable
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileOpener,
     FileStore,
@@ -88,17 +99,28 @@ class ScannedFile:
     """Number of references of each array in the header."""
     starts: list[int] = field(default_factory=list)
     """First row of each array in the staged stream."""
+    lasts: list[int] = field(default_factory=list)
+    """Number of references to the last chunks of each array along its first axis."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Values of loaded arrays, keys and scalars."""
     digests: dict[str, bytes] = field(default_factory=dict)
     """Digests of read values by path."""
     uncompared: dict[str, int] = field(default_factory=dict)
     """Bytes of arrays that are too large to compare, by path."""
+    unreferable: dict[str, Unreferable] = field(default_factory=dict)
+    """Datasets that must be copied, by path."""
 
     def rows_of(self, path: str) -> tuple[int, int]:
         """Return the first row of an array in its staged stream, and the number of rows."""
-        index = [p for p, _ in self.header.arrays].index(path)
+        index = self._index(path)
         return self.starts[index], self.counts[index]
+
+    def last_of(self, path: str) -> int:
+        """Return the number of references to the last chunks of an array along its first axis."""
+        return self.lasts[self._index(path)]
+
+    def _index(self, path: str) -> int:
+        return [p for p, _ in self.header.arrays].index(path)
 
 
 def read_stage(storage: Storage, key: str, span: tuple[int, int]) -> pa.Table:
@@ -230,13 +252,16 @@ class _Scanner:
             for array in arrays:
                 scanned.array = array.path
                 _check_extent(array, file)
+                _check_locations(array, opener)
             header = header_of(arrays, groups)
             self._read_values(scanned, arrays, store, opener)
             scanned.array = None
             scanned.header = self._headers.setdefault(header, header)
+            scanned.unreferable = {a.path: a.unreferable for a in arrays if a.unreferable}
         except UnsupportedError as error:
             if error.facts.get("package"):
                 raise
+            scanned.array = scanned.array or error.facts.get("array")
             scanned.problem = message_of(error)
             return
         except Exception as error:  # libraries raise anything on broken files
@@ -244,6 +269,7 @@ class _Scanner:
             return
         scanned.counts = [len(array.coords) for array in arrays]
         scanned.starts = [self._totals.get(array.path, 0) for array in arrays]
+        scanned.lasts = [_count_last(array) for array in arrays]
         for array in arrays:
             if len(array.coords):
                 self._rows.setdefault(array.path, []).append(_references(array))
@@ -280,7 +306,7 @@ class _Scanner:
         documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
-        coordinates = coordinate_paths(documents)
+        coordinates, bounds = coordinate_paths(documents), bounds_of_scalars(documents)
         loaded = loaded_paths(documents, self._context.loadable)
         for array in arrays:
             scanned.array = array.path
@@ -305,8 +331,15 @@ class _Scanner:
                 continue
             values = read_values(array, metadata, store, opener)
             digest = scanned.digests[array.path] = digest_of(values)
-            if own or is_loaded or metadata.ndim == 0:
+            if own or is_loaded or metadata.ndim == 0 or array.path in bounds:
                 scanned.values[array.path] = self._values.setdefault(digest, values)
+
+
+def _count_last(array: ParsedArray) -> int:
+    if not array.coords.shape[1]:
+        return 0
+    [count, *_] = metadata_of(array.text, array.path).grid.num_chunks
+    return int(np.count_nonzero(array.coords[:, 0] == count - 1))
 
 
 def _check_extent(array: ParsedArray, file: SourceFile) -> None:
@@ -321,6 +354,32 @@ def _check_extent(array: ParsedArray, file: SourceFile) -> None:
             f"the file is truncated: it ends after {file.size:,} bytes, and chunks reach to "
             f"byte {last:,}"
         )
+
+
+def _check_locations(array: ParsedArray, opener: FileOpener) -> None:
+    """Raise an error if references of a file leave the prefixes that the caller gave.
+
+    The file could name any object that the caller can read, such as a private file.
+    """
+    if array.locations is None:
+        return
+    urls = pa.array(array.locations, pa.string())
+    if array.inline is not None:
+        urls = urls.filter(pa.array([data is None for data in array.inline], pa.bool_()))
+    # Folders stand for their files, except for names that percent-encoding may lead elsewhere.
+    is_plain = pc.invert(pc.match_substring_regex(urls, r"%|\.\."))
+    folders = pc.replace_substring_regex(urls.filter(is_plain), "[^/]*$", "x")
+    checked = pc.unique(pa.concat_arrays([folders, urls.filter(pc.invert(is_plain))]))
+    for url in sorted(checked.to_pylist()):
+        try:
+            opener.find(url)
+        except UnauthorizedVirtualChunkError as error:
+            folder = shown(url.rpartition("/")[0] + "/")
+            raise UnauthorizedVirtualChunkError(
+                f"it refers to files below {folder!r}, which is neither a folder of the files of "
+                "the call nor authorized; if you trust it, add it to virtual_authorize",
+                location=folder,
+            ) from error
 
 
 def _references(array: ParsedArray) -> pa.Table:
@@ -344,6 +403,8 @@ def read_values(
     array: ParsedArray, metadata: ArrayMetadata, store: FileStore, opener: FileOpener
 ) -> NDArray[Any]:
     """Return the values of an array of a file."""
+    if array.unreferable is not None:
+        return read_hdf5(store, array.unreferable.dataset)
     codecs = _codecs_of(array.text, array.path)
     values = metadata.fill_array(metadata.shape)
     for row, index in enumerate(array.coords.tolist()):

@@ -1,15 +1,9 @@
-"""``Sides``: the two sides of a merge, for the layer that reads arrays.
-
-This layer handles chunks and metadata documents; labels are read one layer up. ``array_merges``
-loads that layer by name, so that this one does not import it.
-"""
+"""``Sides``: the two sides of a merge."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Final
 
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -22,7 +16,9 @@ from icechunk_format.spec.ids import NodeId
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 
-_MODULE: Final = "icechunk_format.workflows.merging.groups"
+
+class CannotMerge(Exception):
+    """The arrays of a group cannot be merged by their labels; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +50,7 @@ class Sides:
 
 
 class GroupMerge:
-    """Arrays of a group that grew on both sides; this base class refuses to merge them."""
+    """Arrays of a group that are merged by their labels; this base class refuses to merge them."""
 
     def __init__(self, refusal: Conflict) -> None:
         self.refusal = refusal
@@ -68,8 +64,3 @@ class GroupMerge:
 
     def apply(self, session: WriteSession) -> None:
         """Apply the merged arrays to a session."""
-
-
-def array_merges() -> Any:
-    """Return the module with ``group_merges``, ``described`` and ``keeps_meaning``."""
-    return import_module(_MODULE)

@@ -10,11 +10,8 @@ Rules of this file
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +31,6 @@ from icechunk_format.repository.files.chunk_lookup import refs_of_array
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.repository.lifecycle.difference import changed_chunks
-from icechunk_format.repository.merging.sides import array_merges
 from icechunk_format.spec.ids import ManifestId, NodeId
 from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
@@ -42,6 +38,7 @@ from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, Manifest
 from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
+from icechunk_format.workflows.merging.documents import joined_metadata
 
 _FILES_AT_ONCE = 256
 
@@ -91,47 +88,6 @@ def changes_onto(
             found = changes.chunks.setdefault(node_id, ChunkChanges(coords.shape[1]))
             _take_chunks(storage, found, left, node, source, known)
     return changes, taken
-
-
-def joined_metadata(
-    base: NodeSnapshot, source: NodeSnapshot, target: NodeSnapshot
-) -> NodeSnapshot | None:
-    """Return a node with the metadata that each side changed; None if both changed the same.
-
-    The rest of a document, such as the shape, may change on one side if attributes keep the meaning
-    of values.
-    """
-    if metadata_of(base) == metadata_of(target):
-        return source
-    try:
-        documents = [json.loads(node.user_data) for node in (base, source, target)]
-        attributes = [dict(document.pop("attributes", None) or {}) for document in documents]
-    except (ValueError, AttributeError, TypeError):
-        return None  # A damaged document is left as it is.
-    was, ours, theirs = documents
-    joined = joined_attributes(*attributes)
-    if joined is None or (ours != was and theirs not in (was, ours)):
-        return None
-    keeps = array_merges().keeps_meaning
-    if not (ours == was == theirs or (keeps(base, source) and keeps(base, target))):
-        return None
-    if ours in (was, theirs) and joined == attributes[2]:
-        return replace(target, path=source.path)
-    rest, node = (theirs, target) if ours == was else (ours, source)
-    data = json.dumps({**rest, "attributes": joined}, indent=2).encode()
-    return replace(node, path=source.path, user_data=data)
-
-
-def joined_attributes(
-    base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return the attributes of both sides; None if both changed one differently."""
-    pairs = [{(k, json.dumps(v)) for k, v in side.items()} for side in (base, ours, theirs)]
-    mine, others, apart = ({k for k, _ in one ^ two} for one, two in combinations(pairs, 2))
-    if mine & others & apart:
-        return None
-    kept = {k: v for k, v in theirs.items() if k not in mine}
-    return kept | {k: v for k, v in ours.items() if k in mine}
 
 
 def chunks_changed(

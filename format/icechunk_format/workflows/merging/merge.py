@@ -8,21 +8,19 @@ the merge is repeated.
 
 Rules of this file
 ------------------
-1. No chunk is read or copied (see ``three_way``), except in arrays that grew on both sides, which
-   the layer above merges by their labels (see ``sides``).
+1. Cells belong to labels. No chunk is read or copied (see ``three_way``), except in groups in which
+   a position has another label on one side (``positions``) or both sides grew, which are merged by
+   their labels (``groups``) or are a conflict.
 2. The commit records the tip of the source as ``merged_snapshot`` in the metadata reserved for
    Icechunk libraries, and the next merge starts from it.
 3. The source is protected from a concurrent garbage collection; see ``branch_tip``.
-4. The common ancestor is the newest snapshot that both histories contain. A history contains its
-   ancestors, former ancestors that expired (``pruned_ancestor_tx_logs``), and snapshots that an
-   ancestor merged.
 
 Specification: merging is left to clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import le
@@ -38,30 +36,34 @@ from icechunk_format.repository.changes.conflicts import (
     ConflictKind,
     TheirCommit,
 )
+from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
 from icechunk_format.repository.files import metadata_files as files
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.history.diff import Changes, add_up
 from icechunk_format.repository.history.history import History, snapshots_after
-from icechunk_format.repository.lifecycle.difference import difference
-from icechunk_format.repository.merging.sides import Sides, array_merges
-from icechunk_format.repository.merging.three_way import (
-    changes_onto,
-    chunks_changed,
-    joined_metadata,
-)
+from icechunk_format.repository.lifecycle.difference import changed_chunks, difference
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import OnConflict, Resolve
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
+from icechunk_format.spec.ids import NodeId, SnapshotId
+from icechunk_format.spec.node_path import ancestors as ancestors_of
+from icechunk_format.spec.node_path import parent
 from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.spec.values.metadata_items import RESERVED_METADATA
 from icechunk_format.storage.protocol import Storage
+from icechunk_format.workflows.merging import common, groups
+from icechunk_format.workflows.merging.documents import joined_metadata, was_changed_back
+from icechunk_format.workflows.merging.labels import described
+from icechunk_format.workflows.merging.sides import Sides
+from icechunk_format.workflows.merging.three_way import (
+    changes_onto,
+    chunks_changed,
+)
 
-MERGED: Final = "merged_snapshot"
 # Attempts while other writers commit.
 _TRIES: Final = 100
 
@@ -117,7 +119,7 @@ class Merge:
     source: SnapshotId
     target: SnapshotId
     base: SnapshotId | None = None
-    records: str = MERGED
+    records: str = common.MERGED
 
     def run(
         self,
@@ -133,7 +135,7 @@ class Merge:
         source = files.load_snapshot(storage, self.source)
         target = files.load_snapshot(storage, self.target)
         base = (
-            _merge_base(storage, self.history, self.source, self.target)
+            common.merge_base(storage, self.history, self.source, self.target)
             if self.base is None
             else files.load_snapshot(storage, self.base)
         )
@@ -141,9 +143,9 @@ class Merge:
             log = difference(storage, base, source, snapshot_id=new_snapshot_id())
         except NotFoundError as error:
             # The base has expired, and its manifests were garbage-collected.
-            raise _base_gone(storage, self.source, self.target) from error
+            raise common.base_gone(storage, self.source, self.target) from error
         changes, taken = changes_onto(storage, base, source, target, log)
-        theirs = self._theirs(base, target)
+        theirs = self._theirs(base, target, changes)
         sides = Sides(
             branch=branch,
             format=self.format,
@@ -156,22 +158,21 @@ class Merge:
             is_picked=self.base is not None,
             chunks_changed=partial(chunks_changed, storage, base, source, log),
         )
-        arrays = array_merges()
-        groups = arrays.group_merges(sides, changes)
-        for group in groups:
-            group.take_from(changes)
+        if self.base is None:
+            taken += _decided_again(changes, base, target, theirs)
+        merges = groups.group_merges(sides, changes)
+        for merge in merges:
+            merge.take_from(changes)
         detector = ConflictDetector(changes=changes, base=base, tip=target, theirs=theirs)
-        detected = (
-            c for c in detector.conflicts() if not _is_settled(c, changes, base, source, target)
-        )
+        detected = (c for c in detector.conflicts() if not self._is_settled(c, changes, sides))
         found = [*taken, *detected]
         remaining = conflict_rules.resolved(found, resolve)
-        for group in groups:
+        for merge in merges:
             # Nothing is stored for a merge that will be refused.
-            lost = group.conflicts(resolve, dry_run=dry_run or bool(remaining))
+            lost = merge.conflicts(resolve, dry_run=dry_run or bool(remaining))
             remaining += conflict_rules.resolved(lost, resolve)
             found += lost
-        named = [self._named(arrays.described(sides, conflict)) for conflict in found]
+        named = [self._named(described(sides, conflict)) for conflict in found]
         result = MergeResult(
             branch=branch,
             source=self.source,
@@ -186,13 +187,19 @@ class Merge:
         conflict_rules.rebased(changes, tip=target, conflicts=found, resolve=resolve)
         session = WriteSession(storage, self.tip.using(source), target, self.format)
         session.take_over(changes)
-        for group in groups:
-            group.apply(session)
+        for merge in merges:
+            merge.apply(session)
         if not session.has_changes:
             return result
         noted = _with_notes(metadata, **{self.records: self.source})
-        when: OnConflict = "fail" if groups else "rebase"
-        commit = session.commit(message, metadata=noted, resolve=resolve, on_conflict=when)
+        when: OnConflict = "fail" if merges else "rebase"
+        commit = session.commit(
+            message,
+            metadata=noted,
+            resolve=resolve,
+            on_conflict=when,
+            when_moved=partial(_check_moved, session),
+        )
         return replace(result, commit=commit)
 
     def _named(self, conflict: Conflict) -> Conflict:
@@ -208,8 +215,49 @@ class Merge:
         text = f"{known.message!r}{f' by {author}' if author else ''}, {time}"
         return replace(conflict, commit=text)
 
-    def _theirs(self, base: Snapshot, target: Snapshot) -> list[TheirCommit]:
-        """Return the changes of the target since the base: its commits, or the difference."""
+    def _is_settled(self, conflict: Conflict, changes: ChangeSet, sides: Sides) -> bool:
+        """Return True if the target's change of a node is compatible with those of the source.
+
+        An append extends an array without moving chunks, and most attributes only describe it.
+        Chunks that both sides wrote, and labels, are separate conflicts.
+        """
+        node_id = conflict.node_id
+        if node_id is None:
+            return False
+        if conflict.kind is ConflictKind.MOVED_THERE:
+            return not _takes_part(changes, sides.base, node_id)
+        nodes = [s.nodes.with_id(node_id) for s in (sides.base, sides.source, sides.target)]
+        was, ours, now = nodes
+        if was is None or ours is None or now is None:
+            return False
+        if conflict.kind is ConflictKind.METADATA_UPDATED_TWICE:
+            if joined_metadata(was, ours, now) is None:
+                return False
+            # A picked snapshot is applied again on purpose.
+            states = (
+                ()
+                if sides.is_picked
+                else (
+                    commit.log.id
+                    for commit in sides.theirs
+                    if node_id in (*commit.log.updated_groups, *commit.log.updated_arrays)
+                )
+            )
+            return not was_changed_back(self.storage, node_id, (was, ours, now), states)
+        if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or was.path != ours.path:
+            return False
+        if changes.chunks[node_id].replaces_all or was.array is None or now.array is None:
+            return False
+        shapes = was.array.shape, now.array.shape
+        grew = len(shapes[0]) == len(shapes[1]) and all(map(le, *shapes))
+        return grew and same_meaning(was, now)
+
+    def _theirs(self, base: Snapshot, target: Snapshot, changes: ChangeSet) -> list[TheirCommit]:
+        """Return the changes of the target since the base: its commits, or the difference.
+
+        A commit that made an array smaller does not list the chunks that it dropped, so chunks of
+        arrays with new metadata are compared as well.
+        """
         since = snapshots_after(base.id, self.history.ancestry(target.id))
         if since is None:
             log = difference(self.storage, base, target, snapshot_id=target.id)
@@ -219,46 +267,92 @@ class Merge:
             for log_id in (*info.pruned_ancestor_tx_logs, info.id):
                 log = files.load_transaction_log(self.storage, log_id)
                 commits.append(TheirCommit(snapshot_id=info.id, log=log))
-        return commits
+        updated = {node_id for commit in commits for node_id in commit.log.updated_arrays}
+        coords = {}
+        for node_id in updated & changes.chunks.keys():
+            was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
+            if was is not None and now is not None:
+                coords[node_id] = changed_chunks(self.storage, was, base, now, target)
+        net = TransactionLog(id=target.id, updated_chunks=coords)
+        return [*commits, TheirCommit(snapshot_id=target.id, log=net)] if coords else commits
 
 
 def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
     """Run a merge; repeat it if the branch moves while labels of both sides are joined."""
-    for _ in range(_TRIES):
+    for times_again in range(_TRIES):
         try:
-            return made().run(**arguments)
+            result = made().run(**arguments)
         except ConflictError as error:
             # Only the error of a commit that lost a race has this fact, not a merge conflict.
             if error.facts.get("found") is None:
                 raise
             lost = error
+        else:
+            commit = result.commit
+            if commit is None:
+                return result
+            return replace(result, commit=replace(commit, rebased=commit.rebased + times_again))
     raise lost
 
 
-def _is_settled(
-    conflict: Conflict, changes: ChangeSet, base: Snapshot, source: Snapshot, target: Snapshot
-) -> bool:
-    """Return True if the target's change of a node is compatible with those of the source.
+def _check_moved(session: WriteSession, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
+    """Raise ConflictError, so that the merge is repeated, if other writers changed its groups.
 
-    An append extends an array without moving chunks, and most attributes only describe it. Chunks
-    that both sides wrote are a separate conflict.
+    A rebase compares chunks, and a merge labels.
     """
-    node_id = conflict.node_id
-    if conflict.kind is ConflictKind.METADATA_UPDATED_TWICE and node_id is not None:
-        was, ours, now = (side.nodes.with_id(node_id) for side in (base, source, target))
-        if was is None or ours is None or now is None:
-            return False
-        return joined_metadata(was, ours, now) is not None
-    if conflict.kind is not ConflictKind.CHUNKS_OF_UPDATED_ARRAY or node_id is None:
-        return False
-    if changes.chunks[node_id].replaces_all:
-        return False
-    was, now = base.nodes.with_id(node_id), target.nodes.with_id(node_id)
-    if was is None or now is None or was.array is None or now.array is None:
-        return False
-    shapes = was.array.shape, now.array.shape
-    grew = len(shapes[0]) == len(shapes[1]) and all(map(le, *shapes))
-    return grew and bool(array_merges().keeps_meaning(was, now))
+    changes = session.changes
+    own = {node.path for node in changes.created.values() if node.array is not None}
+    own |= {path for i in (*changes.updated, *changes.chunks) if (path := tip.nodes.path_of_id(i))}
+    groups_of_merge = {parent(path) for path in own}
+    for commit in theirs:
+        log = commit.log
+        arrays = (*log.new_arrays, *log.updated_arrays, *log.updated_chunks, *log.deleted_arrays)
+        paths = (tip.nodes.path_of_id(node_id) for node_id in arrays)
+        if log.moved_nodes or any(
+            path is None or parent(path) in groups_of_merge for path in paths
+        ):
+            raise ConflictError(
+                f"other writers changed the groups of this merge into branch {session.branch!r} "
+                f"{_TRIES} times during it; nothing was committed. Merge again",
+                branch=session.branch,
+                found=str(tip.id),
+            )
+
+
+def _takes_part(changes: ChangeSet, base: Snapshot, node_id: NodeId) -> bool:
+    """Return True if a merge changes a node, or one below it."""
+    changed = {*changes.updated, *changes.deleted, *changes.moved, *changes.chunks}
+    if node_id in changed:
+        return True
+    moved = base.nodes.path_of_id(node_id)
+    paths = (base.nodes.path_of_id(other) for other in changed)
+    return moved is not None and any(
+        path is not None and moved in ancestors_of(path) for path in paths
+    )
+
+
+def _decided_again(
+    changes: ChangeSet, base: Snapshot, target: Snapshot, theirs: Sequence[TheirCommit]
+) -> list[Conflict]:
+    """Return conflicts about nodes that the target has merged before and then changed back.
+
+    A later snapshot may replace that of a merge, so that the merge is not recorded any more. Node
+    ids are unique, so the logs of the target name a node of the source only if it had this node.
+    """
+    found = []
+    for commit in theirs:
+        log = commit.log
+        gone = {*log.deleted_groups, *log.deleted_arrays} - log.relocated_nodes
+        for node_id, node in changes.created.items():
+            if node_id in gone:
+                found.append((ConflictKind.NEW_NODE_DELETED, node, commit))
+        for node_id, node in changes.deleted.items():
+            if node_id in gone and target.nodes.has_id(node_id):
+                found.append((ConflictKind.DELETED_NODE_RECREATED, node, commit))
+    return [
+        Conflict(kind=kind, path=node.path, node_id=node.id, snapshot_id=commit.snapshot_id)
+        for kind, node, commit in found
+    ]
 
 
 def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId:
@@ -280,41 +374,6 @@ def parent_of(history: History, snapshot_id: SnapshotId, url: str) -> SnapshotId
     return parent
 
 
-def _merge_base(
-    storage: Storage, history: History, source: SnapshotId, target: SnapshotId
-) -> Snapshot:
-    """Return the newest snapshot that both histories contain.
-
-    Raises ConflictError if the snapshot has expired and its file no longer exists, or the histories
-    share none.
-    """
-    ours, theirs = _contained(history, source), _contained(history, target)
-    shared = [i for i in ours if i in theirs]
-    # Listed snapshots, newest first, then expired ones.
-    listed = [info for i in shared if (info := ours[i] or theirs[i]) is not None]
-    expired = [i for i in shared if ours[i] is None and theirs[i] is None]
-    newest = max(listed, key=lambda info: info.flushed_at, default=None)
-    if newest is not None and (newest.parent_id is not None or not expired):
-        return files.load_snapshot(storage, newest.id)
-    for snapshot_id in expired:
-        try:
-            return files.load_snapshot(storage, snapshot_id)
-        except NotFoundError:
-            break
-    raise _base_gone(storage, source, target)
-
-
-def _base_gone(storage: Storage, source: SnapshotId, target: SnapshotId) -> ConflictError:
-    """Return the error for two snapshots whose newest common snapshot cannot be read."""
-    return ConflictError(
-        f"snapshots {source} and {target} of {storage.root_url} cannot be merged: their newest "
-        "common snapshot has expired and was collected, so the changes of each side are unknown. "
-        "Write the changes again in a session on the branch",
-        source=str(source),
-        target=str(target),
-    )
-
-
 def _with_notes(metadata: Mapping[str, Any] | None, **notes: object) -> dict[str, Any]:
     """Add notes to the commit metadata reserved for Icechunk libraries."""
     values = dict(metadata or {})
@@ -322,33 +381,3 @@ def _with_notes(metadata: Mapping[str, Any] | None, **notes: object) -> dict[str
     if isinstance(reserved, Mapping):
         values[RESERVED_METADATA] = {**reserved, **{k: str(v) for k, v in notes.items()}}
     return values
-
-
-def _contained(history: History, tip: SnapshotId) -> dict[SnapshotId, SnapshotInfo | None]:
-    """Return the snapshots of a history with their entries; None for expired ones."""
-    found: dict[SnapshotId, SnapshotInfo | None] = {}
-    waiting = [tip]
-    while waiting:
-        for info in history.ancestry(waiting.pop()):
-            if found.get(info.id) is not None:
-                break
-            found[info.id] = info
-            for log_id in reversed(info.pruned_ancestor_tx_logs):
-                found.setdefault(log_id, None)
-            merged = _merged_snapshot(info)
-            if merged is None or found.get(merged) is not None:
-                continue
-            if history.snapshot_info(merged) is None:
-                found.setdefault(merged, None)
-            else:
-                waiting.append(merged)
-    return found
-
-
-def _merged_snapshot(info: SnapshotInfo) -> SnapshotId | None:
-    notes = info.metadata.get(RESERVED_METADATA)
-    text = notes.get(MERGED) if isinstance(notes, dict) else None
-    try:
-        return None if text is None else SnapshotId.parse(str(text))
-    except ValueError:
-        return None

@@ -1,1 +1,0 @@
-"""Merges branches: the changes of one side since the common ancestor, on top of the other."""
