@@ -42,8 +42,9 @@ CROSS_CUTTING_TESTS = {
 USERS_OF_ROOMS = ("tests", "benchmarks", "examples")
 FRAGMENT_KINDS = {"added", "changed", "deprecated", "fixed", "removed"}
 
-# Modules that import lazily by a string: names of a facade, what shows a result, packages that are
-# optional or belong to other projects, and classes of Spark that get methods.
+# Modules that import lazily by a computed string: names of a facade, what shows a result, packages
+# that are optional or belong to other projects, and classes of Spark that get methods.
+OWN_MODULES = (".", "icechunk", "pyspark_icechunk")
 IMPORTS_BY_STRING = {
     *("format/icechunk_format/names.py", "format/icechunk_format/display/__init__.py"),
     "format/icechunk_format/arrays/codecs/registered.py",
@@ -157,13 +158,16 @@ def bypasses(file: Path, rooms: dict[str, set[str]]) -> Iterator[str]:
 
 
 def imports_by_string(text: str) -> Iterator[int]:
-    """Yield the lines of a module that import another one by a string."""
+    """Yield the lines that import a module by a string, other than the name of a foreign one."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case (
                 ast.Call(func=ast.Name(id="import_module" | "__import__"))
                 | ast.Call(func=ast.Attribute(attr="import_module" | "__import__"))
             ):
+                match node.args[0]:
+                    case ast.Constant(value=str() as name) if not name.startswith(OWN_MODULES):
+                        continue
                 yield node.lineno
 
 

@@ -126,8 +126,10 @@ def test_a_version_of_a_writer_is_committed_once(place):
     again = write(3, 0.5)
     assert again.is_skipped
     assert "committed version 3" in again.reason
-    assert write(2, 0.5).is_skipped
     assert values(place)[0, 0] == 1.0
+    assert not write(2, 0.25).is_skipped
+    assert write(2, 0.5).is_skipped
+    assert values(place)[0, 0] == 1.25
     assert not write(4, 0.5).is_skipped
     assert values(place)[0, 0] == 1.5
 
