@@ -125,7 +125,7 @@ def test_a_version_of_a_writer_is_committed_once(place):
     assert not write(3, 0.0).is_skipped
     again = write(3, 0.5)
     assert again.is_skipped
-    assert "committed version 3" in again.reason
+    assert "committed txnVersion 3" in again.reason
     assert values(place)[0, 0] == 1.0
     assert not write(2, 0.25).is_skipped
     assert write(2, 0.5).is_skipped
