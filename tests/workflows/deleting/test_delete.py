@@ -3,8 +3,10 @@
 import itertools
 import pickle
 
+import icechunk
 import numpy as np
 import pytest
+import zarr
 from helpers.raised import raises
 from helpers.sessions.model import group_document
 
@@ -176,6 +178,79 @@ def test_removed_values_do_not_come_back_when_an_array_grows(place):
     session.commit("grow")
     assert np.isnan(read(place)[5:]).all()
     assert np.array_equal(read(place)[:5], values[:5])
+
+
+@pytest.mark.parametrize("gone", [[1], [3], [2, 3]])
+def test_removed_values_do_not_come_back_from_chunks_that_become_empty(place, gone):
+    """The edge chunk has values of removed labels only, so nothing is written for it."""
+    values = np.full((2, 4), np.nan, "f4")
+    values[:, gone] = 7
+    made(
+        place,
+        lambda s: put(s, "x", np.arange(4.0), (4,), ["x"]),
+        lambda s: put(s, "t", values, (1, 3), ["time", "x"], fill=np.nan),
+    )
+    delete(place, isel={"x": gone})
+    node = Repository.open(place).snapshot(Repository.open(place).resolve()).node("/t")
+    metadata = parse_array_metadata(node.user_data, node_path="/t").with_shape((2, 4))
+    session = Repository.open(place).writable_session()
+    session.update_metadata("/t", metadata.to_bytes(), shape=(2, 4), num_chunks=(2, 2))
+    session.commit("grow")
+    assert np.isnan(read(place)).all()
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [3], [5], [4, 5], [0, 1, 2, 3]])
+@pytest.mark.parametrize("stored", [[], [0], [2], [5]])
+def test_labels_of_sparse_arrays(place, gone, stored):
+    values = np.full((6, 2), np.nan, "f4")
+    values[stored] = 7
+    missing = [(t, 0) for t in range(6) if t not in stored]
+    made(
+        place,
+        lambda s: put(s, "time", np.arange(6), (1,), ["time"]),
+        lambda s: put(s, "t", values, (1, 2), ["time", "x"], fill=np.nan, drop=missing),
+    )
+    delete(place, isel={"time": gone})
+    np.testing.assert_array_equal(read(place), np.delete(values, gone, 0))
+    assert read(place, "time").tolist() == np.delete(np.arange(6), gone).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_repeated_dimension_shrinks_along_all_of_its_axes(place, seed, monkeypatch):
+    """A covariance matrix and a tensor, beside their labels; read by zarr."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(labels, "_TASK_REFS", int(rng.integers(1, 30)))
+    size = int(rng.integers(2, 9))
+    dims = [["x", "x"], ["x", "t", "x"], ["t", "x", "x"], ["x", "x", "x"]][seed % 4]
+    shape = [size if dim == "x" else 3 for dim in dims]
+    chunks = [int(rng.integers(1, n + 1)) for n in shape]
+    edges = None
+    if seed % 3 == 2:
+        edges = [sorted({0, n, *rng.integers(0, n + 1, 3).tolist()}) for n in shape]
+    values = rng.random(shape)
+    shards = [2 * n for n in chunks] if seed % 3 == 1 else None
+    made(
+        place,
+        lambda s: put(s, "x", np.arange(size), (2,), ["x"]),
+        lambda s: put(s, "mean", np.arange(size), (2,), ["x"]),
+        lambda s: put(s, "cov", values, chunks, dims, shards=shards, edges=edges),
+    )
+    gone = np.flatnonzero(rng.random(size) < 0.4)
+    if seed % 2:
+        gone = np.arange(int(rng.integers(1, size)), size)
+    if not len(gone):
+        gone = np.array([0])
+    delete(place, isel={"x": gone.tolist()})
+    for axis, dim in enumerate(dims):
+        if dim == "x":
+            values = np.delete(values, gone, axis)
+    assert np.array_equal(read(place, "cov"), values)
+    if edges is None:
+        storage = icechunk.local_filesystem_storage(place)
+        found = zarr.open_group(
+            icechunk.Repository.open(storage).readonly_session("main").store, mode="r"
+        )["cov"]
+        assert np.array_equal(found[...], values)
 
 
 def test_all_labels_of_the_named_dimension(place):

@@ -217,7 +217,8 @@ def manifests_of(
                     "the receipts of its own plan",
                     variable=path,
                 )
-            manifests.setdefault(path, []).extend(stored)
+            if stored:
+                manifests.setdefault(path, []).extend(stored)
     # The session checks this again, but only after a new repository is created.
     for found in manifests.values():
         ChunkChanges(len(found[0].extents)).add_receipts(found)
