@@ -8,9 +8,10 @@ ours                   conflicts with theirs
 =====================  =========================================================================
 chunks of an array     the same chunks; metadata of the array; the array deleted
 metadata of a node     metadata of the node; the node deleted
-a smaller array        the same as metadata; chunks that are dropped here
+a smaller array        the same as metadata; chunks with elements beyond the new shape
 delete an array        anything done to the array, unless it was deleted as well and nothing is
                        at its path now
+replace a node         the same; the node deleted
 delete a group         the same for every array below; metadata of a group below; a node created
                        below
 create a node          a node at the same path; no group (any more) to hold it
@@ -39,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import box_of_grid, inside_box
+from icechunk_format.repository.changes.grid_checks import whole_chunks_after
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
 from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
@@ -59,11 +61,12 @@ class ConflictKind(Enum):
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
-    CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops here"
+    CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops or cuts here"
     METADATA_UPDATED_TWICE = "metadata that both changed"
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
     DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
+    REPLACED_NODE_DELETED = "replaced here, but deleted there"
     NODE_IN_DELETED_GROUP = "created there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but a node now exists at its path"
     NO_GROUP_FOR_NODE = "created or moved here, but its parent group is gone or is an array now"
@@ -154,7 +157,7 @@ class ConflictDetector:
         """Yield the conflicts, ordered by kind."""
         yield from self._their_moves()
         yield from self._chunks()
-        yield from self._dropped_chunks()
+        yield from self._cut_chunks()
         yield from self._updates()
         yield from self._deletes()
         yield from self._new_paths()
@@ -197,17 +200,30 @@ class ConflictDetector:
                 if len(shared):
                     yield self._of(ConflictKind.CHUNKS_WRITTEN_TWICE, node_id, commit, shared)
 
-    def _dropped_chunks(self) -> Iterator[Conflict]:
-        for node_id, changes in self.changes.chunks.items():
-            if changes.clip is None or not self.tip.nodes.has_id(node_id):
+    def _cut_chunks(self) -> Iterator[Conflict]:
+        """Check chunks that smaller arrays of this session drop or hide in part."""
+        for node_id in {**self.changes.chunks, **self.changes.updated}:
+            box = self._kept_chunks(node_id)
+            if box is None or not self.tip.nodes.has_id(node_id):
                 continue
-            box = box_of_grid(changes.clip)
             for commit in self._naming("updated_chunks", node_id):
                 coords = commit.log.updated_chunks[node_id]
-                dropped = coords[~inside_box(coords, box)]
-                if len(dropped):
-                    kind = ConflictKind.CHUNKS_OF_SMALLER_ARRAY
-                    yield self._of(kind, node_id, commit, dropped)
+                cut = coords[~inside_box(coords, box)]
+                if len(cut):
+                    yield self._of(ConflictKind.CHUNKS_OF_SMALLER_ARRAY, node_id, commit, cut)
+
+    def _kept_chunks(self, node_id: NodeId) -> NDArray[np.int64] | None:
+        """Return the box of the chunks that an array keeps whole; None if it did not shrink."""
+        changes, now = self.changes.chunks.get(node_id), self.changes.updated.get(node_id)
+        was = self.base.nodes.with_id(node_id)
+        clip = None if changes is None else changes.clip
+        whole = None
+        if now is not None and was is not None:
+            whole = whole_chunks_after(was, now)
+        if clip is None or whole is None:
+            found = whole if clip is None else clip
+            return None if found is None else box_of_grid(found)
+        return box_of_grid(map(min, clip, whole))
 
     def _updates(self) -> Iterator[Conflict]:
         for node_id, state in self.changes.updated.items():
@@ -219,11 +235,14 @@ class ConflictDetector:
                 yield self._of(ConflictKind.METADATA_UPDATED_TWICE, node_id, commit)
 
     def _deletes(self) -> Iterator[Conflict]:
+        replaced = {state.path for state in self.changes.created.values()}
         for node_id, gone in self.changes.deleted.items():
             if not self.tip.nodes.has_id(node_id):
                 there = self.tip.node(gone.path)
                 if there is not None:
                     yield self._taken(ConflictKind.DELETED_NODE_RECREATED, gone.path, there.id)
+                elif gone.path in replaced:
+                    yield self._by(ConflictKind.REPLACED_NODE_DELETED, node_id)
                 continue
             changed = [
                 *self._naming("updated_groups", node_id),
