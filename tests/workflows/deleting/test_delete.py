@@ -407,6 +407,70 @@ def test_begins_again_after_a_rival_commit(place, where):
     np.testing.assert_array_equal(read(place), expected)
 
 
+def beside(rival):
+    """Return a way of running the tasks of the first attempt beside a commit of a rival."""
+    rivals = [rival]
+
+    def run(function, tasks):
+        done = pickled(function, tasks)
+        if rivals:
+            rivals.pop()()
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize("where", ["time = 50", "time = 20"])
+def test_a_variable_that_a_rival_adds_loses_the_labels_too(place, where):
+    weather(place)
+
+    def rival():
+        session = Repository.open(place).writable_session()
+        put(session, "u", np.arange(6.0), (2,), ["time"])
+        session.commit("rival")
+
+    delete(place, where=where, run=beside(rival))
+    gone = int(where[-2:]) // 10
+    assert read(place, "u").tolist() == np.delete(np.arange(6.0), gone).tolist()
+    assert read(place).shape == (5, 4)
+
+
+@pytest.mark.parametrize("where", ["time = 50", "time = 20"])
+def test_a_variable_that_a_rival_drops_does_not_come_back(place, where):
+    weather(place)
+    session = Repository.open(place).writable_session()
+    put(session, "u", np.arange(6.0), (2,), ["time"])
+    session.commit("another variable")
+    delete(place, where=where, run=beside(lambda: Repository.open(place).drop("/u")))
+    repository = Repository.open(place)
+    assert set(open_dataset(repository, repository.resolve()).variables) == {"t", "time", "x"}
+    assert read(place).shape == (5, 4)
+
+
+def test_a_cell_that_a_rival_writes_at_the_deleted_label_is_deleted(place):
+    """Its chunk is new, so the deletion has not written it."""
+    made(
+        place,
+        lambda s: put(s, "x", np.arange(2.0), (2,), ["x"]),
+        lambda s: put(s, "t", np.full((2, 2), np.nan), (1, 2), ["time", "x"], fill=np.nan,
+                      drop=[(0, 0), (1, 0)]),
+    )  # fmt: skip
+
+    def rival():
+        session = Repository.open(place).writable_session()
+        document = parse_array_metadata(session.node("/t").user_data, node_path="/t")
+        values = np.array([[3.0, 7.0]])
+        session.set_chunk("/t", (1, 0), document.chunk_codecs().encode(values))
+        session.commit("rival")
+
+    delete(place, where="x = 1", run=beside(rival))
+    session = Repository.open(place).writable_session()
+    document = parse_array_metadata(session.node("/t").user_data, node_path="/t").with_shape((2, 2))
+    session.update_metadata("/t", document.to_bytes(), shape=(2, 2), num_chunks=(2, 1))
+    session.commit("grow")
+    np.testing.assert_array_equal(read(place), [[np.nan, np.nan], [3, np.nan]])
+
+
 def test_a_transaction_is_deleted_once(place):
     weather(place)
     options = WriteOptions(mode="append", txn_app_id="clean", txn_version=1)

@@ -241,6 +241,51 @@ def test_arrays_of_others_are_not_replaced(source, tmp_path):
         mapped(source, celsius, to, follow=True)
 
 
+def group_of_another(path, group, length, **attributes):
+    """Create a repository and a group with an array of another writer."""
+    session = reference_repository(path).writable_session("main")
+    other = xr.Dataset({"other": ("time", np.arange(float(length)))}, attrs=attributes)
+    other.to_zarr(session.store, group=group, consolidated=False, zarr_format=3, mode="w")
+    session.commit("other")
+
+
+@pytest.mark.parametrize("group", ["g", None])
+def test_arrays_of_another_length_in_the_group_are_refused(source, tmp_path, group):
+    """Before any block but the first one is computed."""
+    to, calls = str(tmp_path / "to"), []
+    group_of_another(to, group, 3)
+    base = Repository.open(to).resolve()
+
+    def function(block):
+        calls.append(1)
+        return block
+
+    where = "/g" if group else ""
+    with raises(InvalidInputError, found=f"time is 10 in {where}/t2m and 3 in {where}/other"):
+        mapped(source, function, to, blocks={"time": 1}, group=group, mode="overwrite")
+    assert len(calls) < 3
+    assert Repository.open(to).resolve() == base
+
+
+def test_the_attributes_of_a_group_stay(source, tmp_path):
+    to = str(tmp_path / "to")
+    group_of_another(to, "g", 10, mine=1, title="Mine")
+
+    def result(block):
+        return block.assign_attrs(title="Result", history="mapped")
+
+    mapped(source, result, to, blocks={"time": 5}, group="g", mode="overwrite")
+    assert opened(to, "g").attrs == {"mine": 1, "title": "Mine", "history": "mapped"}
+    assert set(opened(to, "g")) == {"other", "t2m", "mask"}
+
+
+def test_a_result_computed_again_replaces_its_own_attributes(source, tmp_path):
+    to = str(tmp_path / "to")
+    for title in ("first", "second"):
+        mapped(source, lambda b, t=title: b.assign_attrs(title=t), to, mode="overwrite")
+    assert opened(to).attrs == {"title": "second"}
+
+
 def test_failed_blocks_are_computed_again(source, tmp_path):
     to, bad = tmp_path / "to", {0, 4}
 

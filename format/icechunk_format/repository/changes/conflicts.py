@@ -17,6 +17,7 @@ delete a group         the same for every array below; metadata of a group below
 create a node          a node at the same path; no group (any more) to hold it
 move a node            the node deleted; a node at the target; a node created below the source;
                        no group (any more) to hold it
+an array of a group    an array of the same group with another length of a dimension
 anything               any move
 =====================  =========================================================================
 
@@ -58,6 +59,7 @@ class ConflictKind(Enum):
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CELLS_WRITTEN_TWICE = "cells that both wrote"
     LABELS_NOT_MERGED = "labels that both added"
+    LENGTHS_DIFFER = "arrays of a group that would have different lengths"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"

@@ -38,6 +38,8 @@ from icechunk_format.repository.changes.conflicts import (
     ConflictKind,
     TheirCommit,
 )
+from icechunk_format.repository.changes.group_lengths import changed_groups, length_conflicts
+from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
 from icechunk_format.repository.files import metadata_files as files
@@ -171,6 +173,10 @@ class Merge:
             lost = group.conflicts(resolve, dry_run=dry_run or bool(remaining))
             remaining += conflict_rules.resolved(lost, resolve)
             found += lost
+        if not remaining:
+            # Groups that are merged by labels are checked when their arrays are known.
+            changed = changed_groups(changes, target) - {group.group for group in groups}
+            found += length_conflicts(WorkingTree(target, changes), (source, target), changed)
         named = [self._named(arrays.described(sides, conflict)) for conflict in found]
         result = MergeResult(
             branch=branch,
@@ -188,6 +194,8 @@ class Merge:
         session.take_over(changes)
         for group in groups:
             group.apply(session)
+        if lengths := session.length_conflicts(source):
+            raise conflict_errors.merge_conflicts(storage, self.name, branch, lengths)
         if not session.has_changes:
             return result
         noted = _with_notes(metadata, **{self.records: self.source})

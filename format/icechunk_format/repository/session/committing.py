@@ -18,7 +18,8 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
-from icechunk_format.repository.changes.conflicts import ConflictDetector, TheirCommit
+from icechunk_format.repository.changes.conflicts import Conflict, ConflictDetector, TheirCommit
+from icechunk_format.repository.changes.group_lengths import changed_groups, length_conflicts
 from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.commit.assemble import ManifestAssembler
 from icechunk_format.repository.commit.commit import (
@@ -281,6 +282,10 @@ class CommittingSession:
         detector = ConflictDetector(changes=self.changes, base=base, tip=tip, theirs=theirs)
         found = list(detector.conflicts())
         remaining = conflict_rules.resolved(found, resolve)
+        if not remaining:
+            sides = (self._tree, tip)
+            groups = changed_groups(self.changes, base)
+            remaining = length_conflicts(WorkingTree(tip, self.changes), sides, groups)
         if remaining:
             raise conflict_errors.conflicting(storage, self.branch, remaining)
         conflict_rules.rebased(self.changes, tip=tip, conflicts=found, resolve=resolve)
@@ -296,6 +301,15 @@ class CommittingSession:
                 *(since.tip, commits[-1].message),
             )
         return len(since.commits)
+
+    def length_conflicts(self, *sides: Snapshot) -> list[Conflict]:
+        """Return arrays of one group with different lengths of a dimension after the changes.
+
+        Dimensions on which the group disagreed in the base, or in a side, are not included.
+        """
+        tree = self._tree
+        groups = changed_groups(self.changes, tree.base)
+        return length_conflicts(tree, (tree.base, *sides), groups)
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -11,7 +11,12 @@ from typing import Any, Final
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
-from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.commit_arrays import (
+    ArraysCommit,
+    check_planned_lengths,
+    commit_arrays,
+    with_own_attributes,
+)
 from icechunk_format.dataset.writing.part import joined_chunks, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
@@ -181,6 +186,8 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     )
     if not len(plan.numbers):
         return result
+    targets_of_run = [placed.target for placed in plan.arrays.values()]
+    check_planned_lengths(base, group, targets_of_run, plan.deleted)
     documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
     targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
@@ -201,7 +208,10 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     if failed:
         found += run(step, [[one] for one in _once_more(plan, grid, failed)])
     done = [one for _, own in found for one in own]
-    attributes = dict(plan.attributes)
+    attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
+    replaced = _known(base, group)
+    if replaced is not None and replaced.arrays.keys() & plan.arrays.keys():
+        attributes.pop(RECORD_KEY, None)
     if request.follow:
         skipped = [list(grid.block(number).index.values()) for number in failed[:MOST_FAILED]]
         record = replace(
