@@ -217,6 +217,80 @@ def test_all_blocks_are_computed_in_doubt(source, tmp_path, change):
     check(source, to, function)
 
 
+def edit_result(to, edit):
+    import zarr
+
+    session = icechunk.Repository.open(icechunk.local_filesystem_storage(str(to))).writable_session(
+        "main"
+    )
+    edit(zarr.open_group(session.store))
+    return session.commit("edited by hand")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("t2m", lambda g: g["t2m"].__setitem__((2, 1, 1), -5.0)),
+        ("t2m", lambda g: g["t2m"].resize((11, 6, 4))),
+        ("t2m", lambda g: g["t2m"].resize((9, 6, 4))),
+        ("masked", lambda g: g["masked"].attrs.update(units="degC")),
+        ("x", lambda g: g["x"].__setitem__(0, -5.0)),
+    ],
+)
+def test_a_result_that_another_writer_edited_is_refused(source, tmp_path, name, edit, runs):
+    to = tmp_path / "to"
+    for number in range(runs):
+        mapped(source, celsius, to, follow=True)
+        source.put("t2m", number, 1.0)
+    edited = edit_result(to, edit)
+    with raises(ConflictError, path=f"/{name}", snapshot=edited, option="function_version"):
+        mapped(source, celsius, to, follow=True)
+    done = mapped(source, celsius, to, follow=True, function_version="2")
+    assert done.computed == done.blocks
+    check(source, to)
+    source.put("t2m", 3, 1.0)
+    assert mapped(source, celsius, to, follow=True, function_version="2").computed == 1
+    check(source, to)
+
+
+def test_an_edit_during_a_run_is_found_by_the_next_one(source, tmp_path):
+    """The commit of the run is rebased on it."""
+    to = tmp_path / "to"
+    mapped(source, celsius, to, follow=True)
+    source.put("t2m", 0, 1.0)
+    edits = [lambda g: g["t2m"].__setitem__((5, 1, 1), -5.0)]
+
+    def run(function, tasks):
+        done = list(in_process(function, tasks))
+        if edits:
+            edit_result(to, edits.pop())
+        return done
+
+    assert mapped(source, celsius, to, follow=True, run=run).computed == 1
+    source.put("t2m", 1, 1.0)
+    with raises(ConflictError, path="/t2m"):
+        mapped(source, celsius, to, follow=True)
+
+
+def test_other_commits_to_the_repository_of_a_result_are_no_edits(source, tmp_path):
+    to = tmp_path / "to"
+    mapped(source, celsius, to, follow=True)
+    edit_result(to, lambda g: g.create_group("other").create_array("a", shape=(3,), dtype="f8"))
+    edit_result(to, lambda g: g.attrs.update(title="Result"))
+    edit_result(to, lambda g: g["t2m"].attrs.update(comment="described later"))
+    repository = Repository.open(str(to))
+    restored = repository.resolve()
+    edit_result(to, lambda g: g["t2m"].__setitem__((2, 1, 1), -5.0))
+    Repository.open(str(to)).restore("main", restored)
+    source.put("t2m", 0, 1.0)
+    done = mapped(source, celsius, to, follow=True)
+    assert (done.computed, done.full_run) == (1, None)
+    assert opened(to).attrs["title"] == "Result"
+    assert opened(to)["t2m"].attrs["comment"] == "described later"
+    check(source, to)
+
+
 def test_an_expired_snapshot_and_another_repository(source, tmp_path):
     to = tmp_path / "to"
     mapped(source, celsius, to, follow=True)

@@ -31,6 +31,7 @@ from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mapping.blocks import BlockGrid, cut_into_blocks
+from icechunk_format.workflows.mapping.edits import check_unedited
 from icechunk_format.workflows.mapping.follow import (
     changed_blocks,
     existing_arrays,
@@ -40,6 +41,7 @@ from icechunk_format.workflows.mapping.follow import (
 )
 from icechunk_format.workflows.mapping.placing import Layout, Placed, place
 from icechunk_format.workflows.mapping.record import (
+    BEGINNING,
     MOST_FAILED,
     RECORD_KEY,
     FollowRecord,
@@ -169,11 +171,12 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         function=function.name,
         function_version=request.function_version,
         settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),
+        base=BEGINNING if destination.base is None else str(destination.base),
     )
     known = _known(base, group) if request.follow else None
     plan: MapPlan | str = "no earlier result exists"
     if known is not None and base is not None:
-        plan = _changes(repository, dataset, grid, base, group, known, record)
+        plan = _changes(request, repository, dataset, grid, base, group, known, record)
     if isinstance(plan, str):
         _check_free(base, group, request, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
@@ -277,6 +280,7 @@ def _check_free(
 
 
 def _changes(
+    request: MapRequest,
     repository: Repository,
     dataset: Dataset,
     grid: BlockGrid,
@@ -287,6 +291,9 @@ def _changes(
 ) -> MapPlan | str:
     """Return the plan of the changed blocks, or a reason to compute all."""
     reason = why_other_results(known, record)
+    if reason is None:
+        result = Repository.open(request.target)
+        reason = check_unedited(result, base, group, known)
     if reason is not None:
         return reason
     arrays = existing_arrays(known, base, group, grid)

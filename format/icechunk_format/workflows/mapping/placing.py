@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.writing.part import ArrayTarget, path_in
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.spec.node_path import NodePath
@@ -207,6 +208,14 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
                 variable=layout.name,
                 block=label,
             )
+
+
+def same_meaning(before: ArrayMetadata, after: ArrayMetadata) -> bool:
+    """Return True if two documents give stored values the same meaning."""
+    plain = [{k: v for k, v in d.raw.items() if k != "attributes"} for d in (before, after)]
+    return plain[0] == plain[1] and all(
+        _text(before.attributes.get(key)) == _text(after.attributes.get(key)) for key in _OF_VALUES
+    )
 
 
 def _text(value: Any) -> str:
