@@ -528,3 +528,17 @@ def test_disjoint_writers_lose_nothing(seed):
         session.commit("mine")
     contents = stored_contents(repository, repository.resolve())
     assert {k: v for k, v in contents.items() if k.startswith("w/c")} == written
+
+
+def test_messages_of_other_writers_forge_no_lines_of_the_log(caplog):
+    caplog.set_level("INFO", logger="icechunk_format")
+    repository = begun()
+    session = repository.writable_session()
+    session.set_chunk("/b", [0], b"O")
+    rival = repository.writable_session()
+    rival.set_chunk("/g/a", [1], b"T")
+    rival.commit("theirs\ncommitted FORGED\x1b[31m\u200f\u2028")
+    session.commit("ours\nFORGED")
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("FORGED" in line for line in lines) >= 3
+    assert all(line.isprintable() for line in lines)

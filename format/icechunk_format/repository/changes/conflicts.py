@@ -216,16 +216,12 @@ class ConflictDetector:
 
     def _kept_chunks(self, node_id: NodeId) -> NDArray[np.int64] | None:
         """Return the box of the chunks that an array keeps whole; None if it did not shrink."""
-        changes, now = self.changes.chunks.get(node_id), self.changes.updated.get(node_id)
-        was = self.base.nodes.with_id(node_id)
-        clip = None if changes is None else changes.clip
-        whole = None
-        if now is not None and was is not None:
-            whole = whole_chunks_after(was, now)
-        if clip is None or whole is None:
-            found = whole if clip is None else clip
-            return None if found is None else box_of_grid(found)
-        return box_of_grid(map(min, clip, whole))
+        was, now = self.base.nodes.with_id(node_id), self.changes.updated.get(node_id)
+        limits = [] if was is None or now is None else [whole_chunks_after(was, now)]
+        if node_id in self.changes.chunks:
+            limits.append(self.changes.chunks[node_id].clip)
+        counts = [limit for limit in limits if limit is not None]
+        return box_of_grid(map(min, *counts, counts[0])) if counts else None
 
     def _updates(self) -> Iterator[Conflict]:
         for node_id, state in self.changes.updated.items():
@@ -376,10 +372,7 @@ class ConflictDetector:
 
 
 def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
-    """Return the conflicts that remain when chunks written by both are resolved.
-
-    ``"ours"`` and ``"theirs"`` settle chunks that both wrote; None settles nothing.
-    """
+    """Return the conflicts that remain; ``resolve`` settles what both wrote, and None nothing."""
     if resolve is None:
         return list(conflicts)
     return [c for c in conflicts if c.kind not in RESOLVABLE]

@@ -1,5 +1,7 @@
 """``CommittingSession``: commits the changes of a session, and rebases them if the branch moved.
 
+Long because its public methods are documented here.
+
 Rules of this file
 ------------------
 1. A failed commit keeps the changes in the session, so that it can be repeated.
@@ -14,7 +16,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    ReadOnlyError,
+    escaped,
+)
 from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
@@ -298,7 +306,7 @@ class CommittingSession:
                 "rebased on %d newer commit%s of other writers to branch %s of %s, with %s"
                 " conflicts; the newest is %s: %s",
                 *(len(commits), plural, self.branch, storage.root_url, conflicts),
-                *(since.tip, commits[-1].message),
+                *(since.tip, escaped(commits[-1].message)),
             )
         return len(since.commits)
 
@@ -379,7 +387,7 @@ class CommittingSession:
         races = f" ({lost} lost {'race' if lost == 1 else 'races'} before)" if lost else ""
         _log.info(
             "committed %s to branch %s of %s: %s%s",
-            *(snapshot.id, self.branch, self._storage.root_url, snapshot.message, races),
+            *(snapshot.id, self.branch, self._storage.root_url, escaped(snapshot.message), races),
         )
         return stored.result(self.branch, rebased=self._times_rebased)
 

@@ -37,6 +37,7 @@ from icechunk_format.dataset.writing.part import Destination, joined_chunks
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
+from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
@@ -139,7 +140,9 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         except ConflictError as error:
             if runs == MOST_RUNS or request.options.on_conflict == "fail":
                 raise
-            _LOG.info("delete: other writers committed first, starting again: %s", error)
+            _LOG.info(
+                "delete: other writers committed first, starting again: %s", one_line(str(error))
+            )
     raise AssertionError("the last attempt returns or raises")
 
 
