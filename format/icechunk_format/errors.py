@@ -8,7 +8,7 @@ Rules of this file
 2. Every error can be pickled, because errors are sent from executors to the driver.
 3. Messages and facts contain no credentials: callers pass names of options, never secret values.
 4. Messages quote untrusted names from repositories. Characters that control a terminal or the
-   writing direction are shown as escapes.
+   writing direction, and all others that do not print, are shown as escapes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,14 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Self
 
-# Control characters except a line feed, marks of writing direction, and surrogates.
-_ESCAPED: Final = {
-    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    for codes in (
-        range(10),
-        range(11, 32),
-        range(127, 160),
-        range(0x202A, 0x202F),
-        range(0x2066, 0x206A),
-        range(0xD800, 0xE000),
+
+def escaped(text: str) -> str:
+    """Return one line of printable characters: others become escapes, as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
-    for code in codes
-}
 
 
 # A value in quotes, and a word that no name or path is as long as.
@@ -70,7 +65,7 @@ class IcechunkError(Exception):
     """
 
     def __init__(self, message: str, **facts: Any) -> None:
-        message = _shortened(message.translate(_ESCAPED))
+        message = _shortened("\n".join(map(escaped, message.split("\n"))))
         super().__init__(message)
         self.message = message
         self.facts: dict[str, Any] = facts

@@ -10,6 +10,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.errors import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,12 +29,7 @@ _AGES: Final = (
 
 def safe(value: object) -> str:
     """Escape a string to one line of printable characters."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
+    return escaped(str(value))
 
 
 def safe_lines(text: str) -> list[str]:

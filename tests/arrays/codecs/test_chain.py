@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import math
@@ -215,6 +216,41 @@ def test_chains_are_pickled_and_shared_between_threads() -> None:
     plain = chain([LITTLE])
     for n in range(200):
         assert plain.decode(bytes(4 * n), [n]).shape == (n,)
+
+
+class Counted:
+    """A decompressor that counts the bytes after a stream, which it copies."""
+
+    copied = 0
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.decompress = inner.decompress
+
+    @property
+    def eof(self):
+        return self.inner.eof
+
+    @property
+    def unused_data(self):
+        rest = self.inner.unused_data
+        Counted.copied += len(rest)
+        return rest
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_many_empty_streams_are_not_copied_again_and_again(module, monkeypatch):
+    made = chain([LITTLE, f"numcodecs.{module.__name__}"])
+    codec = made._byte_codecs[-1]
+    monkeypatch.setattr(Counted, "copied", 0)
+    monkeypatch.setattr(
+        codec, "make_decompressor", lambda make=codec.make_decompressor: Counted(make())
+    )
+    empty, value = module.compress(b""), module.compress(b"\1\0\0\0")
+    for data in (empty * 2000 + value, value + empty * 2000, empty + value):
+        assert made.decode(data, (1,)).tolist() == [1]
+        assert Counted.copied <= 1024 * 2002 + 2 * len(data)
+        Counted.copied = 0
 
 
 def test_padding_and_members_of_gzip() -> None:

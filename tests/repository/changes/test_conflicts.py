@@ -5,6 +5,7 @@ meanwhile, and the conflict, if there is one. Where there is none, the version m
 """
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -113,6 +114,10 @@ def expected(ours, theirs):
         kinds.add(K.DELETED_NODE_RECREATED)
     if ours in GROUP_GONE and theirs == "recreate group":
         kinds.add(K.DELETED_NODE_RECREATED)
+    if ours == "recreate array" and theirs in ("delete array", *GROUP_GONE):
+        kinds.add(K.REPLACED_NODE_DELETED)
+    if (ours, theirs) == ("recreate group", "delete group"):
+        kinds.add(K.REPLACED_NODE_DELETED)
     if ours in GROUP_GONE:
         if theirs == "group":
             kinds.add(K.DELETED_NODE_CHANGED)
@@ -271,6 +276,87 @@ def test_chunks_that_both_wrote_can_be_resolved(resolve, payload):
 def test_nothing_but_chunks_can_be_resolved():
     with raises(ConflictError, branch="main", kinds=("METADATA_UPDATED_TWICE",), paths=("/g/a",)):
         outcome("attributes", "attributes", resolve="ours")
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("array", "array"), ("array", "group")])
+def test_what_others_deleted_is_not_created_again(ours, theirs):
+    with pytest.raises(ConflictError) as caught:
+        outcome(f"recreate {ours}", f"delete {theirs}")
+    assert K.REPLACED_NODE_DELETED in kinds_of(caught.value)
+
+
+def resized_grid(session, shape, chunk_shape, grid=None):
+    document = json.loads(array_document(shape, chunk_shape))
+    if grid is not None:
+        document["chunk_grid"] = grid
+    counts = [-(-n // c) for n, c in zip(shape, chunk_shape, strict=True)]
+    where = {"shape": shape, "num_chunks": counts}
+    if session.node("/a") is None:
+        session.create_array("/a", json.dumps(document).encode(), **where)
+    else:
+        session.update_metadata("/a", json.dumps(document).encode(), **where)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "shape", "written", "conflicts"),
+    [
+        # One axis: chunks [0, 3), [3, 6), [6, 9).
+        ((3,), (8,), (2,), True),
+        ((3,), (7,), (2,), True),
+        ((3,), (6,), (2,), True),
+        ((3,), (7,), (1,), False),
+        ((3,), (6,), (1,), False),
+        ((3,), (5,), (1,), True),
+        ((3,), (3,), (0,), False),
+        ((3,), (0,), (0,), True),
+        # Only along the second axis.
+        ((2, 3), (4, 5), (0, 0), False),
+        ((2, 3), (4, 5), (0, 1), True),
+        ((2, 3), (4, 5), (1, 1), True),
+        ((2, 3), (4, 3), (1, 0), False),
+        # The first axis grows.
+        ((2, 3), (6, 5), (1, 1), True),
+        ((2, 3), (6, 5), (1, 0), False),
+    ],
+)
+@pytest.mark.parametrize("resolve", [None, "ours", "theirs"])
+def test_chunks_that_a_smaller_shape_cuts(chunks, shape, written, conflicts, resolve):
+    """A cell beyond the new shape would be hidden, and appear when the array grows again."""
+    repository = new_repository()
+    session = repository.writable_session()
+    session.create_group("/", group_document())
+    resized_grid(session, (9,) if len(shape) == 1 else (4, 6), chunks)
+    session.commit("base")
+    session = repository.writable_session()
+    resized_grid(session, shape, chunks)
+    rival = repository.writable_session()
+    rival.set_chunk("/a", written, b"T")
+    rival.commit("theirs")
+    if not conflicts:
+        session.commit("ours", resolve=resolve)
+        return
+    with raises(ConflictError, kinds=("CHUNKS_OF_SMALLER_ARRAY",)):
+        session.commit("ours", resolve=resolve)
+
+
+def test_the_last_chunk_of_an_unknown_grid_counts_as_cut():
+    grid = {"name": "rectilinear", "configuration": {"chunk_shapes": [[3, 3, 3]]}}
+    for written, conflicts in (((1,), True), ((0,), False)):
+        repository = new_repository()
+        session = repository.writable_session()
+        session.create_group("/", group_document())
+        resized_grid(session, (9,), (3,), grid)
+        session.commit("base")
+        session = repository.writable_session()
+        resized_grid(session, (5,), (3,), grid)
+        rival = repository.writable_session()
+        rival.set_chunk("/a", written, b"T")
+        rival.commit("theirs")
+        if conflicts:
+            with raises(ConflictError, kinds=("CHUNKS_OF_SMALLER_ARRAY",)):
+                session.commit("ours")
+        else:
+            session.commit("ours")
 
 
 @pytest.mark.parametrize("resolve", ["ours", "theirs"])
@@ -462,3 +548,17 @@ def test_disjoint_writers_lose_nothing(seed):
         session.commit("mine")
     contents = stored_contents(repository, repository.resolve())
     assert {k: v for k, v in contents.items() if k.startswith("w/c")} == written
+
+
+def test_messages_of_other_writers_forge_no_lines_of_the_log(caplog):
+    caplog.set_level("INFO", logger="icechunk_format")
+    repository = begun()
+    session = repository.writable_session()
+    session.set_chunk("/b", [0], b"O")
+    rival = repository.writable_session()
+    rival.set_chunk("/g/a", [1], b"T")
+    rival.commit("theirs\ncommitted FORGED\x1b[31m\u200f\u2028")
+    session.commit("ours\nFORGED")
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("FORGED" in line for line in lines) >= 3
+    assert all(line.isprintable() for line in lines)

@@ -15,7 +15,7 @@ import pytest
 from helpers.raised import raises
 from helpers.storage.contract import increment
 
-from icechunk_format.errors import InvalidInputError, StorageError
+from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
 from icechunk_format.storage.local.store import LocalStorage
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import (
@@ -322,3 +322,19 @@ def test_a_storage_works_in_a_forked_child(storage):
     context = multiprocessing.get_context("fork")
     with context.Pool(1) as pool:
         assert pool.apply_async(storage.get_many, (requests,)).get(20) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_a_named_pipe_is_no_object(tmp_path):
+    """Opening it would wait for a writer; the alarm ends the test if it does."""
+    os.mkfifo(tmp_path / "repo")
+    storage = LocalStorage(str(tmp_path))
+    signal.alarm(20)
+    try:
+        with pytest.raises(NotFoundError):
+            storage.get("repo")
+        with pytest.raises(NotFoundError):
+            storage.get_many([ReadRequest(key="repo")])
+        assert storage.head("repo") is None
+    finally:
+        signal.alarm(0)

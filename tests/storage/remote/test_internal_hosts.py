@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.errors import StorageError
 from icechunk_format.storage.location import Location, open_storage
@@ -33,10 +34,32 @@ from icechunk_format.storage.remote.internal_hosts import is_this_machine
         "fe80::1%25eth0",
         "fd00:ec2::254",
         "metadata.google.internal.",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+        "192.0.0.192",
+        "::ffff:192.0.0.192",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::7f00:1",
+        "2002:7f00:1::",
     ],
 )
 def test_hosts_that_only_this_machine_reaches_are_known(host):
     assert is_this_machine(host)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fd01::1", "fd01:0::1", True),
+        ("fe80::1%eth0", "fe80::1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("64:ff9b::a00:1", "10.0.0.2", False),
+    ],
+)
+def test_both_ends_of_a_connection_are_compared(one, other, is_same):
+    assert internal_hosts._is_same_address(one, other) is is_same
 
 
 @pytest.mark.parametrize("host", ["example.org", "10.0.0.1", "s3.eu-west-1.amazonaws.com", "minio"])
@@ -121,8 +144,19 @@ def test_no_spelling_of_a_redirect_leads_to_this_machine(header, target, monkeyp
         assert reached == []
 
 
+def test_a_redirect_to_the_own_address_of_this_machine_is_not_followed(monkeypatch):
+    """The address is not known as one of this machine, but both ends of the connection have it."""
+    monkeypatch.setattr(internal_hosts, "is_this_machine", lambda host: False)
+    with redirecting("Location", "http://127.0.0.1:{}/x") as (port, reached):
+        storage = open_storage(Location(f"http://127.0.0.1:{port}/data", client="fsspec"))
+        with raises(StorageError, host="127.0.0.1"):
+            storage.get("x")
+        assert reached == []
+
+
 def test_a_redirect_to_another_address_is_followed(monkeypatch):
     monkeypatch.setattr(internal_hosts, "is_this_machine", lambda host: False)
+    monkeypatch.setattr(internal_hosts, "_is_same_address", lambda one, other: False)
     with redirecting("Location", "http://localhost:{}/x") as (port, reached):
         storage = open_storage(Location(f"http://127.0.0.1:{port}/data", client="fsspec"))
         assert storage.get_many([ReadRequest(key="x")]) == [b"leak"]

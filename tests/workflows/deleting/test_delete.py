@@ -3,8 +3,10 @@
 import itertools
 import pickle
 
+import icechunk
 import numpy as np
 import pytest
+import zarr
 from helpers.raised import raises
 from helpers.sessions.model import group_document
 
@@ -178,6 +180,79 @@ def test_removed_values_do_not_come_back_when_an_array_grows(place):
     assert np.array_equal(read(place)[:5], values[:5])
 
 
+@pytest.mark.parametrize("gone", [[1], [3], [2, 3]])
+def test_removed_values_do_not_come_back_from_chunks_that_become_empty(place, gone):
+    """The edge chunk has values of removed labels only, so nothing is written for it."""
+    values = np.full((2, 4), np.nan, "f4")
+    values[:, gone] = 7
+    made(
+        place,
+        lambda s: put(s, "x", np.arange(4.0), (4,), ["x"]),
+        lambda s: put(s, "t", values, (1, 3), ["time", "x"], fill=np.nan),
+    )
+    delete(place, isel={"x": gone})
+    node = Repository.open(place).snapshot(Repository.open(place).resolve()).node("/t")
+    metadata = parse_array_metadata(node.user_data, node_path="/t").with_shape((2, 4))
+    session = Repository.open(place).writable_session()
+    session.update_metadata("/t", metadata.to_bytes(), shape=(2, 4), num_chunks=(2, 2))
+    session.commit("grow")
+    assert np.isnan(read(place)).all()
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [3], [5], [4, 5], [0, 1, 2, 3]])
+@pytest.mark.parametrize("stored", [[], [0], [2], [5]])
+def test_labels_of_sparse_arrays(place, gone, stored):
+    values = np.full((6, 2), np.nan, "f4")
+    values[stored] = 7
+    missing = [(t, 0) for t in range(6) if t not in stored]
+    made(
+        place,
+        lambda s: put(s, "time", np.arange(6), (1,), ["time"]),
+        lambda s: put(s, "t", values, (1, 2), ["time", "x"], fill=np.nan, drop=missing),
+    )
+    delete(place, isel={"time": gone})
+    np.testing.assert_array_equal(read(place), np.delete(values, gone, 0))
+    assert read(place, "time").tolist() == np.delete(np.arange(6), gone).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_repeated_dimension_shrinks_along_all_of_its_axes(place, seed, monkeypatch):
+    """A covariance matrix and a tensor, beside their labels; read by zarr."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(labels, "_TASK_REFS", int(rng.integers(1, 30)))
+    size = int(rng.integers(2, 9))
+    dims = [["x", "x"], ["x", "t", "x"], ["t", "x", "x"], ["x", "x", "x"]][seed % 4]
+    shape = [size if dim == "x" else 3 for dim in dims]
+    chunks = [int(rng.integers(1, n + 1)) for n in shape]
+    edges = None
+    if seed % 3 == 2:
+        edges = [sorted({0, n, *rng.integers(0, n + 1, 3).tolist()}) for n in shape]
+    values = rng.random(shape)
+    shards = [2 * n for n in chunks] if seed % 3 == 1 else None
+    made(
+        place,
+        lambda s: put(s, "x", np.arange(size), (2,), ["x"]),
+        lambda s: put(s, "mean", np.arange(size), (2,), ["x"]),
+        lambda s: put(s, "cov", values, chunks, dims, shards=shards, edges=edges),
+    )
+    gone = np.flatnonzero(rng.random(size) < 0.4)
+    if seed % 2:
+        gone = np.arange(int(rng.integers(1, size)), size)
+    if not len(gone):
+        gone = np.array([0])
+    delete(place, isel={"x": gone.tolist()})
+    for axis, dim in enumerate(dims):
+        if dim == "x":
+            values = np.delete(values, gone, axis)
+    assert np.array_equal(read(place, "cov"), values)
+    if edges is None:
+        storage = icechunk.local_filesystem_storage(place)
+        found = zarr.open_group(
+            icechunk.Repository.open(storage).readonly_session("main").store, mode="r"
+        )["cov"]
+        assert np.array_equal(found[...], values)
+
+
 def test_all_labels_of_the_named_dimension(place):
     weather(place)
     result = delete(place, where="time >= 0")
@@ -330,6 +405,70 @@ def test_begins_again_after_a_rival_commit(place, where):
     else:
         expected = expected[2:]
     np.testing.assert_array_equal(read(place), expected)
+
+
+def beside(rival):
+    """Return a way of running the tasks of the first attempt beside a commit of a rival."""
+    rivals = [rival]
+
+    def run(function, tasks):
+        done = pickled(function, tasks)
+        if rivals:
+            rivals.pop()()
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize("where", ["time = 50", "time = 20"])
+def test_a_variable_that_a_rival_adds_loses_the_labels_too(place, where):
+    weather(place)
+
+    def rival():
+        session = Repository.open(place).writable_session()
+        put(session, "u", np.arange(6.0), (2,), ["time"])
+        session.commit("rival")
+
+    delete(place, where=where, run=beside(rival))
+    gone = int(where[-2:]) // 10
+    assert read(place, "u").tolist() == np.delete(np.arange(6.0), gone).tolist()
+    assert read(place).shape == (5, 4)
+
+
+@pytest.mark.parametrize("where", ["time = 50", "time = 20"])
+def test_a_variable_that_a_rival_drops_does_not_come_back(place, where):
+    weather(place)
+    session = Repository.open(place).writable_session()
+    put(session, "u", np.arange(6.0), (2,), ["time"])
+    session.commit("another variable")
+    delete(place, where=where, run=beside(lambda: Repository.open(place).drop("/u")))
+    repository = Repository.open(place)
+    assert set(open_dataset(repository, repository.resolve()).variables) == {"t", "time", "x"}
+    assert read(place).shape == (5, 4)
+
+
+def test_a_cell_that_a_rival_writes_at_the_deleted_label_is_deleted(place):
+    """Its chunk is new, so the deletion has not written it."""
+    made(
+        place,
+        lambda s: put(s, "x", np.arange(2.0), (2,), ["x"]),
+        lambda s: put(s, "t", np.full((2, 2), np.nan), (1, 2), ["time", "x"], fill=np.nan,
+                      drop=[(0, 0), (1, 0)]),
+    )  # fmt: skip
+
+    def rival():
+        session = Repository.open(place).writable_session()
+        document = parse_array_metadata(session.node("/t").user_data, node_path="/t")
+        values = np.array([[3.0, 7.0]])
+        session.set_chunk("/t", (1, 0), document.chunk_codecs().encode(values))
+        session.commit("rival")
+
+    delete(place, where="x = 1", run=beside(rival))
+    session = Repository.open(place).writable_session()
+    document = parse_array_metadata(session.node("/t").user_data, node_path="/t").with_shape((2, 2))
+    session.update_metadata("/t", document.to_bytes(), shape=(2, 2), num_chunks=(2, 1))
+    session.commit("grow")
+    np.testing.assert_array_equal(read(place), [[np.nan, np.nan], [3, np.nan]])
 
 
 def test_a_transaction_is_deleted_once(place):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.blocks import DAY, Source, days, mapped, opened
+from helpers.builder import reference_repository
 from helpers.examples import by_day
 from helpers.raised import raises
 from hypothesis import given, settings
@@ -135,6 +136,80 @@ def test_all_blocks_are_computed_in_doubt(source, tmp_path, change):
     check(source, to, function)
 
 
+def edit_result(to, edit):
+    import zarr
+
+    session = icechunk.Repository.open(icechunk.local_filesystem_storage(str(to))).writable_session(
+        "main"
+    )
+    edit(zarr.open_group(session.store))
+    return session.commit("edited by hand")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("t2m", lambda g: g["t2m"].__setitem__((2, 1, 1), -5.0)),
+        ("t2m", lambda g: g["t2m"].resize((11, 6, 4))),
+        ("t2m", lambda g: g["t2m"].resize((9, 6, 4))),
+        ("masked", lambda g: g["masked"].attrs.update(units="degC")),
+        ("x", lambda g: g["x"].__setitem__(0, -5.0)),
+    ],
+)
+def test_a_result_that_another_writer_edited_is_refused(source, tmp_path, name, edit, runs):
+    to = tmp_path / "to"
+    for number in range(runs):
+        mapped(source, celsius, to, follow=True)
+        source.put("t2m", number, 1.0)
+    edited = edit_result(to, edit)
+    with raises(ConflictError, path=f"/{name}", snapshot=edited, option="function_version"):
+        mapped(source, celsius, to, follow=True)
+    done = mapped(source, celsius, to, follow=True, function_version="2")
+    assert done.computed == done.blocks
+    check(source, to)
+    source.put("t2m", 3, 1.0)
+    assert mapped(source, celsius, to, follow=True, function_version="2").computed == 1
+    check(source, to)
+
+
+def test_an_edit_during_a_run_is_found_by_the_next_one(source, tmp_path):
+    """The commit of the run is rebased on it."""
+    to = tmp_path / "to"
+    mapped(source, celsius, to, follow=True)
+    source.put("t2m", 0, 1.0)
+    edits = [lambda g: g["t2m"].__setitem__((5, 1, 1), -5.0)]
+
+    def run(function, tasks):
+        done = list(in_process(function, tasks))
+        if edits:
+            edit_result(to, edits.pop())
+        return done
+
+    assert mapped(source, celsius, to, follow=True, run=run).computed == 1
+    source.put("t2m", 1, 1.0)
+    with raises(ConflictError, path="/t2m"):
+        mapped(source, celsius, to, follow=True)
+
+
+def test_other_commits_to_the_repository_of_a_result_are_no_edits(source, tmp_path):
+    to = tmp_path / "to"
+    mapped(source, celsius, to, follow=True)
+    edit_result(to, lambda g: g.create_group("other").create_array("a", shape=(3,), dtype="f8"))
+    edit_result(to, lambda g: g.attrs.update(title="Result"))
+    edit_result(to, lambda g: g["t2m"].attrs.update(comment="described later"))
+    repository = Repository.open(str(to))
+    restored = repository.resolve()
+    edit_result(to, lambda g: g["t2m"].__setitem__((2, 1, 1), -5.0))
+    Repository.open(str(to)).restore("main", restored)
+    source.put("t2m", 0, 1.0)
+    done = mapped(source, celsius, to, follow=True)
+    assert (done.computed, done.full_run) == (1, None)
+    assert opened(to).attrs["title"] == "Result"
+    assert opened(to)["t2m"].attrs["comment"] == "described later"
+    check(source, to)
+
+
 def test_an_expired_snapshot_and_another_repository(source, tmp_path):
     to = tmp_path / "to"
     mapped(source, celsius, to, follow=True)
@@ -157,6 +232,51 @@ def test_arrays_of_others_are_not_replaced(source, tmp_path):
     mapped(source, celsius, to)
     with pytest.raises(AlreadyExistsError):
         mapped(source, celsius, to, follow=True)
+
+
+def group_of_another(path, group, length, **attributes):
+    """Create a repository and a group with an array of another writer."""
+    session = reference_repository(path).writable_session("main")
+    other = xr.Dataset({"other": ("time", np.arange(float(length)))}, attrs=attributes)
+    other.to_zarr(session.store, group=group, consolidated=False, zarr_format=3, mode="w")
+    session.commit("other")
+
+
+@pytest.mark.parametrize("group", ["g", None])
+def test_arrays_of_another_length_in_the_group_are_refused(source, tmp_path, group):
+    """Before any block but the first one is computed."""
+    to, calls = str(tmp_path / "to"), []
+    group_of_another(to, group, 3)
+    base = Repository.open(to).resolve()
+
+    def function(block):
+        calls.append(1)
+        return block
+
+    where = "/g" if group else ""
+    with raises(InvalidInputError, found=f"time is 10 in {where}/t2m and 3 in {where}/other"):
+        mapped(source, function, to, blocks={"time": 1}, group=group, mode="overwrite")
+    assert len(calls) < 3
+    assert Repository.open(to).resolve() == base
+
+
+def test_the_attributes_of_a_group_stay(source, tmp_path):
+    to = str(tmp_path / "to")
+    group_of_another(to, "g", 10, mine=1, title="Mine")
+
+    def result(block):
+        return block.assign_attrs(title="Result", history="mapped")
+
+    mapped(source, result, to, blocks={"time": 5}, group="g", mode="overwrite")
+    assert opened(to, "g").attrs == {"mine": 1, "title": "Mine", "history": "mapped"}
+    assert set(opened(to, "g")) == {"other", "t2m", "mask"}
+
+
+def test_a_result_computed_again_replaces_its_own_attributes(source, tmp_path):
+    to = str(tmp_path / "to")
+    for title in ("first", "second"):
+        mapped(source, lambda b, t=title: b.assign_attrs(title=t), to, mode="overwrite")
+    assert opened(to).attrs == {"title": "second"}
 
 
 def test_failed_blocks_are_computed_again(source, tmp_path):

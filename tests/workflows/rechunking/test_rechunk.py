@@ -258,6 +258,48 @@ def test_a_rival_that_changes_the_array_conflicts(place):
     assert read(place)[1].metadata.grid.chunk_shape == (2,)
 
 
+def test_an_array_that_a_rival_drops_does_not_come_back(place):
+    repository = make(place, np.arange(8.0), (2,))
+    make(place, np.arange(8.0), (2,), name="other")
+
+    def rivalled(work):
+        receipts = list(one_process(work))
+        repository.drop("/t")
+        return receipts
+
+    with raises(ConflictError, kinds=("REPLACED_NODE_DELETED",)):
+        rechunked(request(place, {"d0": 4}), rivalled)
+    assert Repository.open(place).snapshot(repository.resolve()).node("/t") is None
+
+
+def test_a_group_of_another_length_is_refused_and_attributes_stay(place):
+    repository = make(place, np.arange(8.0), (2,))
+    session = repository.writable_session()
+    session.create_group("/g", {"mine": 1})
+    session.create_group("/free", {"mine": 1})
+    document = build_array_metadata(
+        shape=(3,), data_type=STRING, chunk_shape=(3,), dimension_names=["d0"]
+    )
+    session.create_array(
+        "/g/other", document.to_bytes(), shape=(3,), num_chunks=(1,), dimension_names=["d0"]
+    )
+    session.commit("another group")
+    base = repository.resolve()
+
+    def never(work):
+        raise AssertionError("refused before any task runs")
+
+    for dry_run in (False, True):
+        with raises(InvalidInputError, found="d0 is 8 in /g/t and 3 in /g/other"):
+            wanted = request(place, {"d0": 4}, options=WriteOptions(mode="append", group="g"))
+            rechunked(wanted, never, dry_run=dry_run)
+    assert repository.resolve() == base
+    rechunked(request(place, {"d0": 4}, options=WriteOptions(mode="append", group="free")))
+    group = open_dataset(repository, Repository.open(place).resolve(), "/free")
+    assert dict(group.attributes).get("mine") == 1
+    assert group.read("t").tolist() == list(range(8))
+
+
 def append(repository, values, at):
     """Make the array of 7 elements one of 12, and write its chunks from number `at` on."""
     session = repository.writable_session()

@@ -141,7 +141,7 @@ def _make_deflate(spec: CodecSpec) -> ByteCodec:
         spec.name,
         lambda: zlib.decompressobj(wbits),
         compress,
-        next_stream=lambda rest: rest if is_gzip and rest.strip(b"\0") else b"",
+        follows="members" if is_gzip else "nothing",
     )
 
 

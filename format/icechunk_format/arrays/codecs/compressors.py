@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zstandard
@@ -35,6 +35,7 @@ numcodecs_blosc.use_threads = False
 # Bits of the third byte of a blosc header.
 _BLOSC_SNAPPY = 2
 _BLOSC_IS_COPY = 2
+_FIRST_BYTES = 512
 
 
 class _Compressor:
@@ -120,27 +121,39 @@ class Streamed(_Compressor):
     name: str
     make_decompressor: Callable[[], Any]
     compress: Callable[[Buffer], bytes]
-    next_stream: Callable[[bytes], bytes] = bytes
-    """Function that returns the next stream in the bytes after a stream, if any."""
+    follows: Literal["streams", "members", "nothing"] = "streams"
+    """Content after a stream: further ones, those and zero bytes (gzip), or ignored bytes."""
 
     def decode(self, data: Buffer, limit: int, exact: bool) -> Buffer:
         parts: list[bytes] = []
-        left = limit
-        rest: Buffer = data
-        while rest or not parts:
+        view, at, left = memoryview(data), 0, limit
+        # The bytes after a stream are copied, so streams after the first one are given few bytes.
+        step = len(view)
+        while at < len(view) or not at:
             stream = self.make_decompressor()
-            part = stream.decompress(rest, left + 1)
-            left -= len(part)
-            if left < 0:
-                raise ValueError(f"it decodes to more than {limit} bytes")
-            if not stream.eof:
-                raise ValueError("the stream ends early")
-            parts.append(part)
-            rest = self.next_stream(stream.unused_data)
+            while not stream.eof:
+                piece = view[at : at + step]
+                if not piece:
+                    raise ValueError("the stream ends early")
+                part = stream.decompress(piece, left + 1)
+                left -= len(part)
+                if left < 0:
+                    raise ValueError(f"it decodes to more than {limit} bytes")
+                parts.append(part)
+                at, step = at + len(piece), 2 * step
+            at, step = at - len(stream.unused_data), _FIRST_BYTES
+            if self.follows == "nothing" or (self.follows == "members" and _is_padding(view[at:])):
+                break
+        parts = [part for part in parts if part]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def encode(self, data: Buffer) -> Buffer:
         return self.compress(data)
+
+
+def _is_padding(rest: memoryview) -> bool:
+    """Return True if the bytes after a gzip member are zeros."""
+    return len(rest) > 0 and rest[0] == 0 and not bytes(rest).strip(b"\0")
 
 
 class Lz4(_Compressor):

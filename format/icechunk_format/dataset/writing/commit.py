@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset.writing.commit_arrays import (
+    check_lengths,
     committed,
     create_array,
     find_destination,
@@ -147,6 +148,7 @@ def _committed(
         apply_planned(session, planned)
         if not session.has_changes:
             return WriteResult.skipped(options, planned.base.id, _NO_ROWS)
+        check_lengths(session)
         try:
             message = options.message or _message(plan, rows)
             commit = session.commit(

@@ -34,11 +34,13 @@ from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFou
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes.group_lengths import arrays_of, new_disagreements
 from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import ancestors, parse_node_path
+from icechunk_format.spec.node_path import NodePath, ancestors, parse_node_path
+from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
 
 
@@ -70,7 +72,8 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     Raises
     ------
     InvalidInputError
-        Two tasks wrote one chunk, or a receipt belongs to another commit.
+        Two tasks wrote one chunk, a receipt belongs to another commit, or arrays of a group would
+        have different lengths.
     AlreadyExistsError
         A group is at the path of an array, or another writer created the repository.
     ConflictError
@@ -103,11 +106,41 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         session.add_manifests(path, found)
     if not session.has_changes:
         return WriteResult.skipped(options, base, "nothing changed")
+    check_lengths(session)
     message = options.message or change.message
     commit = session.commit(
         message, metadata=txn_metadata(options), on_conflict=options.on_conflict
     )
     return committed(commit, message, manifests, receipts)
+
+
+def check_lengths(session: WriteSession) -> None:
+    """Raise InvalidInputError if arrays of a group would have different lengths."""
+    for found in session.length_conflicts():
+        raise _other_lengths(str(found.labels))
+
+
+def check_planned_lengths(
+    base: Snapshot | None,
+    group: NodePath,
+    arrays: Iterable[ArrayTarget],
+    deleted: Iterable[str] = (),
+) -> None:
+    """Raise the error of ``check_lengths`` before the tasks of a commit run."""
+    before = {} if base is None else arrays_of(base, group)
+    after = {**before, **{array.path: array.metadata for array in arrays}}
+    for path in deleted:
+        after.pop(path, None)
+    for found in new_disagreements(after, [before]):
+        raise _other_lengths(str(found))
+
+
+def _other_lengths(problem: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"arrays of one group would have different lengths: {problem}; nothing was committed. "
+        "Choose another group, or delete the other arrays first",
+        found=problem,
+    )
 
 
 def find_destination(
@@ -217,11 +250,29 @@ def manifests_of(
                     "the receipts of its own plan",
                     variable=path,
                 )
-            manifests.setdefault(path, []).extend(stored)
+            if stored:
+                manifests.setdefault(path, []).extend(stored)
     # The session checks this again, but only after a new repository is created.
     for found in manifests.values():
         ChunkChanges(len(found[0].extents)).add_receipts(found)
     return manifests
+
+
+def with_own_attributes(
+    base: Snapshot | None, group: str, attributes: Mapping[str, Any], arrays: Iterable[str]
+) -> dict[str, Any]:
+    """Add attributes to those of an existing group, if a commit writes arrays at some paths.
+
+    The group keeps its values of the same names, unless the commit replaces all of its arrays.
+    """
+    node = None if base is None else base.node(group)
+    if base is None or node is None or node.array is not None:
+        return dict(attributes)
+    own = parse_group_metadata(node.user_data, node_path=group).attributes
+    existing = arrays_of(base, node.path).keys()
+    if existing and existing <= set(arrays):
+        return {**own, **attributes}
+    return {**attributes, **own}
 
 
 def make_groups(

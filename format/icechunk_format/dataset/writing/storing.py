@@ -208,7 +208,8 @@ class TaskFiles:
         destination = self._destination
         stored = store_manifests(destination.open_storage(), destination.manifest_format, parts)
         for path, receipts in zip(self._refs, stored, strict=True):
-            self._receipts.setdefault(path, []).extend(receipts)
+            if receipts:
+                self._receipts.setdefault(path, []).extend(receipts)
         self._refs = {}
 
     def receipt(self, rows: int = 0, prefixes: Iterable[str] = ()) -> TaskReceipt:

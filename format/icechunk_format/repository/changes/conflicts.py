@@ -11,14 +11,16 @@ ours                   conflicts with theirs
 chunks of an array     the same chunks; metadata of the array; the array deleted
 metadata of a node     metadata of the node; the node deleted; chunks of an array, if the metadata
                        give them another meaning
-a smaller array        the same as metadata; chunks that are dropped here
+a smaller array        the same as metadata; chunks with elements beyond the new shape
 delete an array        anything done to the array, unless it was deleted as well and nothing is
                        at its path now
+replace a node         the same; the node deleted
 delete a group         the same for every array below; metadata of a group below; a node created
                        below
 create a node          a node at the same path; no group (any more) to hold it
 move a node            the node deleted; a node at the target; a node created below the source;
                        no group (any more) to hold it
+an array of a group    an array of the same group with another length of a dimension
 anything               any move
 =====================  =========================================================================
 
@@ -43,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.boxes import box_of_grid, inside_box
+from icechunk_format.repository.changes.grid_checks import whole_chunks_after
 from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.spec.ids import NodeId, SnapshotId
 from icechunk_format.spec.node_path import NodePath, ancestors, parent
@@ -61,10 +64,11 @@ class ConflictKind(Enum):
     CHUNKS_WRITTEN_TWICE = "chunks that both wrote"
     CELLS_WRITTEN_TWICE = "cells that both wrote"
     LABELS_NOT_MERGED = "labels of both sides that cannot be joined"
+    LENGTHS_DIFFER = "arrays of a group that would have different lengths"
     CHUNKS_OF_UPDATED_ARRAY = "chunks written here of an array whose metadata were changed there"
     CHUNKS_OF_DELETED_ARRAY = "chunks written here of an array that was deleted there"
     CHUNKS_OF_SHIFTED_ARRAY = "chunks written there of an array that was shifted here"
-    CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops here"
+    CHUNKS_OF_SMALLER_ARRAY = "chunks written there that a smaller shape drops or cuts here"
     CHUNKS_OF_OTHER_MEANING = (
         "chunks written there, which metadata changed here give another meaning"
     )
@@ -72,6 +76,7 @@ class ConflictKind(Enum):
     METADATA_OF_DELETED_NODE = "metadata changed here of a node that was deleted there"
     DELETED_NODE_CHANGED = "deleted here, but changed there"
     DELETED_NODE_RECREATED = "deleted here, but deleted and created again there"
+    REPLACED_NODE_DELETED = "replaced here, but deleted there"
     NODE_IN_DELETED_GROUP = "created or moved there, in a group that is deleted or moved here"
     NODE_EXISTS = "created here, but a node now exists at its path"
     NEW_NODE_DELETED = "created here, but merged before and deleted there"
@@ -163,7 +168,7 @@ class ConflictDetector:
         """Yield the conflicts, ordered by kind."""
         yield from self._their_moves()
         yield from self._chunks()
-        yield from self._dropped_chunks()
+        yield from self._cut_chunks()
         yield from self._updates()
         yield from self._deletes()
         yield from self._new_paths()
@@ -206,17 +211,26 @@ class ConflictDetector:
                 if len(shared):
                     yield self._of(ConflictKind.CHUNKS_WRITTEN_TWICE, node_id, commit, shared)
 
-    def _dropped_chunks(self) -> Iterator[Conflict]:
-        for node_id, changes in self.changes.chunks.items():
-            if changes.clip is None or not self.tip.nodes.has_id(node_id):
+    def _cut_chunks(self) -> Iterator[Conflict]:
+        """Check chunks that smaller arrays of this session drop or hide in part."""
+        for node_id in {**self.changes.chunks, **self.changes.updated}:
+            box = self._kept_chunks(node_id)
+            if box is None or not self.tip.nodes.has_id(node_id):
                 continue
-            box = box_of_grid(changes.clip)
             for commit in self._naming("updated_chunks", node_id):
                 coords = commit.log.updated_chunks[node_id]
-                dropped = coords[~inside_box(coords, box)]
-                if len(dropped):
-                    kind = ConflictKind.CHUNKS_OF_SMALLER_ARRAY
-                    yield self._of(kind, node_id, commit, dropped)
+                cut = coords[~inside_box(coords, box)]
+                if len(cut):
+                    yield self._of(ConflictKind.CHUNKS_OF_SMALLER_ARRAY, node_id, commit, cut)
+
+    def _kept_chunks(self, node_id: NodeId) -> NDArray[np.int64] | None:
+        """Return the box of the chunks that an array keeps whole; None if it did not shrink."""
+        was, now = self.base.nodes.with_id(node_id), self.changes.updated.get(node_id)
+        limits = [] if was is None or now is None else [whole_chunks_after(was, now)]
+        if node_id in self.changes.chunks:
+            limits.append(self.changes.chunks[node_id].clip)
+        counts = [limit for limit in limits if limit is not None]
+        return box_of_grid(map(min, *counts, counts[0])) if counts else None
 
     def _updates(self) -> Iterator[Conflict]:
         for node_id, state in self.changes.updated.items():
@@ -236,11 +250,14 @@ class ConflictDetector:
                     yield self._of(changed, node_id, commit, coords)
 
     def _deletes(self) -> Iterator[Conflict]:
+        replaced = {state.path for state in self.changes.created.values()}
         for node_id, gone in self.changes.deleted.items():
             if not self.tip.nodes.has_id(node_id):
                 there = self.tip.node(gone.path)
                 if there is not None:
                     yield self._taken(ConflictKind.DELETED_NODE_RECREATED, gone.path, there.id)
+                elif gone.path in replaced:
+                    yield self._by(ConflictKind.REPLACED_NODE_DELETED, node_id)
                 continue
             changed = [
                 *self._naming("updated_groups", node_id),
@@ -376,10 +393,7 @@ class ConflictDetector:
 
 
 def resolved(conflicts: Sequence[Conflict], resolve: str | None) -> list[Conflict]:
-    """Return the conflicts that remain when chunks written by both are resolved.
-
-    ``"ours"`` and ``"theirs"`` settle chunks that both wrote; None settles nothing.
-    """
+    """Return the conflicts that remain; ``resolve`` settles what both wrote, and None nothing."""
     if resolve is None:
         return list(conflicts)
     return [c for c in conflicts if c.kind not in RESOLVABLE]

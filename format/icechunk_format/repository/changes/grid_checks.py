@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import box_of_grid
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.spec.snapshot.file import NodeSnapshot
+
+# More chunks than an axis can have.
+_NO_LIMIT: Final = 2**32
 
 
 def grid_of(node: NodeSnapshot) -> NDArray[np.int64]:
@@ -33,12 +37,46 @@ def outside(path: str, coords: tuple[int, ...], grid: NDArray[np.int64]) -> Inva
     )
 
 
+def whole_chunks_after(before: NodeSnapshot, after: NodeSnapshot) -> tuple[int, ...] | None:
+    """Return the number of chunks along each axis that a smaller shape neither drops nor cuts.
+
+    None if no axis is shorter. If the chunk grid is not regular, the last chunk counts as cut.
+    """
+    was, now = before.array, after.array
+    if was is None or now is None:
+        return None
+    is_shorter = [new < old for old, new in zip(was.shape, now.shape, strict=True)]
+    if not any(is_shorter):
+        return None
+    grid = _chunk_grid(after)
+    sizes = grid["configuration"].get("chunk_shape") if grid.get("name") == "regular" else None
+    if not isinstance(sizes, list) or len(sizes) != len(now.shape):
+        sizes = [0] * len(now.shape)
+    whole = []
+    for shorter, length, count, size in zip(
+        is_shorter, now.shape, now.num_chunks, sizes, strict=True
+    ):
+        if not shorter:
+            whole.append(_NO_LIMIT)
+        elif isinstance(size, int) and size > 0:
+            whole.append(length // size)
+        else:
+            whole.append(max(0, count - 1))
+    return tuple(whole)
+
+
+def _chunk_grid(node: NodeSnapshot) -> dict[str, Any]:
+    """Return the chunk grid of the document of an array; empty if it has none."""
+    try:
+        grid = json.loads(node.user_data)["chunk_grid"]
+        return grid if isinstance(grid["configuration"], dict) else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
 def check_regular(node: NodeSnapshot) -> None:
     """Raise InvalidInputError unless the chunk grid of an array is regular."""
-    try:
-        name = json.loads(node.user_data)["chunk_grid"]["name"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        name = None
+    name = _chunk_grid(node).get("name")
     if name != "regular":
         raise InvalidInputError(
             f"the chunk grid of array {node.path!r} is {name!r}; only the chunks of a 'regular' "

@@ -92,6 +92,11 @@ class WorkingTree:
         )
         return self.base.nodes.changed(gone, nodes)
 
+    def children(self, path: NodePath) -> list[NodeSnapshot]:
+        """Return the nodes directly inside a group, sorted by path."""
+        new = (node_id for new_path, node_id in self._new_paths.items() if parent(new_path) == path)
+        return self._now_of(self.base.children(path), new)
+
     def descendants(self, path: NodePath) -> list[NodeSnapshot]:
         """Return all nodes inside a group at any depth, sorted by path."""
         new = (node_id for new_path, node_id in self._new_paths.items() if is_below(new_path, path))

@@ -1,5 +1,7 @@
 """``CommittingSession``: commits the changes of a session, and rebases them if the branch moved.
 
+Long because its public methods are documented here.
+
 Rules of this file
 ------------------
 1. A failed commit keeps the changes in the session, so that it can be repeated.
@@ -14,11 +16,18 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    ReadOnlyError,
+    escaped,
+)
 from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
-from icechunk_format.repository.changes.conflicts import ConflictDetector, TheirCommit
+from icechunk_format.repository.changes.conflicts import Conflict, ConflictDetector, TheirCommit
+from icechunk_format.repository.changes.group_lengths import changed_groups, length_conflicts
 from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.commit.assemble import ManifestAssembler
 from icechunk_format.repository.commit.commit import (
@@ -281,6 +290,10 @@ class CommittingSession:
         detector = ConflictDetector(changes=self.changes, base=base, tip=tip, theirs=theirs)
         found = list(detector.conflicts())
         remaining = conflict_rules.resolved(found, resolve)
+        if not remaining:
+            sides = (self._tree, tip)
+            groups = changed_groups(self.changes, base)
+            remaining = length_conflicts(WorkingTree(tip, self.changes), sides, groups)
         if remaining:
             raise conflict_errors.conflicting(storage, self.branch, remaining)
         conflict_rules.rebased(self.changes, tip=tip, conflicts=found, resolve=resolve)
@@ -293,9 +306,18 @@ class CommittingSession:
                 "rebased on %d newer commit%s of other writers to branch %s of %s, with %s"
                 " conflicts; the newest is %s: %s",
                 *(len(commits), plural, self.branch, storage.root_url, conflicts),
-                *(since.tip, commits[-1].message),
+                *(since.tip, escaped(commits[-1].message)),
             )
         return len(since.commits)
+
+    def length_conflicts(self, *sides: Snapshot) -> list[Conflict]:
+        """Return arrays of one group with different lengths of a dimension after the changes.
+
+        Dimensions on which the group disagreed in the base, or in a side, are not included.
+        """
+        tree = self._tree
+        groups = changed_groups(self.changes, tree.base)
+        return length_conflicts(tree, (tree.base, *sides), groups)
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -365,7 +387,7 @@ class CommittingSession:
         races = f" ({lost} lost {'race' if lost == 1 else 'races'} before)" if lost else ""
         _log.info(
             "committed %s to branch %s of %s: %s%s",
-            *(snapshot.id, self.branch, self._storage.root_url, snapshot.message, races),
+            *(snapshot.id, self.branch, self._storage.root_url, escaped(snapshot.message), races),
         )
         return stored.result(self.branch, rebased=self._times_rebased)
 

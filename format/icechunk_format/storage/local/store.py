@@ -77,7 +77,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+# Opening a named pipe would wait for a writer.
+_READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _THREADS: Final = 8
 # Threads are faster on cold disks and network mounts, but not for a handful of files.
 _FILES_FOR_THREADS: Final = 16
@@ -174,7 +175,7 @@ class LocalStorage(Storage):
                 raise missing_object(key, self._root) from None
             raise storage_error(error, "open", key, self._root) from error
         try:
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise missing_object(key, self._root)
             yield descriptor
         finally:

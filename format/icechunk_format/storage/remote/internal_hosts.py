@@ -19,10 +19,23 @@ from typing import Any, Final
 from icechunk_format.errors import StorageError
 
 _LOCAL_NAMES: Final = ("localhost", "metadata.google.internal", "metadata")
-# Metadata and host services of clouds outside the link-local ranges: AWS (IPv6), Azure, Alibaba.
 _SERVICE_ADDRESSES: Final = frozenset(
-    map(ipaddress.ip_address, ("fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
+    map(
+        ipaddress.ip_address,
+        (
+            # Metadata and host services outside of the link-local ranges: AWS and Google (IPv6),
+            # Azure, Alibaba, Oracle.
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "168.63.129.16",
+            "100.100.100.200",
+            "192.0.0.192",
+            "fd00:c1::a9fe:a9fe",
+        ),
+    )
 )
+# The last 32 bits of these addresses are an IPv4 address (NAT64, RFC 6052 and RFC 8215).
+_NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 
 
 def is_this_machine(host: str) -> bool:
@@ -38,14 +51,30 @@ def is_this_machine(host: str) -> bool:
             address = ipaddress.IPv4Address(socket.inet_aton(host))
         except (OSError, UnicodeError):
             return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    address = _embedded(address)
     return (
         address.is_loopback
         or address.is_link_local
         or address.is_unspecified
         or address in _SERVICE_ADDRESSES
     )
+
+
+def _embedded(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address that an IPv6 address leads to, or the address itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if any(address in network for network in _NAT64):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _is_same_address(one: str, other: str) -> bool:
+    """Return True if two addresses of a connection are those of one machine."""
+    found = [_embedded(ipaddress.ip_address(each.partition("%")[0])) for each in (one, other)]
+    return found[0] == found[1]
 
 
 def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
@@ -58,8 +87,9 @@ def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
 
         own = yarl.URL(root_url)
 
-        def check(url: yarl.URL, host: str) -> None:
-            if is_this_machine(host):
+        def check(url: yarl.URL, host: str, own_host: str | None = None) -> None:
+            # A connection to this machine has the same address at both ends.
+            if is_this_machine(host) or (own_host and _is_same_address(host, own_host)):
                 raise StorageError(
                     f"{own.host} redirects to {url.host} ({host}), which is this machine or a "
                     "metadata service; it was not followed. Give the URL of the object itself",
@@ -76,7 +106,8 @@ def guarded_client(root_url: str) -> Callable[..., Awaitable[Any]]:
                 connection = await super().connect(req, *arguments, **named)
                 transport: Any = connection.transport
                 try:
-                    check(url, transport.get_extra_info("peername")[0])
+                    peer, local = map(transport.get_extra_info, ("peername", "sockname"))
+                    check(url, peer[0], local[0])
                 except StorageError:
                     connection.close()
                     raise

@@ -153,7 +153,7 @@ def touched_nodes(
     parts: dict[NodeId, list[NDArray[np.uint32]]] = {}
     held = 0
     resized: dict[SnapshotId, list[NodeId]] = {}
-    for log in _logs(repository, logs):
+    for log in read_logs(repository, logs):
         for node_id, coords in log.updated_chunks.items():
             if node_id in nodes and len(coords):
                 parts.setdefault(node_id, []).append(coords)
@@ -174,7 +174,9 @@ def _distinct(found: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
     return found[0] if len(found) == 1 else np.unique(np.concatenate(found), axis=0)
 
 
-def _logs(repository: RepositoryReader, ids: Sequence[SnapshotId]) -> Iterator[TransactionLog]:
+def read_logs(repository: RepositoryReader, ids: Sequence[SnapshotId]) -> Iterator[TransactionLog]:
+    """Yield the transaction logs of snapshots, in order."""
+
     def load(log_id: SnapshotId) -> TransactionLog:
         try:
             return load_transaction_log(repository.storage, log_id)

@@ -33,10 +33,11 @@ from icechunk_format.dataset.writing.cells.regions import (
     cell_tasks,
 )
 from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt, joined_chunks
+from icechunk_format.dataset.writing.part import Destination, joined_chunks
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
+from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
@@ -139,7 +140,9 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         except ConflictError as error:
             if runs == MOST_RUNS or request.options.on_conflict == "fail":
                 raise
-            _LOG.info("delete: other writers committed first, starting again: %s", error)
+            _LOG.info(
+                "delete: other writers committed first, starting again: %s", one_line(str(error))
+            )
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -163,7 +166,8 @@ def _delete_labels(
     count = found.labels.count
     variables = [v for v in dataset.variables.values() if found.dim in v.dims] if count else []
     for variable in variables:
-        if variable.shape[variable.dims.index(found.dim)] != found.labels.size:
+        sizes = {size for dim, size in variable.dimensions if dim == found.dim}
+        if sizes != {found.labels.size}:
             raise InvalidInputError(
                 f"arrays of {dataset.label} have different sizes along {found.dim!r}; repair the"
                 " group first",
@@ -179,14 +183,15 @@ def _delete_labels(
     if not count:
         return replace(result, commit=_nothing(request, destination))
     work = LabelDeletion(destination=destination, arrays=arrays)
-    receipts: list[TaskReceipt] = list(run(partial(move_labels, work), tasks))
+    receipts: list[CellReceipt] = list(run(partial(move_labels, work), tasks))
     change = ArraysCommit(
         destination=destination,
         options=request.options,
         arrays=[array.target for array in arrays.values()],
+        cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete {count:,} label{'' if count == 1 else 's'} of {found.dim}",
     )
-    return replace(result, commit=commit_arrays(change, receipts))
+    return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
 
 
 def _delete_cells(

@@ -3,9 +3,12 @@
 Algorithm
 ---------
 1. If the labels are the last ones, arrays shrink in place. Only chunks at the new end are
-   rewritten, so that removed values do not reappear when the array grows.
+   rewritten, or deleted if they become empty, so that removed values do not reappear when the array
+   grows.
 2. Otherwise each array is replaced by a new array. A new chunk with exactly the elements of one old
    chunk gets a reference to the same object; other chunks are read and written.
+3. An array that has the dimension several times, such as a covariance matrix, shrinks along all of
+   these axes. It is always replaced, and all of its chunks are written.
 
 Rules of this file
 ------------------
@@ -28,9 +31,11 @@ from icechunk_format.arrays.chunk_grid import ChunkGrid
 from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.dataset.writing.cells.regions import CellReceipt, emptied
+from icechunk_format.dataset.writing.part import ArrayTarget, Destination
 from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
+from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
 
@@ -52,16 +57,21 @@ class ShrunkArray:
         The array after the deletion; it has ``old_shape`` if it shrinks in place.
     source
         Path of the array before the deletion.
-    axis
-        The axis of the dimension.
+    axes
+        The axes of the dimension, usually one.
     kept
         Positions of the kept labels.
     """
 
     target: ArrayTarget
     source: str
-    axis: int
+    axes: tuple[int, ...]
     kept: DimSelection
+
+    @property
+    def axis(self) -> int:
+        """The first axis of the dimension, along which tasks divide the chunks."""
+        return self.axes[0]
 
     @property
     def in_place(self) -> bool:
@@ -79,17 +89,19 @@ class LabelDeletion:
 
 def shrunk(variable: Variable, dim: str, labels: DimSelection) -> ShrunkArray:
     """Return the removal of labels of a dimension from an array."""
-    axis = variable.dims.index(dim)
+    axes = tuple(axis for axis, name in enumerate(variable.dims) if name == dim)
     mask = np.ones(labels.size, np.bool_)
     mask[labels.positions()] = False
     kept = DimSelection.of_mask(mask)
-    in_place = labels.stop == labels.size and labels.indices is None
-    metadata = _without(variable.metadata, axis, kept, in_place=in_place)
+    in_place = labels.stop == labels.size and labels.indices is None and len(axes) == 1
+    metadata = variable.metadata
+    for axis in axes:
+        metadata = _without(metadata, axis, kept, in_place=in_place)
     if in_place:
         target = ArrayTarget.of_existing(variable, metadata)
     else:
         target = ArrayTarget.of_new(metadata)
-    return ShrunkArray(target=target, source=variable.path, axis=axis, kept=kept)
+    return ShrunkArray(target=target, source=variable.path, axes=axes, kept=kept)
 
 
 def _without(
@@ -107,6 +119,14 @@ def _without(
     axes[axis] = RunAxis.of_edges(edges.astype(np.int64))
     document = {**metadata.raw, "shape": shape, "chunk_grid": ChunkGrid(axes).to_json()}
     return parse_array_metadata(dump_document(document), node_path=metadata.node_path)
+
+
+def _sources(array: ShrunkArray, old: ArrayMetadata) -> NDArray[np.int64]:
+    """Return the old chunk of each new chunk along the axis, or -1 for chunks to write."""
+    new = array.target.metadata.grid.axes[array.axis]
+    if len(array.axes) > 1:
+        return np.full(new.count, -1, np.int64)
+    return old_chunks(old.grid.axes[array.axis], new, array.kept)
 
 
 def old_chunks(old: ChunkAxis, new: ChunkAxis, kept: DimSelection) -> NDArray[np.int64]:
@@ -140,7 +160,7 @@ def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[tuple[str, Box]]
     counts, axis = list(grid.num_chunks), array.axis
     if 0 in counts:
         return []
-    sources = old_chunks(old.grid.axes[axis], grid.axes[axis], array.kept)
+    sources = _sources(array, old)
     nbytes = math.prod(each.largest for each in grid.axes) * old.data_type.item_bytes
     weight = min(_TASK_REFS, max(1, _TASK_REFS * nbytes // _TASK_BYTES))
     first = 0
@@ -173,8 +193,8 @@ def _cut(counts: Sequence[int], axis: int, low: int, high: int, cost: int) -> It
         yield first, last
 
 
-def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
-    """Move or write the chunks of a box."""
+def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> CellReceipt:
+    """Move or write the chunks of a box; those that become empty in place are to be deleted."""
     path, (low, high) = task
     array = work.arrays[path]
     base = work.destination.open_base()
@@ -182,7 +202,7 @@ def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
     blocks = TaskFiles(work.destination)
     grid, axis = array.target.metadata.grid, array.axis
     own = grid.axes[axis]
-    sources = old_chunks(variable.metadata.grid.axes[axis], own, array.kept)
+    sources = _sources(array, variable.metadata)
     held = sources[low[axis] : high[axis]]
     moved = held[held >= 0]
     if len(moved):
@@ -197,6 +217,7 @@ def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
         places[:, axis] = (low[axis] + np.flatnonzero(held >= 0))[at[stays]]
         blocks.add(array.target, [refs.take(stays).moved(places)])
     positions = array.kept.positions()
+    cleared = [np.empty((0, len(grid.axes)), np.uint32)]
     for chunk in (low[axis] + np.flatnonzero(held < 0)).tolist():
         start, stop = own.bounds(chunk)
         lower = [a.bounds(n)[0] for a, n in zip(grid.axes, low, strict=True)]
@@ -206,6 +227,12 @@ def move_labels(work: LabelDeletion, task: tuple[str, Box]) -> TaskReceipt:
             DimSelection.span(size, a, b)
             for size, a, b in zip(variable.shape, lower, upper, strict=True)
         ]
-        chosen[axis] = DimSelection.of_indices(variable.shape[axis], positions[start:stop])
-        blocks.write(array.target, lower, reader.read(chosen))
-    return blocks.receipt()
+        for each in array.axes:
+            held_here = positions[lower[each] : upper[each]]
+            chosen[each] = DimSelection.of_indices(variable.shape[each], held_here)
+        written = blocks.write(array.target, lower, reader.read(chosen))
+        if array.in_place:
+            box = np.array(list(zip(low, high, strict=True)), np.int64)
+            box[axis] = chunk, chunk + 1
+            cleared.append(emptied(reader, coords_of_boxes(box[None]), written))
+    return CellReceipt(task=blocks.receipt(), cleared={path: np.concatenate(cleared)})

@@ -12,7 +12,12 @@ from typing import Any, Final
 from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
-from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.commit_arrays import (
+    ArraysCommit,
+    check_planned_lengths,
+    commit_arrays,
+    with_own_attributes,
+)
 from icechunk_format.dataset.writing.part import joined_chunks, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
@@ -32,6 +37,7 @@ from icechunk_format.workflows.mapping.agreement import (
     check_agreement,
 )
 from icechunk_format.workflows.mapping.blocks import BlockGrid, cut_into_blocks
+from icechunk_format.workflows.mapping.edits import check_unedited
 from icechunk_format.workflows.mapping.first_block import BlockFunction, first_layouts
 from icechunk_format.workflows.mapping.follow import (
     changed_blocks,
@@ -42,6 +48,7 @@ from icechunk_format.workflows.mapping.follow import (
 )
 from icechunk_format.workflows.mapping.placing import Layout, Placed, place
 from icechunk_format.workflows.mapping.record import (
+    BEGINNING,
     MOST_FAILED,
     RECORD_KEY,
     FollowRecord,
@@ -174,11 +181,12 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         function=function.name,
         function_version=request.function_version,
         settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),
+        base=BEGINNING if destination.base is None else str(destination.base),
     )
     known = _known(base, group) if request.follow else None
     plan: MapPlan | str = "no earlier result exists"
     if known is not None and base is not None:
-        plan = _changes(repository, dataset, grid, base, group, known, record)
+        plan = _changes(request, repository, dataset, grid, base, group, known, record)
     if isinstance(plan, str):
         _check_free(base, group, request, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
@@ -191,6 +199,8 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     )
     if not len(plan.numbers):
         return result
+    targets_of_run = [placed.target for placed in plan.arrays.values()]
+    check_planned_lengths(base, group, targets_of_run, plan.deleted)
     documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
     targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
@@ -220,7 +230,10 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         again = list(run(partial(map_blocks, work), once_more(plan.arrays, done, agreed)))
         found += again
         done += [one for _, own in again for one in own]
-    attributes = dict(plan.attributes)
+    attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
+    replaced = _known(base, group)
+    if replaced is not None and replaced.arrays.keys() & plan.arrays.keys():
+        attributes.pop(RECORD_KEY, None)
     if request.follow:
         skipped = [list(grid.block(number).index.values()) for number in failed[:MOST_FAILED]]
         record = replace(
@@ -286,6 +299,7 @@ def _check_free(
 
 
 def _changes(
+    request: MapRequest,
     repository: Repository,
     dataset: Dataset,
     grid: BlockGrid,
@@ -296,6 +310,9 @@ def _changes(
 ) -> MapPlan | str:
     """Return the plan of the changed blocks, or a reason to compute all."""
     reason = why_other_results(known, record)
+    if reason is None:
+        result = Repository.open(request.target)
+        reason = check_unedited(result, base, group, known)
     if reason is not None:
         return reason
     arrays = existing_arrays(known, base, group, grid)

@@ -18,6 +18,7 @@ RECORD_KEY: Final = "icechunk_spark_map_blocks"
 """The name of the attribute."""
 MOST_FAILED: Final = 1_000
 """If more blocks failed, they are not recorded, and the next run computes all."""
+BEGINNING: Final = "beginning"
 _FORMAT: Final = 1
 
 
@@ -38,6 +39,9 @@ class FollowRecord:
         array. Records of earlier releases lack ``passed``.
     failed
         Indices of skipped blocks; None if there are too many.
+    base
+        The snapshot of the target that the commit of the run was based on; ``BEGINNING`` if the run
+        created the repository. None in records of earlier releases.
     """
 
     repository: str
@@ -48,6 +52,7 @@ class FollowRecord:
     settings: Mapping[str, Any]
     arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failed: Sequence[Sequence[int]] | None = ()
+    base: str | None = None
 
     def to_json(self) -> str:
         """Return the record as JSON."""
@@ -71,7 +76,9 @@ def parse_record(text: object) -> FollowRecord | None:
         "settings": dict,
         "arrays": dict,
         "failed": (list, type(None)),
+        "base": (str, type(None)),
     }
+    found.setdefault("base", None)
     if found.keys() != kinds.keys():
         return None
     if not all(isinstance(found[name], kind) for name, kind in kinds.items()):

@@ -36,7 +36,9 @@ from icechunk_format.repository.changes.conflicts import (
     ConflictKind,
     TheirCommit,
 )
+from icechunk_format.repository.changes.group_lengths import changed_groups, length_conflicts
 from icechunk_format.repository.changes.meaning import same_meaning
+from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
 from icechunk_format.repository.files import metadata_files as files
@@ -172,6 +174,10 @@ class Merge:
             lost = merge.conflicts(resolve, dry_run=dry_run or bool(remaining))
             remaining += conflict_rules.resolved(lost, resolve)
             found += lost
+        if not remaining:
+            # Groups that are merged by labels are checked when their arrays are known.
+            changed = changed_groups(changes, target) - {merge.group for merge in merges}
+            found += length_conflicts(WorkingTree(target, changes), (source, target), changed)
         named = [self._named(described(sides, conflict)) for conflict in found]
         result = MergeResult(
             branch=branch,
@@ -189,6 +195,8 @@ class Merge:
         session.take_over(changes)
         for merge in merges:
             merge.apply(session)
+        if lengths := session.length_conflicts(source):
+            raise conflict_errors.merge_conflicts(storage, self.name, branch, lengths)
         if not session.has_changes:
             return result
         noted = _with_notes(metadata, **{self.records: self.source})

@@ -13,6 +13,7 @@ from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
 from icechunk_format.spec.ids import NodeId
+from icechunk_format.spec.node_path import NodePath
 from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.spec.transaction_log import TransactionLog
 
@@ -52,8 +53,11 @@ class Sides:
 class GroupMerge:
     """Arrays of a group that are merged by their labels; this base class refuses to merge them."""
 
+    group: NodePath
+
     def __init__(self, refusal: Conflict) -> None:
         self.refusal = refusal
+        self.group = refusal.path
 
     def take_from(self, changes: ChangeSet) -> None:
         """Remove the changes of these arrays, except arrays that the source created."""

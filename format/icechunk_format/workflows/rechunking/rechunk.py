@@ -18,7 +18,12 @@ from icechunk_format.dataset import Dataset
 from icechunk_format.dataset.requested import dataset_at, requested_snapshot
 from icechunk_format.dataset.table.dimension_sets import named_variables
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.dataset.writing.commit_arrays import (
+    ArraysCommit,
+    check_planned_lengths,
+    commit_arrays,
+    with_own_attributes,
+)
 from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
 from icechunk_format.dataset.writing.prepare import open_destination
 from icechunk_format.dataset.writing.result import WriteResult
@@ -201,6 +206,7 @@ def _rechunk_once(
         plans[path] = plan_array(
             variable, target, memory=request.memory, cores=cores, origin=origin
         )
+    check_planned_lengths(base, group, [plan.target for plan in plans.values()])
     if dry_run or not plans:
         reason = "all arrays have these chunks"
         nothing = WriteResult.skipped(request.options, destination.base, reason)
@@ -208,11 +214,12 @@ def _rechunk_once(
     work = Rechunking(
         source=dataset.source, destination=destination, arrays=plans, memory=request.memory
     )
+    attributes = with_own_attributes(base, group, dataset.attributes, plans)
     change = ArraysCommit(
         destination=destination,
         options=request.options,
         arrays=[plan.target for plan in plans.values()],
-        groups={str(group): None if replaces else dataset.attributes},
+        groups={str(group): None if replaces else attributes},
         message=f"Rechunk {', '.join(plan.target.name for plan in plans.values())}",
     )
     receipts = run(work)

@@ -10,7 +10,7 @@ import numpy as np
 from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.commit_arrays import ArraysCommit
+from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, with_own_attributes
 from icechunk_format.dataset.writing.part import ArrayTarget, Destination, path_in
 from icechunk_format.dataset.writing.storing import ChunkValues
 from icechunk_format.errors import InvalidInputError
@@ -55,12 +55,17 @@ def archive_commit(
         ATTRIBUTE: record.layout.to_json(),
     }
     arrays = [*arrays, *_record_arrays(record, base, path)]
+    written = [array.target.path for array in arrays]
+    own = {
+        name: None if found is None else with_own_attributes(base, name, found, written)
+        for name, found in groups.items()
+    }
     boxes = {array.target.path: np.array(array.cleared, np.int64) for array in arrays}
     return ArraysCommit(
         destination=destination,
         options=options,
         arrays=[array.target for array in arrays],
-        groups={**groups, path: described},
+        groups={**own, path: described},
         values=[array.values for array in arrays if array.values is not None],
         cleared={
             path: coords_of_boxes(edges.transpose(0, 2, 1)).astype(np.int64)

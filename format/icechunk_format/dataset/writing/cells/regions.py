@@ -31,6 +31,7 @@ from icechunk_format.arrays.fill_values import is_all_fill
 from icechunk_format.dataset.cf.column_types import missing_value_advice
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.encode import missing_value
+from icechunk_format.dataset.reading.array_reader import ArrayReader
 from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.dataset.selection.positions import DimSelection
@@ -49,6 +50,7 @@ from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.changes.touched_chunks import in_any
+from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.batches import sized_batches
 
 _BOX_BYTES: Final = 64 * 2**20
@@ -190,7 +192,6 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
     ndim, cells = len(axes), 0
     cleared = [np.empty((0, ndim), np.uint32)]
     for low, high, coords in _left_over(array, boxes):
-        stored = coords[reader.lookup.find(coords).positions]
         lower = [axis.bounds(at)[0] for axis, at in zip(axes, low, strict=True)]
         upper = [axis.bounds(at - 1)[1] for axis, at in zip(axes, high, strict=True)]
         chosen = [s.within(a, b) for s, a, b in zip(array.selections, lower, upper, strict=True)]
@@ -204,7 +205,9 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
         cells += count
         if count and array.absent is None:
             raise _no_row(array, chosen)
-        if work.dry_run or not count or (not len(stored) and array.is_fill):
+        if work.dry_run or not count:
+            continue
+        if array.is_fill and not len(reader.lookup.find(coords).positions):
             continue
         # Elements added by the same write are missing, too.
         values = np.empty(shape, array.target.metadata.data_type.numpy)
@@ -219,13 +222,21 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
                 at = [s.positions() - a for s, a in zip(chosen, lower, strict=True)]
                 values[np.ix_(*at)] = array.absent
         written = files.write(array.target, lower, values)
-        kept = joined_coords([refs.coords for refs in written], ndim)
-        cleared.append(stored[CoordinateOrder(kept).find(stored) < 0])
+        cleared.append(emptied(reader, coords, written))
     return CellReceipt(
         task=files.receipt(),
         cleared={path: np.concatenate(cleared)},
         cells={path: cells},
     )
+
+
+def emptied(
+    reader: ArrayReader, coords: NDArray[np.uint32], written: Sequence[ChunkRefs]
+) -> NDArray[np.uint32]:
+    """Return the stored chunks among some that were not written again, since they are empty."""
+    stored = coords[reader.lookup.find(coords).positions]
+    kept = joined_coords([refs.coords for refs in written], coords.shape[1])
+    return stored[CoordinateOrder(kept).find(stored) < 0]
 
 
 def _left_over(

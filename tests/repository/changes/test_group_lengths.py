@@ -1,0 +1,141 @@
+"""Arrays of a group that fit together on each side fit together after a rebase and a merge."""
+
+import pytest
+from helpers.builder import new_repository
+from helpers.raised import raises
+from helpers.sessions.model import array_document, group_document
+
+from icechunk_format.errors import ConflictError
+
+
+def put(session, path, **lengths):
+    """Create or resize an array of chunks of one element."""
+    shape, dims = tuple(lengths.values()), tuple(lengths)
+    document = array_document(shape, (1,) * len(shape), dimension_names=dims)
+    if session.node(path) is None:
+        session.create_array(path, document, shape=shape, num_chunks=shape, dimension_names=dims)
+    else:
+        session.update_metadata(path, document, shape=shape, num_chunks=shape)
+
+
+def begun(**lengths):
+    repository = new_repository()
+    session = repository.writable_session()
+    for path in ("/", "/g", "/h"):
+        session.create_group(path, group_document())
+    put(session, "/g/v", **lengths or {"t": 5, "x": 2})
+    session.commit("base")
+    repository.create_branch("dev", repository.resolve())
+    return repository
+
+
+def recreate(session, path, **lengths):
+    session.delete(path)
+    put(session, path, **lengths)
+
+
+def check_lengths(repository):
+    tip = repository.snapshot(repository.resolve())
+    assert {tip.node(path).array.shape[0].array_length for path in ("/g/u", "/g/v")} == {6}
+
+
+PAIRS = {
+    "append": (lambda s: put(s, "/g/v", t=6, x=2), True),
+    "shrink": (lambda s: put(s, "/g/v", t=4, x=2), True),
+    "recreate": (lambda s: recreate(s, "/g/v", t=4, x=2), True),
+    "another dimension": (lambda s: put(s, "/g/v", t=5, x=3), False),
+    "another group": (lambda s: put(s, "/h/v", t=6), False),
+    "attributes": (lambda s: s.set_attributes("/g/v", {"units": "K"}), False),
+    "dropped": (lambda s: s.delete("/g/v"), False),
+}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("change", PAIRS)
+@pytest.mark.parametrize("how", ["rebase", "merge", "dry run"])
+def test_a_new_array_beside_a_change_of_lengths(change, is_first, how):
+    repository = begun()
+    alter, conflicts = PAIRS[change]
+    writers = [lambda s: put(s, "/g/u", t=5), alter]
+    first, second = writers if is_first else writers[::-1]
+    session = repository.writable_session("main" if how == "rebase" else "dev")
+    second(session)
+    rival = repository.writable_session()
+    first(rival)
+    rival.commit("first")
+    if how != "rebase":
+        session.commit("second")
+    # Merges see labels before lengths, and give the new array the labels of an append.
+    conflicts = conflicts and (how == "rebase" or change != "append")
+    if how == "dry run":
+        found = repository.merge("dev", dry_run=True).conflicts
+        assert [c.kind.name for c in found] == ["LABELS_NOT_MERGED"] * conflicts
+        return
+    tip = repository.resolve()
+    if not conflicts:
+        if how == "rebase":
+            session.commit("second")
+        else:
+            repository.merge("dev")
+        if change == "append":
+            check_lengths(repository)
+        return
+    kind = "LENGTHS_DIFFER" if how == "rebase" else "LABELS_NOT_MERGED"
+    with raises(ConflictError, kinds=(kind,)):
+        if how == "rebase":
+            session.commit("second", resolve="ours")
+        else:
+            repository.merge("dev", resolve="ours")
+    assert repository.resolve() == tip
+
+
+def test_a_group_that_disagreed_before_is_left_alone():
+    """The levels of a pyramid have one dimension of different lengths."""
+    repository = begun()
+    session = repository.writable_session()
+    put(session, "/g/half", t=2)
+    session.commit("a pyramid, on purpose")
+    session = repository.writable_session()
+    put(session, "/g/quarter", t=1)
+    rival = repository.writable_session()
+    put(rival, "/g/v", t=6, x=2)
+    rival.commit("append")
+    session.commit("another level")
+
+
+def test_a_side_may_disagree_on_purpose():
+    repository = begun()
+    session = repository.writable_session()
+    put(session, "/g/half", t=2)
+    rival = repository.writable_session()
+    put(rival, "/g/u", t=5)
+    rival.commit("a variable")
+    session.commit("the first level of a pyramid")
+
+
+def test_a_repeated_dimension_has_one_length():
+    repository = begun()
+    session = repository.writable_session()
+    session.create_array(
+        "/h/cov",
+        array_document((3, 2), (1, 1), dimension_names=("x", "x")),
+        shape=(3, 2),
+        num_chunks=(3, 2),
+        dimension_names=("x", "x"),
+    )
+    assert [str(c.labels) for c in session.length_conflicts()] == [
+        "x is 2 in /h/cov and 3 in /h/cov"
+    ]
+
+
+def test_dimensions_without_a_name_may_differ():
+    repository = begun()
+    session = repository.writable_session()
+    for name, length in (("a", 3), ("b", 4)):
+        session.create_array(
+            f"/h/{name}",
+            array_document((length,), (1,)),
+            shape=(length,),
+            num_chunks=(length,),
+        )
+    assert session.length_conflicts() == []
