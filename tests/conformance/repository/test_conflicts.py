@@ -134,11 +134,11 @@ EDITS = {
 }
 
 # By what landed first: what we refuse and the reference lets pass, although nodes without a group
-# come of it, two nodes at one path, a moved node that is gone, chunks that a smaller array loses,
+# come of it, two nodes at one path, a moved node that is gone, a deleted node that returns, chunks that a smaller array loses,
 # or an array that stays where it was to be deleted. It refuses nothing that we pass.
 REFUSED_BY_US_ALONE = {
     "shift": {"shrink"},
-    "delete array": {"move array", "move group"},
+    "delete array": {"recreate array", "move array", "move group"},
     "recreate array": {
         "delete array",
         "recreate array",
@@ -151,11 +151,18 @@ REFUSED_BY_US_ALONE = {
         "new array",
         "new group",
         "recreate array",
+        "recreate group",
         "move array",
         "move group",
         "move other",
     },
-    "recreate group": {"delete group", "recreate group", "move array", "move group"},
+    "recreate group": {
+        "recreate array",
+        "delete group",
+        "recreate group",
+        "move array",
+        "move group",
+    },
     "new array": {"delete group", "recreate group", "move group", "move other"},
     "new group": {"delete group", "recreate group", "move group", "move other"},
 }
