@@ -134,8 +134,9 @@ EDITS = {
 }
 
 # By what landed first: what we refuse and the reference lets pass, although nodes without a group
-# come of it, two nodes at one path, a moved node that is gone, a deleted node that returns, chunks that a smaller array loses,
-# or an array that stays where it was to be deleted. It refuses nothing that we pass.
+# come of it, two nodes at one path, a moved node that is gone, a deleted node that returns, chunks
+# that a smaller array loses, or an array that stays where it was to be deleted. It refuses nothing
+# that we pass.
 REFUSED_BY_US_ALONE = {
     "shift": {"shrink"},
     "delete array": {"recreate array", "move array", "move group"},
