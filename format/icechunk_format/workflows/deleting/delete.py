@@ -52,6 +52,8 @@ from icechunk_format.workflows.deleting.labels import (
 )
 from icechunk_format.workflows.running import Run
 
+# Positions of kept labels are held in memory: 8 GiB.
+_MOST_LABELS: Final = 1 << 30
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -164,6 +166,14 @@ def _delete_labels(
     run: Run,
 ) -> DeleteResult:
     count = found.labels.count
+    if found.labels.size > _MOST_LABELS:
+        raise InvalidInputError(
+            f"dimension {found.dim!r} of {dataset.label} has {found.labels.size:,} elements; labels"
+            f" are deleted from at most {_MOST_LABELS:,}",
+            dim=found.dim,
+            found=found.labels.size,
+            allowed=_MOST_LABELS,
+        )
     variables = [v for v in dataset.variables.values() if found.dim in v.dims] if count else []
     for variable in variables:
         sizes = {size for dim, size in variable.dimensions if dim == found.dim}

@@ -360,3 +360,13 @@ def test_quotes_in_texts(where: str, value: str) -> None:
     assert planned.residual is not None
     mask = planned.residual.evaluate({"s": pa.array([value, "zz"])}, 2)
     assert mask.to_pylist() == [True, False]
+
+
+def test_a_long_text_is_refused_before_it_is_parsed():
+    """The parser takes a hundred times the size of the text; IN lists are read without it."""
+    columns = {"v": pa.int64()}
+    with raises(InvalidInputError, option="where", allowed=1_000_000):
+        plan_where(" OR ".join(["v = 123456789"] * 100_000), columns, [], "UTC")
+    numbers = ", ".join(map(str, range(200_000)))
+    assert len(numbers) > 1_000_000
+    assert plan_where(f"v IN ({numbers})", columns, [], "UTC").residual is not None

@@ -42,6 +42,8 @@ _NEGATED = {"eq": "ne", "ne": "eq"}
 # The comparisons that each comparison implies; used with bounds widened for any time zone.
 _BOUNDED_BY = {"eq": ("ge", "le"), "lt": ("le",), "le": ("le",), "gt": ("ge",), "ge": ("ge",)}
 _CONVERSIONS = ("to_wall_time", "to_timestamp", "day_to_timestamp", "cast")
+# The parser needs about 110 bytes for each character.
+_MOST_CHARACTERS = 1_000_000
 _MOST_OFFSETS = 3 * 86_400_000_000
 
 
@@ -135,6 +137,14 @@ def _compile(sql: str, columns: Mapping[str, pa.DataType]) -> Typed:
             option="where",
         ) from None
     shorter, lists = cut_lists(sql)
+    if len(shorter) > _MOST_CHARACTERS:
+        raise InvalidInputError(
+            f"where has {len(shorter):,} characters besides its IN lists, and at most "
+            f"{_MOST_CHARACTERS:,} are parsed; put values in an IN list, or join with a table",
+            option="where",
+            found=len(shorter),
+            allowed=_MOST_CHARACTERS,
+        )
     try:
         tree = sqlglot.parse_one(shorter, dialect=WhereDialect)
     except SqlglotError as error:
