@@ -6,10 +6,12 @@ import logging
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.arrays.data_types import data_type_from_numpy
 from icechunk_format.dataset.cf.decode import attribute_decoder
 from icechunk_format.dataset.cf.times import parse_time_units
+from icechunk_format.errors import InvalidInputError
 
 
 @pytest.mark.parametrize("unit", ["months", "month", "years", "year"])
@@ -38,3 +40,11 @@ def test_zones_of_reference_dates(zone, shift):
     found = parse_time_units(units, None, name="t").offset
     plain = parse_time_units("days since 2000-01-01", None, name="t").offset
     assert found - plain == shift * 3_600_000_000
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Oslo", "EST"])
+def test_names_of_zones_are_refused(zone):
+    """Such times are read as UTC by xarray and cftime, so no meaning of them is safe."""
+    with raises(InvalidInputError) as caught:
+        parse_time_units(f"days since 2000-01-01 00:00:00 {zone}", None, name="t")
+    assert f"{zone!r} is no offset such as -05:00" in caught.value.message

@@ -61,7 +61,7 @@ def test_files_with_packings_of_their_own_are_copied_by_executors(spark, tmp_pat
     [
         ({"chunks": {"time": 1}}, "copy=True"),
         ({"copy": "some"}, "mismatching"),
-        ({"on_mismatch": "ignore"}, "choose fail, skip"),
+        ({"on_mismatch": "ignore"}, "'fail' or 'skip'"),
         ({"parser": "nc"}, "hdf"),
         ({"bramch": "x"}, "branch"),
     ],

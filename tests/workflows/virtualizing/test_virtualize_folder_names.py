@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -51,3 +53,15 @@ def test_a_folder_that_readers_would_not_find_is_refused_unless_one_above_is_nam
     repository.update_config({"virtual_chunk_containers": {prefix: {"store": store}}})
     done = virtualize(files, tmp_path / "repository")
     assert_readable(tmp_path / "repository", done, files)
+
+
+@pytest.mark.parametrize("name", ["0.nc ", " 0.nc", "0 .nc"])
+def test_blanks_at_the_ends_of_names_are_kept(name, tmp_path):
+    folder = tmp_path / "a "
+    [file] = made.archive(folder, count=1)
+    (folder / name).write_bytes(Path(file).read_bytes())
+    Path(file).unlink()
+    for number, files in enumerate([[f"{folder}/{name}"], f"{folder}/*"]):
+        done = virtualize(files, tmp_path / str(number))
+        assert done.places == (f"file://{folder}/",)
+        assert_readable(tmp_path / str(number), done, [f"{folder}/{name}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -65,3 +66,59 @@ def test_a_group_without_steps_is_named(tmp_path):
     assert row["file"].endswith("1.nc")
     assert "fast" in f"{row['array']} {row['difference']}"
     assert_is_all(tmp_path / "repository", files[:1])
+
+
+def shared(path, number):
+    """Write a group two levels down whose dimensions have coordinates at the root alone."""
+    with h5py.File(path, "w") as file:
+        file["time"] = number * 3 + np.arange(3.0)
+        file["time"].attrs["units"] = "days since 2024-07-01"
+        file["time"].attrs["bounds"] = "time_bounds"
+        file["x"], file["y"] = [1.0, 2.0], [5.0, 6.0, 7.0]
+        for name in "time", "x", "y":
+            file[name].make_scale(name)
+        file["time_bounds"] = number * 3 + np.arange(3.0)[:, None] + [0.0, 1.0]
+        file["upper/lower/v"] = np.arange(6.0).reshape(3, 2) + 10 * number
+        file["upper/x"] = [1.0, 2.0]
+        file["upper/x"].attrs["level"] = "upper"
+        file["upper/x"].make_scale("x")
+        values = file["upper/lower/v"]
+        values.dims[0].attach_scale(file["time"])
+        values.dims[1].attach_scale(file["upper/x"])
+        file["time_bounds"].dims[0].attach_scale(file["time"])
+        file["time_bounds"].dims[1].attach_scale(file["x"])
+    return str(path)
+
+
+def test_groups_inherit_coordinates_of_their_dimensions(tmp_path):
+    files = [shared(tmp_path / f"{number}.nc", number) for number in range(3)]
+    virtualize(files[:2], tmp_path / "repository")
+    virtualize(files, tmp_path / "repository")
+    found = by_reference(tmp_path / "repository", "upper/lower")
+    inherited = [xr.open_datatree(file, engine="h5netcdf") for file in files]
+    parts = [tree["upper/lower"].to_dataset().load() for tree in inherited]
+    expected = xr.concat(parts, "time", data_vars="minimal")
+    xr.testing.assert_equal(found.drop_vars("time_bounds"), expected.drop_vars("y"))
+    assert found["x"].attrs["level"] == "upper"  # the nearest group above
+    assert found["time_bounds"].shape == (9, 2)
+    assert "y" not in found.variables
+
+
+def test_a_coordinate_of_another_length_is_not_inherited(tmp_path):
+    with h5py.File(tmp_path / "0.nc", "w") as file:
+        file["x"] = [1.0, 2.0, 3.0]
+        file["x"].make_scale("x")
+        file["inner/x_of_inner"] = [1.0, 2.0]
+        file["inner/x_of_inner"].make_scale("x")
+        file["inner/v"] = [1.0, 2.0]
+        file["inner/v"].dims[0].attach_scale(file["inner/x_of_inner"])
+        file.move("inner/x_of_inner", "inner/other")
+        file["inner/v"].dims[0].label = "x"
+    with h5py.File(tmp_path / "1.nc", "w") as file:
+        file["x"] = [1.0, 2.0]
+        file["x"].make_scale("x")
+        file["inner/v"] = [1.0, 2.0]
+        file["inner/v"].dims[0].attach_scale(file["x"])
+    for number, names in enumerate([{"v", "other"}, {"v", "x"}]):
+        virtualize(str(tmp_path / f"{number}.nc"), tmp_path / f"{number}", concat_dim=())
+        assert set(by_reference(tmp_path / f"{number}", "inner").variables) == names

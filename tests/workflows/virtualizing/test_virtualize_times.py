@@ -169,3 +169,36 @@ def test_an_odd_first_file_does_not_refuse_files_with_their_own_units(tmp_path):
     found = by_reference(tmp_path / "repository")["v"]
     assert found.dtype == "float32"
     assert found.values.tolist() == [n for n in range(1, 6) for _ in range(n + 1)]
+
+
+@pytest.mark.parametrize("unit", ["months", "years"])
+def test_a_concatenated_coordinate_of_months_stays_encoded(unit, tmp_path):
+    files = [
+        write(tmp_path / f"{n}.nc", [2 * n, 2 * n + 1], f"{unit} since 2000-01-01")
+        for n in range(3)
+    ]
+    done = virtualize(files[::2], tmp_path / "repository")
+    assert all(f"'{unit} since 2000-01-01'" in row["note"] for row in done.report.to_pylist())
+    virtualize(files, tmp_path / "repository")  # in between
+    found = by_reference(tmp_path / "repository", decode_times=False)
+    assert found["time"].values.tolist() == list(range(6))
+    assert found["time"].attrs["units"] == f"{unit} since 2000-01-01"
+    assert found["v"].values.tolist() == [0, 1, 10, 11, 20, 21]
+
+
+def test_months_since_another_date_are_refused(tmp_path):
+    files = [write(tmp_path / f"{n}.nc", [n], f"months since 200{n}-01-01") for n in range(2)]
+    with raises(InvalidInputError, refused=1) as caught:
+        virtualize(files, tmp_path / "repository")
+    assert "the attribute units is" in caught.value.message
+    assert "loadable" not in caught.value.message
+
+
+def test_months_of_30_days_are_converted(tmp_path):
+    files = [
+        write(tmp_path / "0.nc", [0, 1], "months since 2000-01-01", calendar="360_day"),
+        write(tmp_path / "1.nc", [0, 1], "months since 2000-03-01", calendar="360_day"),
+    ]
+    virtualize(files, tmp_path / "repository")
+    found = by_reference(tmp_path / "repository", decode_times=False)
+    assert found["time"].values.tolist() == [0, 1, 2, 3]

@@ -326,7 +326,9 @@ def _reference_time(text: str, calendar: str) -> int:
     """Return microseconds from the calendar's epoch to a date; ValueError if it is not a date."""
     match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
     if match is None:
-        raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss")
+        named = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?)", text)
+        zone = f", and {named[1]!r} is no offset such as -05:00" if named else ""
+        raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss{zone}")
     fields = match.groupdict()
     month = fields["month"] or "1"
     if month.isalpha():

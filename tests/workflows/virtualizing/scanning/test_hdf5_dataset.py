@@ -64,6 +64,12 @@ def _gaps() -> h5py.h5t.TypeID:
     return kind
 
 
+def _biased() -> h5py.h5t.TypeID:
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_ebias(100)
+    return kind
+
+
 PLAIN = {
     name: h5py.h5t.py_create(np.dtype(name), logical=True)
     for name in ("i1", "u1", "<i2", ">i2", "<i4", ">u4", "<u8", "<f2", ">f4", "<f8", ">f8", "S3")
@@ -78,6 +84,8 @@ OTHER = {
     "20 bits, big endian": _bits(h5py.h5t.STD_U32BE, 20, 7),
     "padded with blanks": _spaces(),
     "gaps": _gaps(),
+    "mixed byte orders": h5py.h5t.py_create(np.dtype([("a", ">i2"), ("b", "<f8")])),
+    "exponents with a bias": _biased(),
 }
 TYPES = PLAIN | OTHER
 
@@ -125,7 +133,7 @@ def values_of(made: Made, number: int, count: int = 6) -> np.ndarray:
             return np.array([b"abc"[: n % 4] for n in counted], "S3")
         case "bool" | "enum":
             return counted % 2
-        case "pair" | "gaps":
+        case "pair" | "gaps" | "mixed byte orders":
             return np.array([(n, n / 2) for n in counted], [("a", "i2"), ("b", "f8")])
     return counted
 
@@ -267,6 +275,8 @@ def test_plain_datasets_are_referenced(kind, layout, tmp_path):
         (Made("12 bits from bit 4", "contiguous"), "12 of 32 bits, from bit 4"),
         (Made("padded with blanks", "contiguous"), "padded with blanks"),
         (Made("gaps", "contiguous"), "gaps or mixed byte orders"),
+        (Made("mixed byte orders", "contiguous"), "gaps or mixed byte orders"),
+        (Made("exponents with a bias", "contiguous"), "stored in another way than float"),
     ],
     ids=lambda value: None if isinstance(value, Made) else value,
 )
@@ -367,6 +377,18 @@ def test_types_that_zarr_does_not_have_are_refused_by_name(make, reason, tmp_pat
     error = caught.value
     assert "0.nc: array 'v': " in error.message
     assert reason in error.message
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("chunks", [(4, 2), (2, 5), (4, 5)])
+def test_chunks_longer_than_their_axes(chunks, compression, tmp_path):
+    values = np.arange(4.0).reshape(2, 2)
+    with h5py.File(tmp_path / "0.nc", "w") as file:
+        file.create_dataset(
+            "v", data=values, chunks=chunks, maxshape=(None, None), compression=compression
+        )
+    virtualize(str(tmp_path / "0.nc"), tmp_path / "repository", concat_dim=())
+    np.testing.assert_array_equal(by_reference(tmp_path / "repository")["v"], values)
 
 
 def test_codecs_of_references_are_not_needed_to_be_known(tmp_path):

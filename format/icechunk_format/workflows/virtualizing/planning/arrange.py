@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.dataset.cf.times import parse_time_units
 from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.workflows.virtualizing.scanning.headers import is_time
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.report import Row
@@ -95,9 +96,9 @@ def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple
 def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> NDArray[Any]:
     """Return values comparable across files: times as microseconds, strings as ``str``."""
     flat = values.reshape(-1)
-    units = metadata.attributes.get("units")
-    if isinstance(units, str) and " since " in units and flat.dtype.kind in "iuf":
-        scale = parse_time_units(units, metadata.attributes.get("calendar"), name=name)
+    if is_time(metadata) and flat.dtype.kind in "iuf":
+        attributes = metadata.attributes
+        scale = parse_time_units(str(attributes["units"]), attributes.get("calendar"), name=name)
         found, valid = scale.microseconds(flat, None, name=name)
         if valid is not None and not valid.all():
             raise InvalidInputError(f"the coordinate {name!r} has missing values")

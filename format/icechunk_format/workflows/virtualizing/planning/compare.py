@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.dataset.cf.calendars import GREGORIAN_CALENDARS, canonical_calendar
-from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
+from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
 
 if TYPE_CHECKING:
     from icechunk_format.arrays.zarr_json import ArrayMetadata
@@ -118,7 +118,7 @@ def _of_arrays(
         if name.startswith(_ATTRIBUTE):
             key = name.removeprefix(_ATTRIBUTE)
             shown = [document.attributes.get(key) for document in (own, other)]
-            is_since = [key == "units" and " since " in str(text) for text in shown]
+            is_since = [key == "units" and is_time(document) for document in (own, other)]
             advice = "; name it in loadable= to convert times" if any(is_since) else ""
         elif name == "the chunk shape":
             shown = [_chunks(document.raw) for document in (own, other)]
@@ -145,8 +145,7 @@ def _of_arrays(
 def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[str, Any]:
     """Return all properties that must be equal, by name in the report."""
     raw, attributes = document.raw, document.attributes
-    is_time = " since " in str(attributes.get("units"))
-    is_converted = is_stored and is_time and not attributes.keys() & set(_PACKING)
+    is_converted = is_stored and is_time(document) and not attributes.keys() & set(_PACKING)
     found = {"the list of dimensions": raw.get("dimension_names")}
     if not is_converted:
         found["the type"] = raw["data_type"]

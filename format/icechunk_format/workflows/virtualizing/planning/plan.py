@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_format.names import nearest
+from icechunk_format.names import nearest, shown
 from icechunk_format.workflows.virtualizing.planning.arrange import (
     Along,
     FileSpan,
@@ -46,6 +46,7 @@ from icechunk_format.workflows.virtualizing.report import KNOWN, REFRESHED, REFU
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
     bounds_of_scalars,
+    is_varying,
     loaded_paths,
 )
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, digest_of
@@ -292,6 +293,10 @@ class ArchivePlanner:
             if self.copying is not None and self.copying.which == "all":
                 for path in layout.documents.keys() - layout.stored:
                     member.copy(path, "")
+            for path, document in member.scanned.header.documents().items():
+                if is_varying(document):
+                    units = document.attributes["units"]
+                    member.row.add_note(f"{path}: its units {shown(units)} are read as numbers")
             for path, unreferable in member.scanned.unreferable.items():
                 if path in layout.stored:
                     continue

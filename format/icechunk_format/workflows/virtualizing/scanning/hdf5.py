@@ -34,8 +34,8 @@ from icechunk_format.workflows.virtualizing.scanning.hdf5_dataset import (
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
 from icechunk_format.workflows.virtualizing.scanning.source_files import BLOCK, FileStore
 
-Visited = tuple[str, Any, Any]
-"""Path, object, and the group of the object; an external link is itself the object."""
+Visited = tuple[str, Any]
+"""Path and object; an external link is itself the object."""
 
 _HIDDEN: Final = frozenset(
     [
@@ -63,7 +63,7 @@ def parse_hdf5(
     arrays: list[ParsedArray] = []
     groups: dict[str, dict[str, Any]] = {}
     with _opened(store) as file:
-        for path, found, parent in _visited(file, group, dropped):
+        for path, found in _visited(file, group, dropped):
             if isinstance(found, _h5py().Group):
                 groups[path] = _attributes(found, path)
                 continue
@@ -71,7 +71,7 @@ def parse_hdf5(
             attributes = _attributes(found, path)
             if "_FillValue" in attributes and found.dtype.kind not in "SUO":
                 attributes["_FillValue"] = _encoded_fill(attributes["_FillValue"], found, path)
-            names = _dimension_names(found, parent, path)
+            names = _dimension_names(found, path)
             arrays.append(described(found, path, names, attributes))
     return arrays, groups
 
@@ -79,13 +79,13 @@ def parse_hdf5(
 def check_hdf5(store: FileStore, group: str | None, paths: Collection[str]) -> None:
     """Raise UnsupportedError if references cannot represent one of the arrays of another parser."""
     with _opened(store) as file:
-        for path, found, parent in _visited(file, group, ()):
+        for path, found in _visited(file, group, ()):
             if path not in paths or isinstance(found, _h5py().Group):
                 continue
             check_dataset(found, path)
             if found.dtype.kind == "O":
                 continue
-            array = described(found, path, _dimension_names(found, parent, path), {})
+            array = described(found, path, _dimension_names(found, path), {})
             if array.unreferable is not None or array.inline is not None:
                 why = "the layout is compact" if array.inline else array.unreferable.reason  # type: ignore[union-attr]
                 raise UnsupportedError(
@@ -175,20 +175,20 @@ def _visited_in(
     address = h5py.h5o.get_info(group.id).addr
     if address in above:
         raise UnsupportedError("the group is a link to a group above it", array=path)
-    yield path, group, group
+    yield path, group
     for name in group:
         inner = f"{path}/{name}".lstrip("/")
         if name in dropped:
             continue
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            yield inner, link, group
+            yield inner, link
             continue
         found = group.get(name)
         if isinstance(found, h5py.Group):
             yield from _visited_in(found, inner, dropped, (*above, address))
         elif isinstance(found, h5py.Dataset) and not _is_bare_dimension(found):
-            yield inner, found, group
+            yield inner, found
 
 
 def _is_bare_dimension(dataset: Any) -> bool:
@@ -200,8 +200,8 @@ def _is_bare_dimension(dataset: Any) -> bool:
     return not dataset.id.get_storage_size()
 
 
-def _dimension_names(dataset: Any, group: Any, path: str) -> list[str]:
-    """Return the names of the dimension scales; scales are dimensions of their own."""
+def _dimension_names(dataset: Any, path: str) -> list[str]:
+    """Return the names of the dimension scales, of any group; scales are their own dimensions."""
     names = []
     for axis in range(len(dataset.shape)):
         scales = dataset.dims[axis]
@@ -216,7 +216,7 @@ def _dimension_names(dataset: Any, group: Any, path: str) -> list[str]:
             )
         else:
             names.append(f"phony_dim_{axis}")
-    return [name.removeprefix(group.name).removeprefix("/") for name in names]
+    return [name.rpartition("/")[2] for name in names]
 
 
 def _attributes(found: Any, path: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
+from icechunk_format.dataset.cf.times import has_varying_unit
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
@@ -133,7 +134,7 @@ def bounds_of_scalars(documents: Mapping[str, ArrayMetadata]) -> set[str]:
 @lru_cache(maxsize=4096)
 def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata]:
     documents = {path: metadata_of(text, path) for path, text in arrays}
-    found = {path: own for path, own in documents.items() if _is_time(own)}
+    found = {path: own for path, own in documents.items() if is_time(own)}
     for path, document in list(found.items()):
         units = {k: v for k, v in document.attributes.items() if k in ("units", "calendar")}
         for bounds in documents.keys() & _bounds_of(path, document):
@@ -142,13 +143,20 @@ def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata
     return found
 
 
-def _is_time(document: ArrayMetadata) -> bool:
-    return " since " in str(document.attributes.get("units"))
+def is_time(document: ArrayMetadata) -> bool:
+    """Return True if an array has times; months and years of varying length are plain numbers."""
+    return " since " in str(document.attributes.get("units")) and not is_varying(document)
+
+
+def is_varying(document: ArrayMetadata) -> bool:
+    """Return True if the units of an array are months or years of varying length."""
+    units, calendar = (document.attributes.get(key) for key in ("units", "calendar"))
+    return isinstance(units, str) and has_varying_unit(units, calendar)
 
 
 def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
     """Return the paths of bounds that the attributes of a time array name."""
-    if not _is_time(document):
+    if not is_time(document):
         return set()
     named = [document.attributes.get(key) for key in ("bounds", "climatology")]
     return {f"{path.rpartition('/')[0]}/{name}".lstrip("/") for name in named if name}

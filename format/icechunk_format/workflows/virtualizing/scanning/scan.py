@@ -50,6 +50,7 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
     loaded_paths,
     metadata_of,
 )
+from icechunk_format.workflows.virtualizing.scanning.inherited import with_inherited
 from icechunk_format.workflows.virtualizing.scanning.parse import Parser, parse_file
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray, Unreferable
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
@@ -253,6 +254,8 @@ class _Scanner:
                 scanned.array = array.path
                 _check_extent(array, file)
                 _check_locations(array, opener)
+            scanned.array = None
+            arrays = with_inherited(arrays, groups)
             header = header_of(arrays, groups)
             self._read_values(scanned, arrays, store, opener)
             scanned.array = None
