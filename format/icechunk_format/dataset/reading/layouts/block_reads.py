@@ -248,20 +248,26 @@ class TaskLabels:
 
     def __init__(self, reads: BlockReads, task: ScanTask) -> None:
         boxes = list(reads.boxes(task))
-        self._labels: dict[int, tuple[str, DimSelection, pa.Array]] = {}
+        # Positions of a dimension without labels, which may be very long, are made by block.
+        self._labels: dict[int, tuple[str, DimSelection, pa.Array | None]] = {}
         for column in reads.dimensions:
             dim = reads.dims.index(column.source)
             held = [box[dim] for box in boxes]
             start, stop = min(s.start for s in held), max(s.stop for s in held)
             # The selected positions of the whole task; each block takes a slice.
             chosen = reads.selections[dim].within(start, stop)
-            values = reads.arrays.labels(column, chosen.size, chosen)
+            values = None
+            if column.path is not None:
+                values = reads.arrays.labels(column, chosen.size, chosen)
             self._labels[dim] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
         """Return the names and labels of dimensions along a block, by dimension number."""
         found = {}
         for dim, (name, chosen, values) in self._labels.items():
+            if values is None:
+                found[dim] = (name, pa.array(block[dim].positions()))
+                continue
             [first] = chosen.rank(np.array([block[dim].start])).tolist()
             found[dim] = (name, values.slice(first, block[dim].count))
         return found
