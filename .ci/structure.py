@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (ROOT / "format" / "icechunk_format", ROOT / "icechunk_spark")
-# Lines of each room: what was reached, with some room for fixes. Lower them when a room gets smaller,
+# Lines of each room: what was reached, with some room for fixes. Lower them when a room shrinks,
 # and do not raise them to let a change in that could be smaller itself.
 MOST_LINES = {
     "icechunk_format": 500,
