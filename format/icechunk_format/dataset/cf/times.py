@@ -326,9 +326,9 @@ def _reference_time(text: str, calendar: str) -> int:
     """Return microseconds from the calendar's epoch to a date; ValueError if it is not a date."""
     match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
     if match is None:
-        named = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?)", text)
-        zone = f", and {named[1]!r} is no offset such as -05:00" if named else ""
-        raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss{zone}")
+        word = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?)", text)
+        problem = f", and {word[1]!r} is not an offset such as -05:00" if word else ""
+        raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss{problem}")
     fields = match.groupdict()
     month = fields["month"] or "1"
     if month.isalpha():
