@@ -101,14 +101,16 @@ public class Pushdown extends Rule {
         }
         Need below = new Need();
         if (plan instanceof Filter) {
+            // The lower condition is evaluated first.
+            split(((Filter) plan).condition(), below.conjuncts);
             below.conjuncts.addAll(need.conjuncts);
             below.complete = need.complete;
-            split(((Filter) plan).condition(), below.conjuncts);
             below.columns = need.columns == null ? null : need.columns.$plus$plus(plan.references());
             below.limit = need.limit;
         } else if (plan instanceof Project) {
             below.columns = plan.references();
-            below.limit = need.limit;
+            // A condition above may be on a column of the project, as of random numbers.
+            below.limit = need.conjuncts.isEmpty() ? need.limit : -1;
         } else if (plan instanceof Aggregate) {
             below.columns = plan.references();
         } else if (plan instanceof LocalLimit) {
@@ -392,6 +394,6 @@ public class Pushdown extends Rule {
         if (warned) return;
         warned = true;
         org.slf4j.LoggerFactory.getLogger("icechunk.Pushdown").warn(
-            "icechunk: conditions and columns of queries are not passed to reads, which read all rows: " + failure);
+            "icechunk: conditions and columns of queries are not passed to reads, which read all rows: " + failure.getClass().getName());
     }
 }

@@ -46,16 +46,20 @@ class Opened:
     """The selection of the options, by time zone."""
     plans: OrderedDict[Any, DataFrame] = field(default_factory=OrderedDict)
     """DataFrames of earlier queries, by condition, columns and limit."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, key: Any, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the DataFrame of a key, so that equal reads of one query are one exchange."""
-        found = self.plans.get(key)
-        if found is None:
-            found = self.plans[key] = make()
+        with self._lock:
+            found = self.plans.get(key)
+            if found is not None:
+                self.plans.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            found = self.plans.setdefault(key, made)
             while len(self.plans) > _MOST_PLANS:
                 self.plans.popitem(last=False)
-        else:
-            self.plans.move_to_end(key)
         return found
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
@@ -167,3 +171,175 @@ def test_names_of_columns_are_quoted():
 def test_an_error_of_a_view_is_raised_by_its_task(spark: SparkSession, cube: str):
     with pytest.raises(InvalidInputError):
         icechunk_spark.view(spark, "wrong", cube, where="nothing = 1")
+
+
+def run_alone(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with its own JVM."""
+    start = """
+import sys, threading, icechunk_spark
+from pyspark.sql import SparkSession
+def session():
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    return builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
+def plan(frame):
+    return frame._jdf.queryExecution().optimizedPlan().toString()
+"""
+    return subprocess.run(
+        [sys.executable, "-c", start + code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_process_ends_without_stopping_spark(cube: str):
+    ended = run_alone(
+        """
+frame = icechunk_spark.read(session(), sys.argv[1])
+found = []
+query = lambda: found.append(len(frame.where("latitude = 20").select("t2m").collect()))
+thread = threading.Thread(target=query, daemon=True)
+thread.start()
+thread.join()
+assert found == [32], found
+# A thread that still makes queries at exit.
+threading.Thread(target=lambda: [query() for _ in range(10**6)], daemon=True).start()
+print("done", flush=True)
+""",
+        cube,
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "done"), ended.stderr[-3000:]
+
+
+def test_a_new_session_after_stop(cube: str):
+    ended = run_alone(
+        """
+from icechunk_spark.queries.reads import READS
+for number in range(3):
+    spark = session()
+    frame = icechunk_spark.read(spark, sys.argv[1])
+    icechunk_spark.view(spark, "w", sys.argv[1])
+    assert len(READS) == 2, len(READS)
+    for query in frame, spark.table("w"):
+        assert "where=" in plan(query.where("latitude = 20"))
+        assert query.where("latitude = 20").count() == 32
+    spark.stop()
+print("done")
+""",
+        cube,
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "done"), ended.stderr[-3000:]
+
+
+def test_an_interrupted_query_leaves_the_next_one_right(
+    spark: SparkSession, cube: str, monkeypatch: pytest.MonkeyPatch
+):
+    frame = icechunk_spark.read(spark, cube)
+    with monkeypatch.context() as patch:
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        patch.setattr(replanning, "replanned", interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            assert len(frame.where("latitude = 20").collect()) == 32
+    for _ in range(3):
+        assert "where=" in plan(frame.where("latitude = 15"))
+        assert len(frame.where("latitude = 15").collect()) == 32
+
+
+def test_a_cancelled_job_group_leaves_the_next_query_right(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube, rows_per_partition=24)
+    context = spark.sparkContext
+    started, errors = threading.Event(), []
+
+    def run() -> None:
+        context.setJobGroup("doomed", "a query that is cancelled", interruptOnCancel=True)
+
+        def slow(batches):
+            import time
+
+            for batch in batches:
+                time.sleep(600)
+                yield batch
+
+        started.set()
+        try:
+            frame.where("latitude > 0").mapInArrow(slow, frame.schema).collect()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    started.wait()
+    while not errors and thread.is_alive():
+        context.cancelJobGroup("doomed")
+        thread.join(0.2)
+    assert "cancelled" in str(errors[0])
+    assert "where=" in plan(frame.where("latitude = 20"))
+    assert len(frame.where("latitude = 20").collect()) == 32
+
+
+def test_queries_while_other_threads_of_python_are_busy(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube)
+    stop, counts = threading.Event(), []
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(10_000))
+
+    def query(number: int) -> None:
+        for latitude in range(-20, 25, 20):
+            rows = frame.where(f"latitude = {latitude} AND `icechunk:1` >= {-number}")
+            counts.append("where=" in plan(rows) and len(rows.select("t2m").collect()))
+
+    busy = [threading.Thread(target=compute, daemon=True) for _ in range(2)]
+    threads = [threading.Thread(target=query, args=(n,), daemon=True) for n in range(3)]
+    for thread in busy + threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    for thread in busy:
+        thread.join()
+    assert counts == [32] * 9
+
+
+def test_very_long_conditions_prune(spark: SparkSession, cube: str):
+    frame = icechunk_spark.read(spark, cube)
+    labels = [20.0, *(number + 0.25 for number in range(100_000))]
+    rows = frame.where(F.col("latitude").isin(labels)).select("t2m")
+    planned = plan(rows)
+    assert "tasks='1 of " in planned or "where=" in planned
+    shown = planned.split("where=")[1].split("columns")[0]
+    assert len(shown) < 250
+    assert len(rows.collect()) == 32
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_secrets_in_conditions_are_in_no_line_and_no_error(
+    spark: SparkSession, cube: str, monkeypatch, caplog, capfd, fails: bool
+):
+    frame = icechunk_spark.read(spark, cube)
+    secret = f"pass-word-{fails}"
+    if fails:
+
+        def fail(*_):
+            raise ValueError(f"cannot plan {secret}")
+
+        monkeypatch.setattr(replanning, "replanned", fail)
+    with caplog.at_level("INFO"):
+        frame.where(f"`order` <> '{secret}' AND t2m > 0 AND md5(`order`) <> '{secret}'").collect()
+        doomed = frame.where(f"`order` <> '{secret}'").mapInArrow(raising, "n long")
+        with pytest.raises(PySparkException) as caught:
+            doomed.collect()
+    assert secret not in str(caught.value)
+    assert secret not in caplog.text
+    assert secret not in "".join(capfd.readouterr())
+
+
+def raising(batches):
+    for _ in batches:
+        raise RuntimeError("a mistake of the user")
+    yield from ()

@@ -123,6 +123,28 @@ def test_a_limit_plans_as_many_tasks_as_its_rows_need(spark: SparkSession, cube:
     assert len(frame.orderBy("t2m").limit(2).collect()) == 2
 
 
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "SELECT latitude, 0 * rand(1) + latitude AS r FROM w",
+        "SELECT latitude, 0 * monotonically_increasing_id() + latitude AS r FROM w",
+        "SELECT latitude, r FROM (SELECT *, 0 * rand(1) + latitude AS r FROM w)",
+    ],
+)
+def test_a_limit_above_a_condition_on_a_random_column(spark: SparkSession, cube: str, inner: str):
+    # Spark cannot move the condition below the column, so the read knows only the limit.
+    load(spark, cube, rowsPerPartition="24").createOrReplaceTempView("w")
+    query = f"SELECT latitude FROM ({inner}) WHERE r < -15 LIMIT 5"
+    assert same_rows(spark, lambda: spark.sql(query)) == ["Row(latitude=-20.0)"] * 5
+
+
+def test_a_condition_above_a_random_one_does_not_choose_its_rows(spark: SparkSession, cube: str):
+    # One task, and one generator: its numbers depend on the rows before.
+    frame = load(spark, cube)
+    same_rows(spark, lambda: frame.where("rand(5) < 0.5").where("latitude > 0"))
+    same_rows(spark, lambda: frame.where("latitude > 0").where("rand(5) < 2").where("t2m > 272"))
+
+
 def test_each_use_of_a_read_has_its_own_conditions(spark: SparkSession, cube: str):
     frame = load(spark, cube)
     frame.createOrReplaceTempView("w")
