@@ -300,6 +300,7 @@ public class Pushdown extends Rule {
     }
 
     private Expression plain(Expression expression, Map positions, String zone) {
+        if (expression.resolved() && isCollated(expression.dataType())) return null;
         if (expression instanceof AttributeReference) {
             AttributeReference column = (AttributeReference) expression;
             Object position = positions.get(column.exprId());
@@ -337,6 +338,11 @@ public class Pushdown extends Rule {
             children.addOne(other);
         }
         return changed ? (Expression) expression.withNewChildren(children.toSeq()) : expression;
+    }
+
+    // Strings that compare by letters, not by bytes.
+    private static boolean isCollated(DataType type) {
+        return type instanceof StringType && !type.equals(StringType$.MODULE$);
     }
 
     // Instants are written in UTC: local times are ambiguous when clocks are set back.

@@ -145,6 +145,24 @@ def test_a_condition_above_a_random_one_does_not_choose_its_rows(spark: SparkSes
     same_rows(spark, lambda: frame.where("latitude > 0").where("rand(5) < 2").where("t2m > 272"))
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "`order` = 'STATION 1' COLLATE UTF8_LCASE",
+        "`order` COLLATE UTF8_LCASE IN ('STATION 1', 'Station 2')",
+        "`order` COLLATE UTF8_LCASE LIKE 'STATION%'",
+        "`order` COLLATE UTF8_BINARY_RTRIM = 'station 1  '",
+        "startswith(`order`, 'STATION' COLLATE UNICODE_CI)",
+    ],
+)
+def test_collated_strings_stay_with_spark(spark: SparkSession, cube: str, condition: str):
+    frame = load(spark, cube)
+    assert same_rows(spark, lambda: frame.where(condition))
+    same_rows(spark, lambda: frame.where(f"NOT ({condition})"))
+    same_rows(spark, lambda: frame.where(condition).groupBy().count())
+    assert "where=" not in explained(frame.where(condition))
+
+
 def test_each_use_of_a_read_has_its_own_conditions(spark: SparkSession, cube: str):
     frame = load(spark, cube)
     frame.createOrReplaceTempView("w")

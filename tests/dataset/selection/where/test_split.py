@@ -159,6 +159,7 @@ def test_names_that_differ_in_case_only_have_to_be_exact() -> None:
         ("v IN (SELECT 1)", "not supported"),
         ("rand() > 0.5", r"'RAND\(\)' is not supported"),
         ("try_cast(v AS INT) = 1", "not supported"),
+        ("CAST(w AS STRING COLLATE UTF8_LCASE) = 'A'", "not supported"),
         ("t.v > 1", "'t.v' is not supported"),
         ("count(v) > 1", "not supported"),
         ("row_number() OVER (ORDER BY v) > 1", "not supported"),

@@ -304,7 +304,7 @@ class Compiler:
         if name == "DECIMAL" and pa.types.is_integer(value.type) and len(target.expressions) == 2:
             return cast(value, pa.decimal128(*(int(one.this.name) for one in target.expressions)))
         kind = CAST_TYPES.get(name)
-        if kind is None or target.expressions:
+        if kind is None or target.expressions or target.args.get("collate") is not None:
             raise refused(node)
         return cast(value, kind)
 
