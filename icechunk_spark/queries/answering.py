@@ -6,15 +6,18 @@ in a thread of its own for streams.
 Rules of this file
 ------------------
 1. No error leaves this module. A read that cannot be planned again stays as it is; the plan of a
-   view that cannot be planned raises the error in its task.
+   view that cannot be planned raises the error in its task. An interruption (Ctrl-C) is raised
+   after the answer, since the JVM would wait for the answer forever.
 2. Conditions may contain secrets, so only DEBUG lines show them.
 """
 
 from __future__ import annotations
 
+import _thread
 import json
 import logging
 import re
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import IcechunkError
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from icechunk_spark.queries.replanning import QueriedRead
 
 _log = logging.getLogger("icechunk_spark.queries")
+# By then, the thread waits for the query's rows again.
+_SECONDS_TO_ANSWER: Final = 0.2
 # Queries of a view that may be planned at the same time.
 _MOST_QUERIES: Final = 64
 
@@ -43,6 +48,11 @@ class Planner:
         try:
             found = self._answer(json.loads(request))
             return None if found is None else found._jdf.queryExecution().analyzed()
+        except KeyboardInterrupt:  # rule 1
+            again = threading.Timer(_SECONDS_TO_ANSWER, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+            return None
         except Exception as error:  # rule 1
             _log.debug("a read was not planned again", exc_info=True)
             if not self._has_warned and not isinstance(error, IcechunkError):

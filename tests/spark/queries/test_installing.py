@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
@@ -239,11 +237,13 @@ def test_an_interrupted_query_leaves_the_next_one_right(
     with monkeypatch.context() as patch:
 
         def interrupt(*_):
+            patch.undo()
             raise KeyboardInterrupt
 
         patch.setattr(replanning, "replanned", interrupt)
-        with contextlib.suppress(KeyboardInterrupt):
-            assert len(frame.where("latitude = 20").collect()) == 32
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(1_000):
+                assert len(frame.where("latitude = 20").collect()) == 32
     for _ in range(3):
         assert "where=" in plan(frame.where("latitude = 15"))
         assert len(frame.where("latitude = 15").collect()) == 32
@@ -276,7 +276,7 @@ def test_a_cancelled_job_group_leaves_the_next_query_right(spark: SparkSession, 
     while not errors and thread.is_alive():
         context.cancelJobGroup("doomed")
         thread.join(0.2)
-    assert "cancelled" in str(errors[0])
+    assert "cancel" in str(errors[0]).lower()
     assert "where=" in plan(frame.where("latitude = 20"))
     assert len(frame.where("latitude = 20").collect()) == 32
 
@@ -308,8 +308,8 @@ def test_queries_while_other_threads_of_python_are_busy(spark: SparkSession, cub
 
 def test_very_long_conditions_prune(spark: SparkSession, cube: str):
     frame = icechunk_spark.read(spark, cube)
-    labels = [20.0, *(number + 0.25 for number in range(100_000))]
-    rows = frame.where(F.col("latitude").isin(labels)).select("t2m")
+    labels = ", ".join(f"{number}.25D" for number in range(100_000))
+    rows = frame.where(f"latitude IN (20D, {labels})").select("t2m")
     planned = plan(rows)
     assert "tasks='1 of " in planned or "where=" in planned
     shown = planned.split("where=")[1].split("columns")[0]
