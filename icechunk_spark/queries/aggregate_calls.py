@@ -3,6 +3,8 @@
 ``avg(t2m)`` over cells becomes ``sum(total) / sum(count)`` over partial rows. Everything else of an
 expression, such as a cast or a label, keeps its text, so that Spark evaluates it itself.
 
+Long because reading the tokens of SQL and rewriting calls are one task.
+
 Rules of this file
 ------------------
 1. Only constructs in the tables of this file are rewritten. Anything else raises `NotRewritten`,
@@ -33,22 +35,27 @@ if TYPE_CHECKING:
 _TOKENS: Final = re.compile(
     r"(?P<string>'(?:[^'\\]|\\.)*')|(?P<quoted>`(?:[^`]|``)*`)"
     r"|(?P<number>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?[A-Za-z]*)|(?P<word>[^\W\d]\w*)"
-    r"|(?P<space>\s+)|(?P<other>.)",
+    r"|(?P<space>\s+)|(?P<other>[<>=!|&]+|.)",
     re.DOTALL,
 )
-_KEYWORDS: Final = frozenset(
-    "and as between case cast distinct div else end false filter if in interval is like not null or"
-    " then true when where date timestamp timestamp_ntz timestamp_ltz try_cast".split()
+# Words beside names of functions; names of columns are quoted.
+_WORDS: Final = (
+    "and as between bigint binary boolean byte case date day distinct div double else end false"
+    " filter float hour if in int integer interval is like long minute month not null or second"
+    " short smallint string then timestamp timestamp_ltz timestamp_ntz tinyint to true when where"
+    " year"
 )
+_KEYWORDS: Final = frozenset(_WORDS.split())
 # Functions without state, whose result depends on their arguments and the session alone.
-_SCALARS: Final = frozenset(
+_FUNCTIONS: Final = (
     "abs add_months bround cast ceil ceiling char coalesce concat date_add date_format date_sub"
     " date_trunc datediff day dayofmonth dayofweek dayofyear decimal dayname floor greatest hour if"
     " ifnull isnan isnotnull isnull last_day least length ln lower make_date minute mod month"
     " monthname nullif nvl pmod pow power quarter round rtrim second sign signum sqrt substr"
-    " substring to_date to_timestamp trim trunc unix_date unix_timestamp upper varchar weekday"
-    " weekofyear year".split()
+    " substring to_date to_timestamp trim trunc try_cast unix_date unix_timestamp upper varchar"
+    " weekday weekofyear year"
 )
+_SCALARS: Final = frozenset(_FUNCTIONS.split())
 _MOMENTS: Final = {
     "stddev_pop": "CASE WHEN t.n > 0 THEN sqrt(t.m2 / t.n) END",
     "var_pop": "CASE WHEN t.n > 0 THEN t.m2 / t.n END",
@@ -99,10 +106,10 @@ class AggregateCalls:
         self._ansi = ansi
         self._dims = {c.name for c in table.columns if c.role == "dimension"}
         self._types: Mapping[str, pa.DataType] = {c.name: c.arrow_type for c in table.columns}
-        self._names = {name.casefold(): name for name in self._types}
-        if not _KEYWORDS.isdisjoint(self._names):
-            raise NotRewritten("a column has the name of a keyword")
-        if any(name.startswith("icechunk_") for name in self._names):
+        self._numeric = {
+            c.name for c in table.columns if c.decoder is not None and c.decoder.is_numeric
+        }
+        if any(name.startswith("icechunk_") for name in self._types):
             raise NotRewritten("a column has the name of a column of partial aggregates")
         self.dims: dict[str, None] = {}
         self._measures: dict[_Needed, set[Statistic]] = {}
@@ -171,32 +178,16 @@ class AggregateCalls:
         names: list[str] = []
         parts: list[str] = []
         for position, (kind, text) in enumerate(tokens):
-            follows_as = position > 0 and tokens[position - 1][1].lower() == "as"
-            before_literal = position + 1 < len(tokens) and tokens[position + 1][0] == "string"
-            after_literal = position > 0 and tokens[position - 1][0] == "string"
-            is_name = kind == "quoted" or (kind == "word" and text.lower() not in _KEYWORDS)
-            if _is(tokens, position, "("):
-                before = tokens[position - 1] if position else ("other", "")
-                called = before[1].lower()
-                if before[0] == "quoted" or (
-                    before[0] == "word" and called not in _SCALARS and called not in _KEYWORDS
-                ):
-                    raise NotRewritten(f"{before[1]} is not a function that is evaluated on labels")
-            elif is_name and _is(tokens, position + 1, "."):
-                # The name of a relation, unless it is that of a column with fields.
-                if _unquoted(text).casefold() in self._names:
-                    raise NotRewritten(f"{text} may be a relation or a column")
-                continue
-            elif text == "." and position and tokens[position - 1][0] in ("word", "quoted"):
-                continue
-            elif is_name and not (
-                follows_as or before_literal or after_literal or _is(tokens, position + 1, "(")
-            ):
-                name = self._names.get(_unquoted(text).casefold())
-                if name is None:
+            is_called = _is(tokens, position + 1, "(")
+            if kind == "quoted":
+                name = _unquoted(text)
+                if name not in self._types or is_called or _is(tokens, position + 1, "."):
                     raise NotRewritten(f"{text} is not a column of the table")
                 names.append(name)
-                text = _quoted(name)
+            elif kind == "word":
+                known = _KEYWORDS | _SCALARS if is_called else _KEYWORDS
+                if text.lower() not in known:
+                    raise NotRewritten(f"{text} is not evaluated on labels")
             parts.append(text if kind == "merged" else f"{text} ")
         return names, "".join(parts)
 
@@ -233,6 +224,8 @@ class AggregateCalls:
         kind = self._types[name]
         if function == "count":
             return f"coalesce(sum({self._part(name, condition, 'float', 'count')}), 0L)"
+        if name not in self._numeric:
+            raise NotRewritten(f"{function} of {kind}")
         if function in ("min", "max"):
             if not _has_order(kind) or cast_to_double:
                 raise NotRewritten(f"{function} of {kind}")
@@ -251,14 +244,12 @@ class AggregateCalls:
         if function == "avg":
             total = self._part(name, condition, _mode(kind), "total", "total")
             count = self._part(name, condition, _mode(kind), "count")
-            return f"CAST(sum({total}) AS DOUBLE) / nullif(sum({count}), 0L)"
+            return f"sum(CAST({total} AS DOUBLE)) / nullif(sum({count}), 0L)"
         if cast_to_double or pa.types.is_floating(kind):
             total = self._part(name, condition, _mode(kind), "total", "total")
-            return f"CAST(sum({total}) AS DOUBLE)"
-        if _mode(kind) == "exact":
-            return f"sum({self._part(name, condition, 'exact', 'total', 'total')})"
-        if not self._ansi:
-            # Wraps, as does Spark.
+            return f"sum(CAST({total} AS DOUBLE))"
+        if _mode(kind) == "exact" or not self._ansi:
+            # Wraps without ANSI, as does Spark.
             return f"sum({self._part(name, condition, 'exact', 'total', 'total')})"
         total = self._exact_sum(name, condition)
         ends = "-9223372036854775808BD AND 9223372036854775807BD"
@@ -323,22 +314,18 @@ def _has_order(kind: pa.DataType) -> bool:
 
 def _counted_condition(call: _Call) -> list[Token] | None:
     """Return the condition that a call counts, as Catalyst writes ``count_if`` and its like."""
-    tokens = call.arguments
-    while tokens and tokens[0][1] == "(" and _closing(tokens, 0) == len(tokens) - 1:
-        tokens = tokens[1:-1]
+    tokens = _bare(call.arguments)
     texts = [text.lower() for _, text in tokens]
     if call.name == "count" and texts[:2] == ["if", "("] and _closing(tokens, 1) == len(tokens) - 1:
         parts = _split(tokens[2:-1])
         null = ["cast", "(", "null", "as", "boolean", ")"]
         if len(parts) == 3 and [text.lower() for _, text in parts[1]] in (null, ["null"]):
-            test = parts[0]
-            while test[0][1] == "(" and _closing(test, 0) == len(test) - 1:
-                test = test[1:-1]
+            test = _bare(parts[0])
             if test[0][1].lower() == "not" and _bare(test[1:]) == _bare(parts[2]):
                 return parts[2]
-    if call.name == "sum" and texts[:2] == ["case", "when"]:
-        if texts[-5:] == ["then", "1", "else", "0", "end"] and texts.count("when") == 1:
-            return list(tokens[2:-5])
+    is_one = texts[-5:] == ["then", "1", "else", "0", "end"] and texts.count("when") == 1
+    if call.name == "sum" and texts[:2] == ["case", "when"] and is_one:
+        return list(tokens[2:-5])
     return None
 
 

@@ -41,8 +41,13 @@ class Planner:
     def apply(self, request: str) -> Any:
         """Return the logical plan of a part of a read, or None."""
         try:
-            found = self._answer(json.loads(request))
-            return None if found is None else found._jdf.queryExecution().analyzed()
+            asked = json.loads(request)
+            found = self._answer(asked)
+            if found is None:
+                return None
+            plans = found._jdf.queryExecution()
+            # The rule runs after Spark replaced functions such as nullif.
+            return plans.optimizedPlan() if asked["kind"] == "aggregate" else plans.analyzed()
         except Exception as error:  # rule 1
             _log.debug("a read was not planned again", exc_info=True)
             if not self._has_warned and not isinstance(error, IcechunkError):

@@ -301,8 +301,8 @@ class Dataset:
         columns
             Columns to produce, in order; only their chunks are fetched. None is all.
         rows_per_partition
-            Target number of rows of a task. None is ``usual_rows``, or more if the plan would exceed
-            about 100,000 tasks.
+            Target number of rows of a task. None is ``usual_rows``, or more if the plan would
+            exceed about 100,000 tasks.
         missing_chunks
             ``fill`` reads missing chunks as the fill value, ``skip`` leaves out cells of which no
             variable of the table has a chunk.

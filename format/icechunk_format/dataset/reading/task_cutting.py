@@ -62,9 +62,9 @@ def rows_target(
 ) -> int:
     """Return the target number of rows of a task.
 
-    An explicit number is used as given. The default, ``usual_rows``, shrinks if chunks are so small that fetching
-    them dominates, and grows with the selection to limit a plan to about ``MAX_DEFAULT_TASKS``
-    tasks. A cut box has at least a quarter of the target, hence the factor 4.
+    An explicit number is used as given. The default, ``usual_rows``, shrinks if chunks are so small
+    that fetching them dominates, and grows with the selection to limit a plan to about
+    ``MAX_DEFAULT_TASKS`` tasks. A cut box has at least a quarter of the target, hence the factor 4.
     """
     if rows_per_partition is not None:
         return rows_per_partition

@@ -174,8 +174,9 @@ def summarize(
                 squares[~present] = 0.0
             found["m2"] = _reduce(np.add, squares, starts)
     if "low" in wanted:
-        lowest = np.fmin if is_float else np.minimum
-        found["low"] = _reduce(lowest, _filled(values, present, limits[1]), starts)
+        # A segment that has only NaN has NaN as its smallest value.
+        lowest, absent = (np.fmin, np.nan) if is_float else (np.minimum, limits[1])
+        found["low"] = _reduce(lowest, _filled(values, present, absent), starts)
     if "high" in wanted:
         found["high"] = _reduce(np.maximum, _filled(values, present, limits[0]), starts)
     return Statistics(**counts, **found)
