@@ -195,9 +195,9 @@ class AggregateCalls:
         """Return the SQL that merges the parts of one aggregate."""
         names, arguments = self._resolved(call.arguments)
         if call.is_distinct or (call.name in ("min", "max") and self._dims.issuperset(names)):
-            condition = f" FILTER (WHERE {self._labels(call.condition)})" if call.condition else ""
+            kept = f" FILTER (WHERE {self._labels(call.condition)})" if call.condition else ""
             distinct = "DISTINCT " if call.is_distinct else ""
-            return f"{call.name}({distinct}{self._labels(call.arguments)}){condition}"
+            return f"{call.name}({distinct}{self._labels(call.arguments)}){kept}"
         condition = self._resolved(call.condition)[1] if call.condition else None
         counted = _counted_condition(call)
         if counted is not None and condition is None:
@@ -205,7 +205,7 @@ class AggregateCalls:
             total = f"sum({self._part(None, sql, 'float', 'count')})"
             return total if call.name == "sum" else f"coalesce({total}, 0L)"
         if call.name == "count" and not names:
-            if arguments.strip() != "*" and call.arguments[0][0] != "number":
+            if arguments.strip() not in ("*", "1"):
                 raise NotRewritten(f"count({arguments})")
             part = CELLS if condition is None else self._part(None, condition, "float", "count")
             return f"coalesce(sum({part}), 0L)"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import icechunk_spark
 from icechunk_format.dataset import aggregates
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def explained(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
-def key(row: tuple) -> list[str]:
+def key(row: tuple[Any, ...]) -> list[str]:
     return [f"{one:.6e}" if isinstance(one, float) else str(one) for one in row]
 
 
@@ -164,9 +165,18 @@ def test_aggregates_that_tasks_reduce(spark: SparkSession, grid: str, ansi: str)
     assert not kept
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_aggregates_that_only_spark_computes(spark: SparkSession, grid: str, ansi: str):
-    spark.conf.set("spark.sql.ansi.enabled", ansi)
+def test_tasks_return_a_row_for_each_label(spark: SparkSession, grid: str):
+    by_latitude = load(spark, grid).groupBy("latitude").avg("t2m")
+    assert "aggregate=" in explained(by_latitude)
+    assert "by=latitude" in explained(by_latitude)
+    assert len(by_latitude.collect()) == 9
+    found = icechunk_spark.last_read_metrics(by_latitude)
+    assert found is not None
+    assert 0 < found.rows < 288
+    assert found.chunks_decoded == 24
+
+
+def test_aggregates_that_only_spark_computes(spark: SparkSession, grid: str):
     load(spark, grid)
     reduced = [sql for sql in KEPT if compare(spark, sql)]
     assert reduced == []

@@ -148,7 +148,7 @@ def summarize(
     present = _both(valid, keep)
     cells = summarized_cells(lengths) if keep is None else count_kept(keep, starts)
     count = cells if present is None else count_kept(present, starts)
-    counts = {"count": count, "nulls": cells - count}
+    counts: dict[str, NDArray[Any]] = {"count": count, "nulls": cells - count}
     if not wanted:
         return Statistics(**counts)
     sum_type = np.dtype(np.int64 if exact_sum else np.float64)
@@ -202,7 +202,7 @@ def _summarize_large(
     values: NDArray[Any],
     present: NDArray[np.bool_] | None,
     starts: Sequence[NDArray[np.int64]],
-    counts: dict[str, NDArray[np.int64]],
+    counts: dict[str, NDArray[Any]],
     sum_type: np.dtype[Any],
     wanted: Collection[Statistic],
 ) -> Statistics:
