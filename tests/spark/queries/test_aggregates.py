@@ -173,7 +173,7 @@ def test_tasks_return_a_row_for_each_label(spark: SparkSession, grid: str):
     found = icechunk_spark.last_read_metrics(by_latitude)
     assert found is not None
     assert 0 < found.rows < 288
-    assert found.chunks_decoded == 24
+    assert found.chunks_decoded >= 24
 
 
 def test_aggregates_that_only_spark_computes(spark: SparkSession, grid: str):
