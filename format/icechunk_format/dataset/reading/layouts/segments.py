@@ -288,9 +288,7 @@ def _mask(found: pa.BooleanArray | pa.ChunkedArray) -> Mask:
     return mask
 
 
-def _along(
-    axis: ChunkAxis, selection: DimSelection
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _along(axis: ChunkAxis, selection: DimSelection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions at which segments begin along an axis, and their numbers."""
     if axis.count == 1:
         # A dimension that is not grouped by may be too long for a list of positions.

@@ -186,9 +186,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
-def _filled(
-    values: NDArray[Any], present: NDArray[np.bool_] | None, absent: float
-) -> NDArray[Any]:
+def _filled(values: NDArray[Any], present: NDArray[np.bool_] | None, absent: float) -> NDArray[Any]:
     """Return the values with a number in place of those that do not count."""
     if present is None:
         return values
