@@ -1,16 +1,48 @@
-"""Plans an aggregate of a read, which tasks reduce where they read the data."""
+"""Plans an aggregate of a read, which tasks reduce where they read the data.
+
+Rules of this file
+------------------
+1. No Filter stays above the new read, so it has to apply each condition exactly. If it cannot, or
+   an aggregate cannot be merged from parts, the query keeps its own aggregate.
+2. Spark evaluates the expressions of the query, grouping included, on rows of partial aggregates.
+3. Few rows are merged in one partition, since shuffling them to 200 takes longer.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from icechunk_format.dataset.aggregates import plan_partials
+from icechunk_format.dataset.reading.layouts.partials import run_partials
+from icechunk_format.errors import IcechunkError
+from icechunk_spark.jobs.session import TIME_ZONE, cores_of
+from icechunk_spark.queries.aggregate_calls import AggregateCalls, NotRewritten
+from icechunk_spark.queries.frames import frame_of
+from icechunk_spark.queries.replanning import shortened_sql
+from icechunk_spark.reading.plan import OpenedTable, shown_read
+from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
+from icechunk_spark.schema import arrow_target, row_bytes, spark_struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
     from icechunk_spark.queries.replanning import QueriedRead
+
+_log = logging.getLogger("icechunk_spark.queries")
+
+# Rows that one task merges in less time than a shuffle takes.
+_FEW_ROWS: Final = 100_000
+# Rows whose moments Spark collects in the memory of one task.
+_MOST_MOMENTS: Final = 1_000_000
+_ANSI: Final = "spark.sql.ansi.enabled"
+_LEGACY_MOMENTS: Final = "spark.sql.legacy.statisticalAggregate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +64,80 @@ def replan_aggregate(
     Parameters
     ----------
     read
-        The read: its session (``spark``), table (``opened.table``), time zone, and ``pruned``,
-        which turns conjuncts into a selection of cells.
+        The read within its query.
     conjuncts
-        All conditions below the aggregate. Spark does not evaluate them again, so that each has to
-        be applied: use a `Pruned` only if it ``is_total``.
+        All conditions below the aggregate. Spark does not evaluate them again.
     groups
         Grouping expressions. Names of columns are quoted. Spark takes -0.0 and 0.0 for one group.
     aggregates
         The columns of the result in order, with exactly these types. They consist of grouping
         expressions and functions such as ``avg(`t2m`)``.
     """
-    return None
+    try:
+        found = _aggregated(read, conjuncts, groups, aggregates)
+    except (NotRewritten, IcechunkError, PySparkException) as error:
+        reason = str(error).split("\n")[0]
+        _log.debug("%s: only Spark aggregates: %s", read.read.name, shortened_sql(reason))
+        return None
+    types = [field.dataType for field in found.schema]
+    if types != [column.type for column in aggregates]:
+        _log.debug("%s: only Spark aggregates: types are %s", read.read.name, types)
+        return None
+    return found
+
+
+def _aggregated(
+    read: QueriedRead,
+    conjuncts: Sequence[str],
+    groups: Sequence[str],
+    aggregates: Sequence[AggregateColumn],
+) -> DataFrame:
+    table, spark = read.opened.table, read.spark
+    if not isinstance(table, OpenedTable):
+        raise NotRewritten("only cells are aggregated in tasks")
+    options = table.options
+    if options.layout != "cells" or options.changes_since is not None:
+        raise NotRewritten("only cells are aggregated in tasks")
+    settings = spark.conf.get(TIME_ZONE), spark.conf.get(_ANSI) == "true"
+    if settings != (read.time_zone, read.ansi):
+        raise NotRewritten("the query has other settings than the session of the read")
+    calls = AggregateCalls(table.table, ansi=read.ansi)
+    grouped = [calls.group(sql) for sql in groups]
+    merged = [calls.aggregate(column.sql) for column in aggregates]
+    if calls.has_moments and spark.conf.get(_LEGACY_MOMENTS, "false") == "true":
+        raise NotRewritten(f"{_LEGACY_MOMENTS} is set")
+    pruned = read.pruned(conjuncts)
+    if not pruned.is_total:
+        reasons = "; ".join(f"{sql}: {reason}" for sql, reason in pruned.left)
+        raise NotRewritten(f"a condition is not evaluated in tasks, or may fail: {reasons}")
+    plan = plan_partials(
+        options,
+        table.dataset,
+        table.table,
+        dims=list(calls.dims),
+        measures=calls.measures,
+        selection=pruned.selection,
+        time_zone=read.time_zone,
+        cores=cores_of(spark),
+    )
+    if calls.has_moments and plan.rows > _MOST_MOMENTS:
+        raise NotRewritten(f"{plan.rows:,} rows of moments are too many to collect")
+    schema = spark_struct(plan.context.arrow_schema)
+    name = shown_read(
+        options,
+        table.snapshot,
+        pushed=" AND ".join(pruned.used),
+        aggregate=shortened_sql(", ".join(column.sql for column in aggregates)) or "distinct",
+        by=",".join(calls.dims),
+        tasks=f"{len(plan.tasks):,}",
+    )
+    reader = IcechunkReader(plan, arrow_target(schema), run_partials)
+    tasks = IcechunkTasks(reader, name, read.read.name)
+    rows = frame_of(spark, tasks, schema, plan.rows * row_bytes(schema))
+    if grouped and len(plan.tasks) > 1 and plan.rows <= _FEW_ROWS:
+        rows = rows.repartition(1)
+    named = [F.expr(sql).alias(f"c{number}") for number, sql in enumerate(merged)]
+    keys = [F.expr(sql).alias(f"g{number}") for number, sql in enumerate(grouped)]
+    # Without an aggregate function, groups are distinct all the same.
+    found = rows.groupBy(*keys).agg(*named, F.count(F.lit(1)).alias("rows"))
+    return found.select(*(f"c{number}" for number in range(len(named))))

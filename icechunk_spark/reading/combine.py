@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -63,39 +60,38 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
             )
     columns: list[Column] = []
     for name in names:
-        count, mean, squares = (_column(f"{name}_{part}") for part in ("count", "mean", "m2"))
-        # Pairs are merged one by one, since sums of squares lose precision by cancellation.
-        parts = F.collect_list(F.struct(count.alias("n"), mean.alias("mean"), squares.alias("m2")))
-        filled = F.filter(parts, lambda part: part["n"] > 0)
-        zero = F.struct(
-            F.lit(0).cast("bigint").alias("n"),
-            F.lit(0.0).cast("double").alias("mean"),
-            F.lit(0.0).cast("double").alias("m2"),
-        )
-        total = F.aggregate(filled, zero, _merged)
-        n = total["n"]
+        parts = [_quoted(f"{name}_{part}") for part in ("count", "mean", "m2")]
+
+        def of_moments(finish: str, parts: list[str] = parts) -> Column:
+            return F.expr(merged_moments(*parts, finish=finish))
+
         columns += [
-            n.alias(f"{name}_count"),
-            F.when(n > 0, total["mean"]).alias(f"{name}_mean"),
-            F.when(n > 0, F.sqrt(total["m2"] / n)).alias(f"{name}_std"),
-            F.min(_column(f"{name}_min")).alias(f"{name}_min"),
-            F.max(_column(f"{name}_max")).alias(f"{name}_max"),
+            F.coalesce(F.sum(F.col(parts[0])), F.lit(0)).cast("bigint").alias(f"{name}_count"),
+            of_moments("CASE WHEN t.n > 0 THEN t.mean END").alias(f"{name}_mean"),
+            of_moments("CASE WHEN t.n > 0 THEN sqrt(t.m2 / t.n) END").alias(f"{name}_std"),
+            F.min(F.col(_quoted(f"{name}_min"))).alias(f"{name}_min"),
+            F.max(F.col(_quoted(f"{name}_max"))).alias(f"{name}_max"),
         ]
     return df.groupBy(*by).agg(*columns)
 
 
-def _merged(total: Column, part: Column) -> Column:
-    """Return the count, mean and squared deviations of two disjoint sets (Chan et al., 1979)."""
-    n = total["n"] + part["n"]
-    apart = part["mean"] - total["mean"]
-    mean = total["mean"] + apart * part["n"] / n
-    squares = reduce(add, (total["m2"], part["m2"], apart * apart * total["n"] * part["n"] / n))
-    return F.struct(
-        n.cast("bigint").alias("n"),
-        mean.cast("double").alias("mean"),
-        squares.cast("double").alias("m2"),
+def merged_moments(count: str, mean: str, m2: str, *, finish: str) -> str:
+    """Return SQL that merges columns of counts, means and squared deviations of disjoint sets.
+
+    ``finish`` is an expression of the merged struct ``t``, with the fields ``n``, ``mean`` and
+    ``m2``. Pairs are merged one by one (Chan et al., 1979), since sums of squares lose precision by
+    cancellation.
+    """
+    part = f"named_struct('n', {count}, 'mean', {mean}, 'm2', {m2})"
+    zero = "named_struct('n', 0L, 'mean', 0.0D, 'm2', 0.0D)"
+    n, apart = "(s.n + p.n)", "(p.mean - s.mean)"
+    step = (
+        f"named_struct('n', {n}, 'mean', s.mean + {apart} * p.n / {n}, "
+        f"'m2', s.m2 + p.m2 + {apart} * {apart} * s.n * p.n / {n})"
     )
+    parts = f"filter(collect_list({part}), p -> p.n > 0)"
+    return f"aggregate({parts}, {zero}, (s, p) -> {step}, t -> {finish})"
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

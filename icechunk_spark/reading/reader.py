@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
 
     from icechunk_format.dataset.metadata_tables.read import InspectionPlan
+    from icechunk_format.dataset.reading.layouts.partials import PartialPlan
     from icechunk_format.dataset.reading.scan import ScanPlan
     from icechunk_format.workflows.changes import ChangePlan
 
@@ -58,7 +59,7 @@ class IcechunkReader(DataSourceReader):
 
     def __init__(
         self,
-        plan: ScanPlan | InspectionPlan | ChangePlan,
+        plan: ScanPlan | InspectionPlan | ChangePlan | PartialPlan,
         target: pa.Schema,
         run: Callable[..., Batches] | None = None,
     ) -> None:

@@ -26,6 +26,7 @@ from icechunk_format.dataset.reading.opened import (
 )
 from icechunk_format.dataset.reading.plan import PlanRequest, plan_scan
 from icechunk_format.dataset.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
+from icechunk_format.dataset.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.dataset.selection.select import Selecting, Selection, select
 from icechunk_format.dataset.table.columns import ColumnFactory, TableBuilder
@@ -286,6 +287,7 @@ class Dataset:
         missing_chunks: MissingChunks = "fill",
         read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
         only: Mapping[str, Boxes] | None = None,
+        usual_rows: int = DEFAULT_ROWS_PER_PARTITION,
         **selecting: Unpack[Selecting],
     ) -> ScanPlan:
         """Plan a scan of a table.
@@ -299,8 +301,8 @@ class Dataset:
         columns
             Columns to produce, in order; only their chunks are fetched. None is all.
         rows_per_partition
-            Target number of rows of a task. None is 4,000,000, or more if the plan would exceed
-            about 100,000 tasks.
+            Target number of rows of a task. None is ``usual_rows``, or more if the plan would
+            exceed about 100,000 tasks.
         missing_chunks
             ``fill`` reads missing chunks as the fill value, ``skip`` leaves out cells of which no
             variable of the table has a chunk.
@@ -310,6 +312,9 @@ class Dataset:
             Boxes to which the scan is limited, ``int64 (n, ndim, 2)``; None for all. In the layouts
             ``cells`` and ``summary``, boxes of elements of the table under the key ``""``; in the
             others, boxes of (inner) chunks by the path of the array.
+        usual_rows
+            Target number of rows of a task if ``rows_per_partition`` is None, in the layouts
+            ``cells`` and ``summary``.
         **selecting
             ``where``: a SQL condition on the columns of ``cells``; in the layouts ``chunks`` and
             ``refs`` on dimensions only. ``sel``, ``isel``, ``sel_method``: slices by label and by
@@ -352,6 +357,7 @@ class Dataset:
                 rows_per_partition=rows_per_partition,
                 skip_missing=missing_chunks == "skip",
                 only=only,
+                usual_rows=usual_rows,
             )
         )
         context = ScanContext(

@@ -47,4 +47,4 @@ def test_names_of_zones_are_refused(zone):
     """Such times are read as UTC by xarray and cftime, so no meaning of them is safe."""
     with raises(InvalidInputError) as caught:
         parse_time_units(f"days since 2000-01-01 00:00:00 {zone}", None, name="t")
-    assert f"{zone!r} is no offset such as -05:00" in caught.value.message
+    assert f"{zone!r} is not an offset such as -05:00" in caught.value.message

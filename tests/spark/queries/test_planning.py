@@ -84,10 +84,10 @@ def test_chunks_and_rows_are_those_of_the_option_where(spark: SparkSession, cube
 def test_only_the_columns_of_a_query_are_read(spark: SparkSession, cube: str):
     frame = load(spark, cube)
     assert "columns=t2m tasks" in explained(frame.select("t2m"))
-    assert "columns=t2m tasks" in explained(frame.groupBy().avg("t2m"))
+    assert "columns=t2m tasks" in explained(frame.selectExpr("avg(t2m * 2)"))
     assert "columns=latitude,t2m tasks" in explained(frame.where("latitude = 0").select("t2m"))
     assert "columns=" not in explained(frame)
-    count = "SELECT count(`snow ``depth```) FROM {frame}"
+    count = "SELECT count(DISTINCT `snow ``depth```) FROM {frame}"
     assert "columns='snow `depth`'" in explained(spark.sql(count, frame=frame))
 
 

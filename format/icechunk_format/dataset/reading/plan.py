@@ -29,6 +29,7 @@ from icechunk_format.dataset.reading.chunk_edges import (
 from icechunk_format.dataset.reading.scan import ScanTask
 from icechunk_format.dataset.reading.task_cutting import (
     CHUNK_COST_IN_ROWS,
+    DEFAULT_ROWS_PER_PARTITION,
     MAX_DEFAULT_TASKS,
     Cuts,
     cut,
@@ -61,6 +62,8 @@ class PlanRequest:
         Leave out cells whose chunks are all missing.
     only
         Boxes to which the scan is limited, or None: see ``Dataset.plan``.
+    usual_rows
+        Target number of rows of a task if ``rows_per_partition`` is None.
     """
 
     table: Table
@@ -70,6 +73,7 @@ class PlanRequest:
     rows_per_partition: int | None = None
     skip_missing: bool = False
     only: Mapping[str, Boxes] | None = None
+    usual_rows: int = DEFAULT_ROWS_PER_PARTITION
 
 
 def plan_scan(request: PlanRequest) -> list[ScanTask]:
@@ -92,6 +96,7 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
         selected_rows(selections),
         request.rows_per_partition,
         chunk_rows=CHUNK_COST_IN_ROWS if lead is None else chunk_cells(chunk_axes(lead)),
+        usual_rows=request.usual_rows,
     )
     is_limited = request.only is not None
     skips = request.skip_missing and not is_limited

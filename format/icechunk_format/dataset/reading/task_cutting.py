@@ -54,17 +54,21 @@ class Cuts:
 
 
 def rows_target(
-    total_rows: int, rows_per_partition: int | None, *, chunk_rows: int = CHUNK_COST_IN_ROWS
+    total_rows: int,
+    rows_per_partition: int | None,
+    *,
+    chunk_rows: int = CHUNK_COST_IN_ROWS,
+    usual_rows: int = DEFAULT_ROWS_PER_PARTITION,
 ) -> int:
     """Return the target number of rows of a task.
 
-    An explicit number is used as given. The default shrinks if chunks are so small that fetching
-    them dominates, and grows with the selection to limit a plan to about ``MAX_DEFAULT_TASKS``
-    tasks. A cut box has at least a quarter of the target, hence the factor 4.
+    An explicit number is used as given. The default, ``usual_rows``, shrinks if chunks are so small
+    that fetching them dominates, and grows with the selection to limit a plan to about
+    ``MAX_DEFAULT_TASKS`` tasks. A cut box has at least a quarter of the target, hence the factor 4.
     """
     if rows_per_partition is not None:
         return rows_per_partition
-    usual = DEFAULT_ROWS_PER_PARTITION * min(chunk_rows, CHUNK_COST_IN_ROWS) // CHUNK_COST_IN_ROWS
+    usual = usual_rows * min(chunk_rows, CHUNK_COST_IN_ROWS) // CHUNK_COST_IN_ROWS
     return max(1, usual, -(-total_rows * 4 // MAX_DEFAULT_TASKS))
 
 

@@ -187,6 +187,24 @@ def _compiled(
     return found, planned.residual
 
 
+def condition_on_values(
+    sql: str, columns: Mapping[str, pa.DataType], time_zone: str
+) -> Residual | None:
+    """Return a condition that gives the engine's result for each cell; None if it always holds.
+
+    Raises InvalidInputError if it cannot be compiled, if it may fail on some value, or if its
+    result may differ from that of the engine.
+    """
+    from icechunk_format.dataset.selection.where.split import plan_where
+
+    found = plan_where(sql, columns, (), time_zone).residual
+    if found is not None:
+        _check_exact(found.expression)
+        if not _is_total(found.expression):
+            raise InvalidInputError(f"where: {sql!r} may fail on some values", option="where")
+    return found
+
+
 def _check_exact(expression: Expression) -> None:
     if isinstance(expression, Call):
         if expression.operation in _INEXACT:

@@ -98,6 +98,8 @@ class BlockReads:
     convert
         Called on the decoding thread with a column, its stored values and the shape of the block.
         The values have the table's axes, with length 1 along axes that the array lacks.
+    by_box
+        Whether a whole box of the task is read in slabs, so that its cells are reduced together.
     """
 
     def __init__(
@@ -106,8 +108,11 @@ class BlockReads:
         arrays: SnapshotArrays,
         columns: Sequence[Column],
         convert: Callable[[Column, NDArray[Any], tuple[int, ...]], Any],
+        *,
+        by_box: bool = False,
     ) -> None:
         self._convert = convert
+        self._by_box = by_box
         self._context = context
         self.dims = context.table.dims
         self.arrays = arrays
@@ -160,6 +165,11 @@ class BlockReads:
         """Yield the blocks of the task in order; those that are too large, in slabs."""
         budget = self._context.read_ahead_bytes
         for box in self.boxes(task):
+            if self._by_box:
+                cut = list(cut_blocks(box, self.axes, self._block_arrays, budget))
+                for number, part in enumerate(cut, start=1):
+                    yield Slab(block=part, whole=box, completes=number == len(cut))
+                continue
             for block in cut_blocks(
                 box, self.axes, self._block_arrays, budget, most_grown=self._most_grown
             ):

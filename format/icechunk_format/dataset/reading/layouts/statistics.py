@@ -14,9 +14,9 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,15 @@ _PIECE_CELLS = 32_768
 _LARGE_SEGMENT_CELLS = 2_048
 
 
+Statistic = Literal["low", "high", "total", "moments"]
+"""A kind of statistics beside the counts; ``moments`` are ``mean`` and ``m2``."""
+
+EVERY_STATISTIC: Final[frozenset[Statistic]] = frozenset({"low", "high", "total", "moments"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Statistics:
-    """Statistics of segments; all arrays have one shape.
+    """Statistics of segments; all arrays have one shape. None stands for one that is not wanted.
 
     Parameters
     ----------
@@ -44,15 +50,35 @@ class Statistics:
 
     count: NDArray[np.int64]
     nulls: NDArray[np.int64]
-    low: NDArray[Any]
-    high: NDArray[Any]
-    total: NDArray[Any]
-    mean: NDArray[np.float64]
-    m2: NDArray[np.float64]
+    low: NDArray[Any] | None = None
+    high: NDArray[Any] | None = None
+    total: NDArray[Any] | None = None
+    mean: NDArray[np.float64] | None = None
+    m2: NDArray[np.float64] | None = None
 
     def merge(self, other: Statistics) -> Statistics:
         """Return the statistics of the values of both."""
         count = self.count + other.count
+        total = None
+        if self.total is not None and other.total is not None:
+            with np.errstate(invalid="ignore", over="ignore"):
+                total = self.total + other.total
+        mean, m2 = self._merged_moments(other, count)
+        return Statistics(
+            count=count,
+            nulls=self.nulls + other.nulls,
+            low=_chosen(np.fmin, self, other, "low"),
+            high=_chosen(np.maximum, self, other, "high"),
+            total=total,
+            mean=mean,
+            m2=m2,
+        )
+
+    def _merged_moments(
+        self, other: Statistics, count: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+        if self.mean is None or other.mean is None or self.m2 is None or other.m2 is None:
+            return None, None
         share = np.divide(
             other.count, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0
         )
@@ -62,33 +88,32 @@ class Statistics:
         with np.errstate(invalid="ignore", over="ignore"):
             delta = second - first
             mean = first + delta * share
-            m2 = self.m2 + other.m2 + delta * delta * share * self.count
-        return Statistics(
-            count=count,
-            nulls=self.nulls + other.nulls,
-            low=_chosen(np.fmin, self, other, "low"),
-            high=_chosen(np.maximum, self, other, "high"),
-            total=self.total + other.total,
-            mean=mean,
-            m2=m2,
-        )
+            return mean, self.m2 + other.m2 + delta * delta * share * self.count
 
     @classmethod
     def none(cls, shape: Sequence[int], like: Statistics) -> Statistics:
-        """Return statistics of empty segments, with the types of ``like``."""
-        names = cls.__dataclass_fields__
-        return cls(**{name: np.zeros(shape, getattr(like, name).dtype) for name in names})
+        """Return statistics of empty segments, with the fields and types of ``like``."""
+        return cls(**{name: np.zeros(shape, getattr(like, name).dtype) for name in like.fields})
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields that are not None."""
+        return [name for name in self.__dataclass_fields__ if getattr(self, name) is not None]
 
     def add(self, at: tuple[slice, ...], other: Statistics) -> None:
         """Merge statistics of more cells into the segments ``at``, in place."""
-        names = self.__dataclass_fields__
+        names = self.fields
         merged = Statistics(**{name: getattr(self, name)[at] for name in names}).merge(other)
         for name in names:
             getattr(self, name)[at] = getattr(merged, name)
 
 
-def _chosen(best: np.ufunc, one: Statistics, two: Statistics, name: str) -> NDArray[Any]:
+def _chosen(
+    best: np.ufunc, one: Statistics, two: Statistics, name: Literal["low", "high"]
+) -> NDArray[Any] | None:
     first, second = getattr(one, name), getattr(two, name)
+    if first is None or second is None:
+        return None
     both = np.where(two.count == 0, first, best(first, second))
     return np.asarray(np.where(one.count == 0, second, both))
 
@@ -100,6 +125,7 @@ def summarize(
     keep: NDArray[np.bool_] | None,
     starts: Sequence[NDArray[np.int64]],
     exact_sum: bool,
+    wanted: Collection[Statistic] = EVERY_STATISTIC,
 ) -> Statistics:
     """Return the statistics of the segments of a block, in C order of the segments.
 
@@ -115,73 +141,92 @@ def summarize(
         For each axis, the first position of each segment, ascending from 0.
     exact_sum
         Sum integers as ``int64``; otherwise sums are ``float64``.
+    wanted
+        The statistics to compute beside the counts.
     """
-    shape = values.shape
-    lengths = segment_lengths(starts, shape)
+    lengths = segment_lengths(starts, values.shape)
     present = _both(valid, keep)
     cells = summarized_cells(lengths) if keep is None else count_kept(keep, starts)
     count = cells if present is None else count_kept(present, starts)
-    if values.size >= _LARGE_SEGMENT_CELLS * count.size:
-        return _summarize_large(values, present, starts, cells, exact_sum)
-    kind = values.dtype.kind
-    if present is None:
-        lows = highs = added = values
-    else:
-        lowest, highest = (
-            (-np.inf, np.inf)
-            if kind == "f"
-            else (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max)
-        )
-        lows = np.where(present, values, np.asarray(highest, dtype=values.dtype))
-        highs = np.where(present, values, np.asarray(lowest, dtype=values.dtype))
-        added = np.where(present, values, np.asarray(0, dtype=values.dtype))
+    counts: dict[str, NDArray[Any]] = {"count": count, "nulls": cells - count}
+    if not wanted:
+        return Statistics(**counts)
+    sum_type = np.dtype(np.int64 if exact_sum else np.float64)
+    if "moments" in wanted and values.size >= _LARGE_SEGMENT_CELLS * count.size:
+        return _summarize_large(values, present, starts, counts, sum_type, wanted)
+    found: dict[str, NDArray[Any]] = {}
+    is_float = values.dtype.kind == "f"
+    limits = (-np.inf, np.inf) if is_float else _limits(values.dtype)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        total = _reduce(np.add, added.astype(np.int64 if exact_sum else np.float64), starts)
-        mean = np.divide(total, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0)
-        spread = mean
-        for axis, length in enumerate(lengths):
-            spread = np.repeat(spread, length, axis=axis)
-        squares = np.square(values - spread)
-        if present is not None:
-            squares[~present] = 0.0
-        m2 = _reduce(np.add, squares, starts)
-    return Statistics(
-        count=count,
-        nulls=cells - count,
-        low=_reduce(np.fmin if kind == "f" else np.minimum, lows, starts),
-        high=_reduce(np.maximum, highs, starts),
-        total=total,
-        mean=mean,
-        m2=m2,
-    )
+        if "total" in wanted or "moments" in wanted:
+            total = _reduce(np.add, _filled(values, present, 0), starts, sum_type)
+            if "total" in wanted:
+                found["total"] = total
+        if "moments" in wanted:
+            found["mean"] = mean = np.divide(
+                total, count, out=np.zeros(count.shape, dtype=np.float64), where=count > 0
+            )
+            spread = mean
+            for axis, length in enumerate(lengths):
+                spread = np.repeat(spread, length, axis=axis)
+            squares = np.square(values - spread)
+            if present is not None:
+                squares[~present] = 0.0
+            found["m2"] = _reduce(np.add, squares, starts)
+    if "low" in wanted:
+        # A segment that has only NaN has NaN as its smallest value.
+        lowest, absent = (np.fmin, np.nan) if is_float else (np.minimum, limits[1])
+        found["low"] = _reduce(lowest, _filled(values, present, absent), starts)
+    if "high" in wanted:
+        found["high"] = _reduce(np.maximum, _filled(values, present, limits[0]), starts)
+    return Statistics(**counts, **found)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _filled(values: NDArray[Any], present: NDArray[np.bool_] | None, absent: float) -> NDArray[Any]:
+    """Return the values with a number in place of those that do not count."""
+    if present is None:
+        return values
+    filled = np.full(values.shape, absent, dtype=values.dtype)
+    # Copies runs of values, which is faster than a choice at each cell.
+    np.copyto(filled, values, where=present)
+    return filled
 
 
 def _summarize_large(
     values: NDArray[Any],
     present: NDArray[np.bool_] | None,
     starts: Sequence[NDArray[np.int64]],
-    cells: NDArray[np.int64],
-    exact_sum: bool,
+    counts: dict[str, NDArray[Any]],
+    sum_type: np.dtype[Any],
+    wanted: Collection[Statistic],
 ) -> Statistics:
-    """Summarize segment by segment; ``cells`` counts the cells of each."""
-    grid = cells.shape
-    count = np.zeros(grid, dtype=np.int64)
+    """Compute the statistics segment by segment."""
+    grid = counts["count"].shape
     low, high = np.zeros(grid, dtype=values.dtype), np.zeros(grid, dtype=values.dtype)
-    total = np.zeros(grid, dtype=np.int64 if exact_sum else np.float64)
-    mean, m2 = np.zeros(grid), np.zeros(grid)
+    total, mean, m2 = np.zeros(grid, dtype=sum_type), np.zeros(grid), np.zeros(grid)
     ends = [np.append(first[1:], size) for first, size in zip(starts, values.shape, strict=True)]
     for at in np.ndindex(grid):
         box = tuple(slice(first[i], end[i]) for first, end, i in zip(starts, ends, at, strict=True))
         flat = values[box].reshape(-1) if present is None else values[box][present[box]]
         if len(flat):
-            count[at] = len(flat)
-            low[at], high[at], total[at], mean[at], m2[at] = _of_numbers(flat, total.dtype)
+            low[at], high[at], total[at], mean[at], m2[at] = _of_numbers(flat, sum_type, wanted)
     return Statistics(
-        count=count, nulls=cells - count, low=low, high=high, total=total, mean=mean, m2=m2
+        **counts,
+        low=low if "low" in wanted else None,
+        high=high if "high" in wanted else None,
+        total=total if "total" in wanted else None,
+        mean=mean,
+        m2=m2,
     )
 
 
-def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
+def _of_numbers(
+    flat: NDArray[Any], sum_type: np.dtype[Any], wanted: Collection[Statistic]
+) -> tuple[Any, ...]:
     """Return minimum, maximum, sum, mean and m2 of at least one number."""
     firsts = range(0, len(flat), _PIECE_CELLS)
     lows, highs = np.empty(len(firsts), flat.dtype), np.empty(len(firsts), flat.dtype)
@@ -193,7 +238,10 @@ def _of_numbers(flat: NDArray[Any], sum_type: np.dtype[Any]) -> tuple[Any, ...]:
     with np.errstate(invalid="ignore", over="ignore"):
         for number, first in enumerate(firsts):
             piece = flat[first : first + _PIECE_CELLS]
-            lows[number], highs[number] = lowest.reduce(piece), largest.reduce(piece)
+            if "low" in wanted:
+                lows[number] = lowest.reduce(piece)
+            if "high" in wanted:
+                highs[number] = largest.reduce(piece)
             differences = wide[: len(piece)]
             differences[...] = piece
             exact = sums.dtype.kind == "i"
@@ -226,7 +274,7 @@ def summarized_cells(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 def count_kept(keep: NDArray[np.bool_], starts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return the number of kept cells of each segment."""
-    return _reduce(np.add, keep.astype(np.int64), starts)
+    return _reduce(np.add, keep, starts, np.dtype(np.int64))
 
 
 def _both(one: NDArray[np.bool_] | None, two: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
@@ -236,12 +284,16 @@ def _both(one: NDArray[np.bool_] | None, two: NDArray[np.bool_] | None) -> NDArr
 
 
 def _reduce(
-    operation: np.ufunc, values: NDArray[Any], starts: Sequence[NDArray[np.int64]]
+    operation: np.ufunc,
+    values: NDArray[Any],
+    starts: Sequence[NDArray[np.int64]],
+    dtype: np.dtype[Any] | None = None,
 ) -> NDArray[Any]:
+    """Reduce the cells of each segment, with results of a type; None is the type of the values."""
     # The last axis is contiguous; reducing it first leaves little to reduce along the others.
     for axis in reversed(range(values.ndim)):
-        if len(starts[axis]) == 1:
-            values = operation.reduce(values, axis=axis, keepdims=True)
+        if len(starts[axis]) == 1 and values.shape[axis] > 1:
+            values = operation.reduce(values, axis=axis, keepdims=True, dtype=dtype)
         elif len(starts[axis]) < values.shape[axis]:
-            values = operation.reduceat(values, starts[axis], axis=axis)
-    return values
+            values = operation.reduceat(values, starts[axis], axis=axis, dtype=dtype)
+    return values if dtype is None else values.astype(dtype, copy=False)

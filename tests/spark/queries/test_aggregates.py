@@ -1,0 +1,182 @@
+"""Aggregates that tasks reduce have the rows and types of Spark's own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import icechunk_spark
+from icechunk_format.dataset import aggregates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.each_spark
+
+ROWS = """
+SELECT timestamp_ntz'2024-02-27 18:00:00' + make_dt_interval(0, 6 * t) AS time,
+       20 - 5.0D * y AS latitude,
+       'station ' || x AS `order`,
+       IF((t + y + x) % 7 = 0, float('NaN'),
+          IF((t + x) % 5 = 0, -0.0F, float(270 + t - y + x))) AS t2m,
+       IF(y = 0, double('NaN'),
+          IF(y = 1, NULL, IF(t = 3, double('Infinity'), t / 3D - x))) AS `a,b`,
+       IF((t * y + x) % 4 = 0, NULL, t * 10 + y - x) AS `snow ``depth```,
+       IF((t * y + x) % 4 = 0, NULL, smallint(32767 - t)) AS `count(1)`,
+       IF(t = 0 AND y > 2, 9223372036854775807L, t * y - x) AS `icechunk:1`,
+       cast(IF(t = 1, 18446744073709551615BD, t * y) AS DECIMAL(20, 0)) AS `null`,
+       (t + y) % 3 = 0 AS sunny,
+       timestamp'2024-03-31 01:30:00 UTC' + make_dt_interval(t, y) AS seen,
+       'kind ' || (t % 2) AS kind
+FROM range(8) AS a(t), range(9) AS b(y), range(4) AS c(x)
+"""
+ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
+
+
+@pytest.fixture(scope="session")
+def grid(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of a table of 288 cells in 24 chunks."""
+    path = str(tmp_path_factory.mktemp("aggregates") / "grid")
+    options = {
+        "dims": "time,latitude,order",
+        "chunks": "time=2,latitude=3,order=2",
+        "encoding": '{"snow `depth`": {"_FillValue": -999}, "count(1)": {"_FillValue": -999},'
+        ' "a,b": {"_FillValue": -999.0}, "t2m": {"_FillValue": -999.0}}',
+    }
+    spark.sql(ROWS).write.format("icechunk").options(**options).save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def few_cells(monkeypatch):
+    monkeypatch.setattr(aggregates, "_FEWEST_CELLS_OF_A_ROW", 0)
+
+
+def load(spark: SparkSession, path: str, **options: str) -> DataFrame:
+    frame = spark.read.format("icechunk").options(**options).load(path)
+    frame.createOrReplaceTempView("g")
+    return frame
+
+
+def explained(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())
+
+
+def key(row: tuple[Any, ...]) -> list[str]:
+    return [f"{one:.6e}" if isinstance(one, float) else str(one) for one in row]
+
+
+def alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(one) and math.isnan(other)
+        return one == other or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    return bool(one == other)
+
+
+def compare(spark: SparkSession, sql: str) -> bool:
+    """Assert that a query has the same result without the rule; return whether tasks aggregate."""
+    found: list[Any] = []
+    pushed = False
+    for setting in ("true", "false"):
+        spark.conf.set("icechunk.pushdown", setting)
+        try:
+            frame = spark.sql(sql)
+            pushed = pushed or "aggregate=" in explained(frame)
+            rows = sorted((tuple(row) for row in frame.collect()), key=key)
+            found.append((frame.dtypes, rows))
+        except Exception as error:
+            found.append(str(error).split("\n")[0].split("]")[0])
+    spark.conf.set("icechunk.pushdown", "true")
+    if isinstance(found[0], str) or isinstance(found[1], str):
+        assert found[0] == found[1], sql
+        return pushed
+    (types, rows), (other_types, other_rows) = found
+    assert types == other_types, sql
+    assert len(rows) == len(other_rows), sql
+    for row, other in zip(rows, other_rows, strict=True):
+        assert all(map(alike, row, other)), (sql, row, other)
+    return pushed
+
+
+REDUCED = (
+    "SELECT avg(t2m) FROM g",
+    "SELECT count(t2m), sum(t2m), min(t2m), max(t2m) FROM g WHERE NOT isnan(t2m)",
+    "SELECT latitude, avg(t2m), min(t2m), max(t2m), count(*) FROM g GROUP BY latitude",
+    "SELECT latitude, min(`a,b`), max(`a,b`), sum(`a,b`), avg(`a,b`) FROM g GROUP BY 1",
+    "SELECT time, `order`, sum(`snow ``depth```), avg(`snow ``depth```), count(`snow ``depth```)"
+    " FROM g GROUP BY ALL",
+    "SELECT year(time), avg(t2m) FROM g GROUP BY year(time)",
+    "SELECT date_trunc('day', time) AS day, sum(t2m) AS s FROM g GROUP BY 1",
+    "SELECT floor(latitude / 10), stddev(t2m), var_pop(`count(1)`) FROM g"
+    " WHERE NOT isnan(t2m) GROUP BY 1",
+    "SELECT CASE WHEN latitude <= 0 THEN 'south' WHEN latitude > 10 THEN 'north' ELSE 'else' END c,"
+    " max(`snow ``depth```) FROM g GROUP BY 1",
+    "SELECT day(time), hour(time), avg(t2m) FROM g WHERE latitude > 0 GROUP BY 1, 2",
+    "SELECT avg(t2m) FROM g WHERE latitude BETWEEN -5 AND 10 AND time < '2024-02-28'",
+    "SELECT avg(t2m), min(latitude), max(time) FROM g WHERE t2m > 272",
+    "SELECT time, count(*) FROM g WHERE t2m > 272 GROUP BY time",
+    "SELECT count(DISTINCT time) FROM g WHERE t2m > 272",
+    "SELECT DISTINCT latitude FROM g",
+    "SELECT count(*) FROM (SELECT DISTINCT latitude, `order` FROM g)",
+    "SELECT latitude, count_if(t2m > 272) FROM g GROUP BY latitude",
+    "SELECT latitude, count(*) FILTER (WHERE t2m > 272),"
+    " avg(t2m) FILTER (WHERE time < '2024-02-28') FROM g GROUP BY latitude",
+    "SELECT sum(CASE WHEN t2m > 272 THEN 1 ELSE 0 END) FROM g",
+    "SELECT sum(`count(1)`), avg(`count(1)`), min(`count(1)`), max(`count(1)`) FROM g",
+    "SELECT sum(`icechunk:1`) FROM g WHERE latitude > 10",
+    "SELECT time, sum(`icechunk:1`), avg(`icechunk:1`) FROM g GROUP BY time",
+    "SELECT sum(`null`), min(`null`), max(`null`) FROM g",
+    "SELECT min(seen), max(seen), count(seen), min(sunny), max(sunny), count(kind) FROM g",
+    "SELECT latitude, avg(t2m) + 1 AS a, sum(`snow ``depth```) / count(*) FROM g GROUP BY latitude"
+    " HAVING count(*) > 1 ORDER BY a LIMIT 4",
+    "SELECT avg(t2m), sum(`snow ``depth```), min(t2m), stddev(t2m), count(t2m) FROM g"
+    " WHERE latitude = 3",
+    "SELECT latitude, avg(t2m) FROM g WHERE latitude = 3 GROUP BY latitude",
+    "SELECT a.m, b.m FROM (SELECT latitude, avg(t2m) m FROM g GROUP BY 1) a JOIN"
+    " (SELECT latitude, max(t2m) m FROM g GROUP BY 1) b USING (latitude)",
+    "SELECT latitude - (SELECT avg(`count(1)`) FROM g) FROM g GROUP BY latitude",
+    "SELECT avg(t) FROM (SELECT t2m AS t, latitude AS `t2m` FROM g) WHERE `t2m` > 0",
+    "SELECT -latitude * 0 AS zero, count(*) FROM g GROUP BY 1",
+)
+KEPT = (
+    "SELECT avg(latitude) FROM g",
+    "SELECT avg(t2m * 2) FROM g",
+    "SELECT t2m, count(*) FROM g GROUP BY t2m",
+    "SELECT latitude, first(kind) IS NULL FROM g GROUP BY latitude",
+    "SELECT max(kind) FROM g",
+    "SELECT avg(`null`) FROM g",
+    "SELECT count(DISTINCT t2m) FROM g",
+    "SELECT latitude, `order`, avg(t2m) FROM g GROUP BY ROLLUP (latitude, `order`)",
+    "SELECT avg(t2m) FROM g WHERE `icechunk:1` % 3 = 1",
+    "SELECT avg(t2m) FILTER (WHERE 1 / latitude > 0) FROM g WHERE latitude <> 0",
+    "SELECT percentile(t2m, 0.5) FROM g WHERE NOT isnan(t2m)",
+    "SELECT corr(latitude, `count(1)`) FROM g",
+)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_aggregates_that_tasks_reduce(spark: SparkSession, grid: str, ansi: str):
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    load(spark, grid)
+    kept = [sql for sql in REDUCED if not compare(spark, sql)]
+    assert not kept
+
+
+def test_tasks_return_a_row_for_each_label(spark: SparkSession, grid: str):
+    by_latitude = load(spark, grid).groupBy("latitude").avg("t2m")
+    assert "aggregate=" in explained(by_latitude)
+    assert "by=latitude" in explained(by_latitude)
+    assert len(by_latitude.collect()) == 9
+    found = icechunk_spark.last_read_metrics(by_latitude)
+    assert found is not None
+    assert 0 < found.rows < 288
+    assert found.chunks_decoded >= 24
+
+
+def test_aggregates_that_only_spark_computes(spark: SparkSession, grid: str):
+    load(spark, grid)
+    reduced = [sql for sql in KEPT if compare(spark, sql)]
+    assert reduced == []
