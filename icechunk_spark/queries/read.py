@@ -215,13 +215,16 @@ def columns_of(schema: StructType | str) -> StructType:
     """Return columns that a StructType or a string specifies."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    try:
-        found: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    except Py4JError:  # such as of half a surrogate pair
+    found: Any = schema
+    if isinstance(schema, str):
+        try:
+            found = StructType.fromDDL(schema)
+        except Py4JError:  # such as of half a surrogate pair
+            found = None
+    if not isinstance(found, StructType):
         raise InvalidInputError(
             f"schema={shown(schema)} is not a list of columns and types, such as 'time"
             " timestamp_ntz, t2m float'",
             option="schema",
-        ) from None
-    columns: StructType = found
-    return columns
+        )
+    return found

@@ -37,7 +37,7 @@ MISTAKES = {
     "condition": ({"where": "height > 3"}, InvalidInputError, "'height'"),
     "column": ({"schema": "t2mm float"}, InvalidInputError, "'t2mm'"),
     "type": ({"schema": "float"}, InvalidInputError, "schema='float'.*t2m float"),
-    "list": ({"schema": ["t2m"]}, InvalidInputError, r"schema=\['t2m'\].*StructType"),
+    "list": ({"schema": ["t2m"]}, InvalidInputError, r"schema must be.*StructType.*\['t2m'\]"),
     "path": ({"Path": "elsewhere"}, InvalidInputError, "given twice"),
     "value": ({"variables": {1, 2}}, InvalidInputError, "'variables'"),
 }

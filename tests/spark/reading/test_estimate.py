@@ -76,7 +76,7 @@ def test_a_job_does_what_was_estimated(spark, served, options):
     assert icechunk_spark.estimate(spark, path, **options) == here
     frame = icechunk_spark.read(spark, path, **options)
     served.requests.clear()
-    rows = frame.count()
+    rows = len(frame.collect())
     seen = [key for method, key in served.requests if method == "GET" and "/chunks/" in key]
     assert here.requests == len(seen) > 0
     # Chunks at the end of the array are small and stored inline.
