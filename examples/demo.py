@@ -159,7 +159,7 @@ def main(output: Path, master: str, below: str | None) -> None:
     title("a selective query: hot years in the Great Plains; only three of ten chunks are read")
     where = """time >= '2040' AND latitude BETWEEN 35 AND 45 AND longitude BETWEEN 255 AND 265
                AND air_temperature > 290.5"""
-    hot = reader(spark, path).option("where", where).load()
+    hot = run.where(where)
     hot.orderBy(F.desc("air_temperature")).show(5, truncate=False)
 
     title("time travel: the same query at tag v1 and on branch main")
