@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from pathlib import Path
 from typing import Final
 
+from icechunk_format.dataset.selection.where.syntax import FUNCTION_NAMES
 from icechunk_format.options import OPTIONS
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 
@@ -54,11 +56,18 @@ def for_the_readme(page: str, mark: str) -> str:
     return re.sub(r"\]\(((?!https?:)[^)\s]+)\)", link, part)
 
 
+def functions() -> str:
+    """Return the functions of conditions as a list."""
+    names = ", ".join(f"`{name}`" for name in FUNCTION_NAMES)
+    return textwrap.fill(names, 120, break_on_hyphens=False)
+
+
 # The README repeats these parts of the manual: the page and the marks.
 README: Final = (("index.md", "first page"), ("start/installation.md", "extras"))
 
 TABLES: Final = (
     ("options.md", "options", lambda: option_table("read")),
+    ("options.md", "functions", functions),
     ("options.md", "write options", lambda: option_table("write")),
     ("tables.md", "tables", metadata_tables),
 )
