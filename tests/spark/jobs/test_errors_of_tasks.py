@@ -62,7 +62,7 @@ def test_a_read_shows_the_error_and_few_frames(spark, damaged, how):
         icechunk_spark.read(spark, damaged) if how == "function" else by_source(spark).load(damaged)
     )
     with pytest.raises(PythonException) as caught:
-        frame.count()
+        frame.collect()
     found = [line for line in str(caught.value).splitlines() if line.strip()]
     assert len(found) <= MOST_LINES
     assert any(line.startswith("icechunk_format.errors.NotFoundError: ") for line in found)
