@@ -143,7 +143,7 @@ def test_a_zone_that_cannot_be_used_is_named_in_one_line(spark, weather, last_li
         ({"geometry": "shape"}, InvalidInputError, "geometry='shape' is no column of the zones"),
         ({"geometry": "id"}, InvalidInputError, "geometry='id' is int; zones are polygons as WKB"),
         ({"statistics": ["mode"]}, InvalidInputError, "'mode' is not known"),
-        ({"coverage": "half"}, InvalidInputError, "choose fraction, center, touched"),
+        ({"coverage": "half"}, InvalidInputError, "coverage must be .*fraction.*center.*touched"),
         ({"variables": ["rain"]}, NotFoundError, "no array 'rain'"),
         ({"variables": "salinity", "group": "ocean"}, InvalidInputError, "has no coordinates that"),
         ({"layout": "cells"}, InvalidInputError, "'layout' does not apply to zonal"),
