@@ -6,6 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 import icechunk_spark
@@ -145,13 +146,17 @@ def test_a_condition_above_a_random_one_does_not_choose_its_rows(spark: SparkSes
     same_rows(spark, lambda: frame.where("latitude > 0").where("rand(5) < 2").where("t2m > 272"))
 
 
+HAS_TRIM_COLLATIONS = not pyspark.__version__.startswith("4.0")
+
+
 @pytest.mark.parametrize(
     "condition",
     [
         "`order` = 'STATION 1' COLLATE UTF8_LCASE",
         "`order` COLLATE UTF8_LCASE IN ('STATION 1', 'Station 2')",
         "`order` COLLATE UTF8_LCASE LIKE 'STATION%'",
-        "`order` COLLATE UTF8_BINARY_RTRIM = 'station 1  '",
+        # Spark 4.0 has no collations that ignore trailing blanks.
+        *(["`order` COLLATE UTF8_BINARY_RTRIM = 'station 1  '"] if HAS_TRIM_COLLATIONS else []),
         "startswith(`order`, 'STATION' COLLATE UNICODE_CI)",
     ],
 )
