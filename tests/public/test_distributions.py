@@ -52,7 +52,7 @@ def test_the_wheel_has_the_packages_and_their_types(dist):
         said = message_from_bytes(archive.read(metadata))
     assert said["Version"] == icechunk_spark.__version__
     for package, folder in PACKAGES.items():
-        files = [file for file in folder.rglob("*") if file.suffix in {".py", ".typed"}]
+        files = [file for file in folder.rglob("*") if file.suffix in {".py", ".typed", ".java"}]
         wanted = {f"{package}/{file.relative_to(folder).as_posix()}" for file in files}
         assert wanted == {name for name in have if name.startswith(f"{package}/")}
         assert f"{package}/py.typed" in wanted

@@ -138,7 +138,7 @@ def check_planned_lengths(
 def _other_lengths(problem: str) -> InvalidInputError:
     return InvalidInputError(
         f"arrays of one group would have different lengths: {problem}; nothing was committed. "
-        "Choose another group, or delete the other arrays first",
+        "Write all of them with one length, choose another group, or delete the other arrays first",
         found=problem,
     )
 

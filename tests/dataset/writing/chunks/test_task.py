@@ -116,10 +116,17 @@ def test_an_array_grows_when_its_new_shape_is_given(place):
     moved = rows.set_column(1, "chunk", pa.array([[2, 0]])).select(["array", "chunk", "data"])
     with raises(InvalidInputError, variable="t", chunk=(2, 0)):
         write_table(place, moved, WriteOptions(mode="append", layout="chunks"))
-    grown = WriteOptions(mode="append", layout="chunks", encoding={"t": {"shape": [6, 3]}})
-    write_table(place, moved, grown)
+    shapes = {"t": {"shape": [6, 3]}, "time": {"shape": [6]}}
+    grown = WriteOptions(mode="append", layout="chunks", encoding={"t": shapes["t"]})
+    with raises(InvalidInputError, found="time is 4 in /time and 6 in /t"):
+        write_table(place, moved, grown)
+    labels = rows_of(place, "chunks", variables=["time"]).select(["array", "chunk", "data"])
+    labels = labels.set_column(2, "data", pa.array([np.arange(6).tobytes()], pa.binary()))
+    both = pa.concat_tables([moved, labels])
+    write_table(place, both, WriteOptions(mode="append", layout="chunks", encoding=shapes))
     found = dataset_at(place).read("t")
     np.testing.assert_array_equal(found, np.concatenate([expected, expected[:2]]))
+    np.testing.assert_array_equal(dataset_at(place).read("time"), np.arange(6))
 
 
 def virtual_rows(count, *, prefix="memory://layouts-data/"):
