@@ -56,8 +56,11 @@ def test_a_copy_between_buckets(s3_server, delta_options, tmp_path, monkeypatch)
     assert bring_up_to_date(request, run).rows == 48
     grid.change("wind", (1, 1))
     copy(grid.repository.location, source)
-    storage = {"options": s3_server.storage_options}
-    assert freshness(target, storage=storage).snapshots_behind == 1
+
+    def locate(url):
+        return Location(url, options=s3_server.storage_options)
+
+    assert freshness(target, locate=locate).snapshots_behind == 1
     done = bring_up_to_date(request, run)
     assert (done.version, done.files_added, done.files_removed) == (1, 1, 1)
     assert bring_up_to_date(request, run).rows == 0
