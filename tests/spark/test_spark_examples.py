@@ -22,7 +22,7 @@ AS_A_PROGRAM = "write_audit_publish"
 SHOWN = {
     "append_a_day": [
         "2024-07-02: 43,512 cells",
-        "has committed version",
+        "has already committed txnVersion",
         "2024-07-03 00:00:00",
         "days.png",
     ],
