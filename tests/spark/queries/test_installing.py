@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 import icechunk_spark
@@ -246,7 +247,8 @@ def test_an_interrupted_query_leaves_the_next_one_right(
             for _ in range(1_000):
                 assert len(frame.where("latitude = 20").collect()) == 32
 
-        with pytest.raises(KeyboardInterrupt):
+        # PySpark's own handler of interrupts calls the JVM within a call, which may fail in py4j.
+        with pytest.raises((KeyboardInterrupt, Py4JError)):
             repeat()
     for _ in range(3):
         assert "where=" in plan(frame.where("latitude = 15"))

@@ -13,6 +13,8 @@ from pyspark.errors import PySparkException
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.keywords import parse_arguments
+from icechunk_spark.reading import plan
+from icechunk_spark.reading.plan import resolve_read
 from icechunk_spark.sql.functions import run_part, serialized_plan
 
 if TYPE_CHECKING:
@@ -59,16 +61,28 @@ def test_a_view_follows_its_branch_and_a_tag_stays(spark: SparkSession, line):
     assert tuple(spark.sql(total).first()) == (114, 15)
 
 
-def test_a_query_reads_one_snapshot_however_often_it_names_the_view(spark: SparkSession, line):
+def test_a_query_reads_one_snapshot_however_often_it_names_the_view(
+    spark: SparkSession, line, monkeypatch: pytest.MonkeyPatch
+):
     _, path = line
+    resolved = []
+
+    def resolve(options):
+        resolved.append(options)
+        return resolve_read(options)
+
+    monkeypatch.setattr(plan, "resolve_read", resolve)
     icechunk_spark.view(spark, "line", path)
     query = spark.sql(
         "SELECT count(*) FROM line WHERE v > 2 UNION ALL SELECT count(DISTINCT x) FROM line"
         " UNION ALL SELECT sum(a.v) FROM line a JOIN line b USING (x)"
     )
+    resolved.clear()
     assert [row[0] for row in query.collect()] == [3, 5, 15]
-    plan = query._jdf.queryExecution().executedPlan().toString()
-    assert plan.count("ReusedSubquery") >= 2
+    assert len(resolved) == 1
+    query = spark.sql("SELECT (SELECT max(v) FROM line), sum(v) FROM line WHERE x >= 0")
+    assert tuple(query.first()) == (5, 15)
+    assert len(resolved) == 2
 
 
 def test_a_view_of_a_metadata_table_follows(spark: SparkSession, line):
