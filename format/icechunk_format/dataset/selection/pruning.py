@@ -53,7 +53,7 @@ class Pruning(Residual):
 
     @property
     def needs_zone(self) -> bool:
-        """True if the required condition needs a time zone; the others have theirs."""
+        """True if the required condition needs a time zone; other conditions have a zone."""
         return self.required is not None and self.required.needs_zone
 
     def in_zone(self, zone: str) -> Residual:
