@@ -37,7 +37,7 @@ PYTEST   = $(PY) $(SHARED)
 
 test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests but those of nightly, on the newest Spark and, if they need Spark, on 4.0
 	$(PYTEST) tests --layer full
-	$(SPARK40)/bin/python $(SHARED) tests/spark -m each_spark
+	$(SPARK40)/bin/python $(SHARED) tests/spark -m "each_spark and not nightly"
 
 nightly: $(VENV)/.ready java  ## run the longest tests: benchmarks of tiny data against their peers, and a few batches of the soak
 	$(PYTEST) tests --layer nightly
